@@ -1,0 +1,63 @@
+"""Lowering rules: exact keys ``(domain, op_type)`` to a function from an operator to the kernels a runtime launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gkestimator.dtypes import Precision
+from gkestimator.graph import Operator
+from gkestimator.kernels import Kernel
+
+__all__ = ["LOWERINGS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweringOptions:
+    """What decides which kernels an operator becomes, besides the operator. Hashable: lowerings are cached by it.
+
+    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``, ``bf16``,
+    ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and ``conv_precision`` say what
+    float32 matrix work and convolutions calculate in). ``attention`` is ``fused`` or ``eager``. ``half`` is the half
+    type that ``fp16``, ``bf16`` and ``amp`` store activations in, else None.
+    """
+
+    runtime: str
+    dtype: str
+    matmul_precision: Precision
+    conv_precision: Precision
+    half: Precision | None = None
+    attention: str = "fused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """What one operator becomes.
+
+    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a view (no
+    kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the runtime
+    resolves while it plans, 1 for an ordinary call, more where eager mode composes.
+    """
+
+    kernels: tuple[Kernel, ...]
+    host_calls: int
+    aliases: Mapping[int, int] = field(default_factory=dict)
+
+
+LoweringRule: TypeAlias = Callable[[Operator, LoweringOptions], Lowered]
+LOWERINGS: dict[tuple[str, str], LoweringRule] = {}
+
+
+def lowering_rule(*op_types: str, domain: str = "") -> Callable[[LoweringRule], LoweringRule]:
+    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming error."""
+
+    def register(rule: LoweringRule) -> LoweringRule:
+        for op_type in op_types:
+            key = (domain, op_type)
+            if key in LOWERINGS:
+                raise AssertionError(f"two lowering rules for {key}")
+            LOWERINGS[key] = rule
+        return rule
+
+    return register
