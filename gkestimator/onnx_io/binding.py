@@ -20,6 +20,8 @@ from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, Tens
 
 __all__ = ["Binder", "Statics"]
 
+# WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the batch
+# size, so it is no weight, though no operator writes it.
 ACTIVATION, FOLDED, WEIGHT = 0, 1, 2
 
 
@@ -134,11 +136,11 @@ class Binder:
         if isinstance(fact.type, SequenceType):
             self.step(len(fact.type.elements))
             elements = tuple(
-                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind != ACTIVATION) for i, t in enumerate(fact.type.elements)
+                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind == WEIGHT) for i, t in enumerate(fact.type.elements)
             )
             return TensorSequence(name=name, elements_=elements, bounded=fact.type.bounded)
         storage = self.storage[slot] if kind == WEIGHT else name
-        return _tensor(name, storage, fact.type, kind != ACTIVATION, fact.value)
+        return _tensor(name, storage, fact.type, kind == WEIGHT, fact.value)
 
     def step(self, count: int) -> None:
         """Count work done; LimitError when unrolling makes it too much."""
