@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import int_attribute, optional_tensor, refuse, same_as_input, tensor
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
+    int_attribute,
+    optional_tensor,
+    refuse,
+    same_as_input,
+    tensor,
+)
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__ = ["heads_of"]
 
@@ -27,8 +34,8 @@ def _unpacked(ctx: ShapeContext, index: int, heads_name: str) -> tuple[int, int,
 
 
 @shape_rule("Attention")
-def _attention(ctx: ShapeContext) -> list[ValueType | None]:
-    """Y like Q with V's head size, the present keys and values, and the (batch, heads, q, total) score matrix."""
+def _attention(ctx: ShapeContext) -> Outputs:
+    """Y like Q with V's head size, the present keys and values, the (batch, heads, q, total) scores."""
     q, k, v = tensor(ctx, 0), tensor(ctx, 1), tensor(ctx, 2)
     batch, heads, length, size = _unpacked(ctx, 0, "q_num_heads")
     k_batch, kv_heads, kv_length, k_size = _unpacked(ctx, 1, "kv_num_heads")
@@ -44,7 +51,7 @@ def _attention(ctx: ShapeContext) -> list[ValueType | None]:
             refuse(ctx, f"past_key has shape {list(past.shape)}, expected 4 dimensions")
         total += past.shape[2]
     y = (batch, heads, length, v_size) if len(q.shape) == 4 else (batch, length, heads * v_size)
-    outputs: list[ValueType | None] = [
+    outputs = [
         TensorType(q.dtype, y),
         TensorType(k.dtype, (batch, kv_heads, total, size)),
         TensorType(v.dtype, (batch, kv_heads, total, v_size)),
@@ -54,7 +61,7 @@ def _attention(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("FlexAttention", domain="ai.onnx.preview")
-def _flex_attention(ctx: ShapeContext) -> list[ValueType | None]:
+def _flex_attention(ctx: ShapeContext) -> Outputs:
     q, k, v = tensor(ctx, 0, rank=4), tensor(ctx, 1, rank=4), tensor(ctx, 2, rank=4)
     if q.shape[3] != k.shape[3] or k.shape[:3] != v.shape[:3] or k.shape[1] < 1 or q.shape[1] % k.shape[1]:
         refuse(ctx, f"Q {list(q.shape)}, K {list(k.shape)} and V {list(v.shape)} do not fit together")
@@ -62,19 +69,21 @@ def _flex_attention(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("LinearAttention")
-def _linear_attention(ctx: ShapeContext) -> list[ValueType | None]:
+def _linear_attention(ctx: ShapeContext) -> Outputs:
     """Packed (batch, length, heads x size) inputs; the state is (batch, key heads, key size, value size)."""
     return linear_attention(ctx)
 
 
-def linear_attention(ctx: ShapeContext, state_window: int = 0) -> list[ValueType | None]:
+def linear_attention(ctx: ShapeContext, state_window: int = 0) -> Outputs:
     """Output and state of a linear attention; ``state_window`` > 0 keeps that many states (com.microsoft)."""
     q, k, v = tensor(ctx, 0, rank=3), tensor(ctx, 1, rank=3), tensor(ctx, 2, rank=3)
     heads, kv_heads = int_attribute(ctx, "q_num_heads"), int_attribute(ctx, "kv_num_heads")
     k_size = heads_of(ctx, k.shape[2], kv_heads, "the key")
     v_size = heads_of(ctx, v.shape[2], kv_heads, "the value")
     if heads_of(ctx, q.shape[2], heads, "the query") != k_size or k.shape[:2] != v.shape[:2]:
-        refuse(ctx, f"query {list(q.shape)}, key {list(k.shape)} and value {list(v.shape)} do not fit together")
+        refuse(
+            ctx, f"query {list(q.shape)}, key {list(k.shape)} and value {list(v.shape)} do not fit together"
+        )
     past = optional_tensor(ctx, 3)
     state: tuple[int, ...] = (q.shape[0], kv_heads, k_size, v_size)
     if state_window > 0:
@@ -86,7 +95,7 @@ def linear_attention(ctx: ShapeContext, state_window: int = 0) -> list[ValueType
 
 
 @shape_rule("CausalConvWithState")
-def _causal_conv(ctx: ShapeContext) -> list[ValueType | None]:
+def _causal_conv(ctx: ShapeContext) -> Outputs:
     """Output like the input (batch, channels, length); the state holds the last kernel - 1 positions."""
     x, w = tensor(ctx, 0, rank=3), tensor(ctx, 1, rank=3)
     if w.shape[:2] != (x.shape[1], 1) or w.shape[2] < 1:
@@ -95,15 +104,15 @@ def _causal_conv(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("RotaryEmbedding")
-def _rotary(ctx: ShapeContext) -> list[ValueType | None]:
+def _rotary(ctx: ShapeContext) -> Outputs:
     shape = tensor(ctx, 0, min_rank=3).shape
     if len(shape) == 3:
         heads_of(ctx, shape[2], int_attribute(ctx, "num_heads"), "the input")
-    return list(same_as_input(ctx))
+    return same_as_input(ctx)
 
 
 @shape_rule("TensorScatter")
-def _tensor_scatter(ctx: ShapeContext) -> list[ValueType | None]:
+def _tensor_scatter(ctx: ShapeContext) -> Outputs:
     cache, update = tensor(ctx, 0), tensor(ctx, 1)
     if len(cache.shape) != len(update.shape):
         refuse(ctx, f"cache {list(cache.shape)} and update {list(update.shape)} differ in rank")

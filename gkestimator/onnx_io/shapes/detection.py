@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     axis_of,
     constant_int,
     declared_tensor,
@@ -17,12 +17,13 @@ from gkestimator.onnx_io.shapes.support import (
     refuse,
     tensor,
 )
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
 
 @shape_rule("NonZero")
-def _non_zero(ctx: ShapeContext) -> list[ValueType | None]:
+def _non_zero(ctx: ShapeContext) -> Outputs:
     """(rank, number of non-zero elements): exact for a constant, else at most all elements."""
     x = tensor(ctx, 0)
     rank = max(1, len(x.shape))
@@ -33,7 +34,7 @@ def _non_zero(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Unique")
-def _unique(ctx: ShapeContext) -> list[ValueType | None]:
+def _unique(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     if "axis" in ctx.attributes:
         axis = axis_of(ctx, int_attribute(ctx, "axis"), len(x.shape))
@@ -48,7 +49,7 @@ def _unique(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Compress")
-def _compress(ctx: ShapeContext) -> list[ValueType | None]:
+def _compress(ctx: ShapeContext) -> Outputs:
     x, condition = tensor(ctx, 0), tensor(ctx, 1, rank=1)
     value = ctx.values[1] if len(ctx.values) > 1 else None
     if "axis" in ctx.attributes:
@@ -63,7 +64,7 @@ def _compress(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("NonMaxSuppression")
-def _non_max_suppression(ctx: ShapeContext) -> list[ValueType | None]:
+def _non_max_suppression(ctx: ShapeContext) -> Outputs:
     """(selected, 3): at most batch x classes x min(boxes, max_output_boxes_per_class)."""
     boxes, scores = tensor(ctx, 0, rank=3), tensor(ctx, 1, rank=3)
     if boxes.shape[2] != 4 or scores.shape[0] != boxes.shape[0] or scores.shape[2] != boxes.shape[1]:
@@ -79,8 +80,8 @@ def _non_max_suppression(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("TopK")
-def _top_k(ctx: ShapeContext) -> list[ValueType | None]:
-    """Values and indices, K along the axis; an unknown K takes the declared size, else the whole axis as a bound."""
+def _top_k(ctx: ShapeContext) -> Outputs:
+    """Values and indices, K along the axis; an unknown K is the declared size, else bounded by the axis."""
     x = tensor(ctx, 0, min_rank=1)
     axis = axis_of(ctx, int_attribute(ctx, "axis", -1), len(x.shape))
     bounded = x.bounded

@@ -10,14 +10,15 @@ import math
 import numpy as np
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import SequenceType, ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     dtype_of_array,
     int_attribute,
     ints_attribute,
     refuse,
     tensor,
 )
+from gkestimator.onnx_io.shapes.registry import SequenceType, ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
@@ -42,17 +43,17 @@ def _examples(ctx: ShapeContext) -> int:
 
 
 @shape_rule("Scaler", "Normalizer", domain=_ML)
-def _to_float(ctx: ShapeContext) -> list[ValueType | None]:
+def _to_float(ctx: ShapeContext) -> Outputs:
     return [TensorType(DType.FLOAT, tensor(ctx, 0).shape)]
 
 
 @shape_rule("Binarizer", "Imputer", domain=_ML)
-def _same(ctx: ShapeContext) -> list[ValueType | None]:
+def _same(ctx: ShapeContext) -> Outputs:
     return [tensor(ctx, 0)]
 
 
 @shape_rule("ArrayFeatureExtractor", domain=_ML)
-def _extract(ctx: ShapeContext) -> list[ValueType | None]:
+def _extract(ctx: ShapeContext) -> Outputs:
     """Picks elements of the last dimension; a one-dimensional input counts as one row."""
     x = tensor(ctx, 0, min_rank=1)
     picked = math.prod(tensor(ctx, 1).shape)
@@ -61,7 +62,7 @@ def _extract(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("FeatureVectorizer", domain=_ML)
-def _vectorize(ctx: ShapeContext) -> list[ValueType | None]:
+def _vectorize(ctx: ShapeContext) -> Outputs:
     inputs = [tensor(ctx, i) for i in range(len(ctx.types))]
     if not inputs or any(len(t.shape) not in (1, 2) for t in inputs):
         refuse(ctx, "expected inputs of one or two dimensions")
@@ -71,7 +72,7 @@ def _vectorize(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("LabelEncoder", domain=_ML)
-def _encode(ctx: ShapeContext) -> list[ValueType | None]:
+def _encode(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     names = ctx.attributes
     if names.get("values_tensor") is not None:
@@ -89,13 +90,13 @@ def _encode(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("CategoryMapper", domain=_ML)
-def _map_category(ctx: ShapeContext) -> list[ValueType | None]:
+def _map_category(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     return [TensorType(DType.INT64 if x.dtype is DType.STRING else DType.STRING, x.shape)]
 
 
 @shape_rule("OneHotEncoder", domain=_ML)
-def _one_hot(ctx: ShapeContext) -> list[ValueType | None]:
+def _one_hot(ctx: ShapeContext) -> Outputs:
     categories = _count(ctx, "cats_int64s", "cats_strings")
     if not categories:
         refuse(ctx, "no cats_* attribute is given")
@@ -103,7 +104,7 @@ def _one_hot(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("LinearRegressor", "SVMRegressor", "TreeEnsembleRegressor", domain=_ML)
-def _regress(ctx: ShapeContext) -> list[ValueType | None]:
+def _regress(ctx: ShapeContext) -> Outputs:
     name, default = ("n_targets", 1) if ctx.op_type == "TreeEnsembleRegressor" else ("targets", 1)
     targets = 1 if ctx.op_type == "SVMRegressor" else int_attribute(ctx, name, default)
     if targets < 1:
@@ -112,7 +113,7 @@ def _regress(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("TreeEnsemble", domain=_ML)
-def _trees(ctx: ShapeContext) -> list[ValueType | None]:
+def _trees(ctx: ShapeContext) -> Outputs:
     targets = int_attribute(ctx, "n_targets", 1)
     if targets < 1:
         refuse(ctx, f"n_targets is {targets}, expected at least 1")
@@ -120,7 +121,7 @@ def _trees(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", domain=_ML)
-def _classify(ctx: ShapeContext) -> list[ValueType | None]:
+def _classify(ctx: ShapeContext) -> Outputs:
     """The label of each example, and its scores: one per class (a raw SVM has one per pair of classes)."""
     texts = _count(ctx, "classlabels_strings")
     classes = texts or _count(ctx, "classlabels_ints", "classlabels_int64s")
@@ -137,7 +138,7 @@ def _classify(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("ZipMap", domain=_ML)
-def _zip(ctx: ShapeContext) -> list[ValueType | None]:
+def _zip(ctx: ShapeContext) -> Outputs:
     """A sequence of N maps, each held as the tensor of its values."""
     x = tensor(ctx, 0, min_rank=1)
     count = _examples(ctx)
@@ -147,7 +148,7 @@ def _zip(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("DictVectorizer", domain=_ML)
-def _vectorize_map(ctx: ShapeContext) -> list[ValueType | None]:
+def _vectorize_map(ctx: ShapeContext) -> Outputs:
     """A map, held as the tensor of its values, to (1, vocabulary)."""
     words = _count(ctx, "string_vocabulary", "int64_vocabulary")
     if not words:
@@ -156,7 +157,7 @@ def _vectorize_map(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("CastMap", domain=_ML)
-def _cast_map(ctx: ShapeContext) -> list[ValueType | None]:
+def _cast_map(ctx: ShapeContext) -> Outputs:
     kinds = {"TO_FLOAT": DType.FLOAT, "TO_STRING": DType.STRING, "TO_INT64": DType.INT64}
     target = ctx.attributes.get("cast_to", "TO_FLOAT")
     if target not in kinds:

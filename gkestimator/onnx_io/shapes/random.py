@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import dtype_attribute, int_attribute, ints_attribute, refuse, tensor
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
+    dtype_attribute,
+    int_attribute,
+    ints_attribute,
+    refuse,
+    tensor,
+)
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
 
 @shape_rule("RandomNormal", "RandomUniform")
-def _generate(ctx: ShapeContext) -> list[ValueType | None]:
+def _generate(ctx: ShapeContext) -> Outputs:
     if "shape" not in ctx.attributes:
         refuse(ctx, "attribute shape is missing")
     shape = ints_attribute(ctx, "shape", default=(), low=0)
@@ -18,13 +25,13 @@ def _generate(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("RandomNormalLike", "RandomUniformLike", "Bernoulli")
-def _like(ctx: ShapeContext) -> list[ValueType | None]:
+def _like(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     return [TensorType(dtype_attribute(ctx, "dtype", x.dtype), x.shape, x.bounded)]
 
 
 @shape_rule("Multinomial")
-def _multinomial(ctx: ShapeContext) -> list[ValueType | None]:
+def _multinomial(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, rank=2)
     count = int_attribute(ctx, "sample_size", 1)
     if count < 1:

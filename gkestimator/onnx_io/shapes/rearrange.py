@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     axis_of,
     constant_int,
     declared_tensor,
@@ -15,12 +15,13 @@ from gkestimator.onnx_io.shapes.support import (
     tensor,
     unknown_value,
 )
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
 
 @shape_rule("Scatter", "ScatterElements")
-def _scatter(ctx: ShapeContext) -> list[ValueType | None]:
+def _scatter(ctx: ShapeContext) -> Outputs:
     data, indices, updates = tensor(ctx, 0, min_rank=1), tensor(ctx, 1), tensor(ctx, 2)
     axis_of(ctx, int_attribute(ctx, "axis", 0), len(data.shape))
     if indices.shape != updates.shape or len(indices.shape) != len(data.shape):
@@ -29,7 +30,7 @@ def _scatter(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("ScatterND")
-def _scatter_nd(ctx: ShapeContext) -> list[ValueType | None]:
+def _scatter_nd(ctx: ShapeContext) -> Outputs:
     data, indices, updates = tensor(ctx, 0, min_rank=1), tensor(ctx, 1, min_rank=1), tensor(ctx, 2)
     depth = indices.shape[-1]
     if depth > len(data.shape):
@@ -40,7 +41,7 @@ def _scatter_nd(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("OneHot")
-def _one_hot(ctx: ShapeContext) -> list[ValueType | None]:
+def _one_hot(ctx: ShapeContext) -> Outputs:
     indices, values = tensor(ctx, 0), tensor(ctx, 2)
     rank = len(indices.shape) + 1
     axis = axis_of(ctx, int_attribute(ctx, "axis", -1), rank)
@@ -53,20 +54,20 @@ def _one_hot(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("EyeLike")
-def _eye(ctx: ShapeContext) -> list[ValueType | None]:
+def _eye(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, rank=2)
     return [TensorType(dtype_attribute(ctx, "dtype", x.dtype), x.shape)]
 
 
 @shape_rule("Trilu")
 @shape_rule("Trilu", domain="com.microsoft")
-def _triangle(ctx: ShapeContext) -> list[ValueType | None]:
+def _triangle(ctx: ShapeContext) -> Outputs:
     tensor(ctx, 0, min_rank=2)
-    return list(same_as_input(ctx))
+    return same_as_input(ctx)
 
 
 @shape_rule("Det")
-def _determinant(ctx: ShapeContext) -> list[ValueType | None]:
+def _determinant(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=2)
     if x.shape[-1] != x.shape[-2]:
         refuse(ctx, f"input is {list(x.shape)}, expected square matrices")
@@ -74,7 +75,7 @@ def _determinant(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Inverse", domain="com.microsoft")
-def _inverse(ctx: ShapeContext) -> list[ValueType | None]:
+def _inverse(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=2)
     if x.shape[-1] != x.shape[-2]:
         refuse(ctx, f"input is {list(x.shape)}, expected square matrices")
@@ -82,7 +83,7 @@ def _inverse(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("DepthToSpace")
-def _depth_to_space(ctx: ShapeContext) -> list[ValueType | None]:
+def _depth_to_space(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, rank=4)
     n, c, h, w = x.shape
     side = int_attribute(ctx, "blocksize")
@@ -92,7 +93,7 @@ def _depth_to_space(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("SpaceToDepth")
-def _space_to_depth(ctx: ShapeContext) -> list[ValueType | None]:
+def _space_to_depth(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, rank=4)
     n, c, h, w = x.shape
     side = int_attribute(ctx, "blocksize")
@@ -102,18 +103,13 @@ def _space_to_depth(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("ReverseSequence")
-def _reverse(ctx: ShapeContext) -> list[ValueType | None]:
+def _reverse(ctx: ShapeContext) -> Outputs:
     tensor(ctx, 0, min_rank=2)
-    return list(same_as_input(ctx))
-
-
-@shape_rule("CumProd")
-def _running_product(ctx: ShapeContext) -> list[ValueType | None]:
-    return list(same_as_input(ctx))
+    return same_as_input(ctx)
 
 
 @shape_rule("BitCast")
-def _bit_cast(ctx: ShapeContext) -> list[ValueType | None]:
+def _bit_cast(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     target = dtype_attribute(ctx, "to")
     if target.bits != x.dtype.bits or DType.STRING in (target, x.dtype):
@@ -122,17 +118,19 @@ def _bit_cast(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("UnfoldTensor", domain="com.microsoft")
-def _unfold(ctx: ShapeContext) -> list[ValueType | None]:
+def _unfold(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=1)
     axis = axis_of(ctx, int_attribute(ctx, "dim", -1), len(x.shape), what="dim")
     size, step = int_attribute(ctx, "size"), int_attribute(ctx, "step", 1)
     if step < 1 or not 1 <= size <= x.shape[axis]:
         refuse(ctx, f"slices of {size} every {step} along {x.shape[axis]} elements")
-    return [TensorType(x.dtype, (*x.shape[:axis], (x.shape[axis] - size) // step + 1, *x.shape[axis + 1 :], size))]
+    return [
+        TensorType(x.dtype, (*x.shape[:axis], (x.shape[axis] - size) // step + 1, *x.shape[axis + 1 :], size))
+    ]
 
 
 @shape_rule("ExpandDims", domain="com.microsoft")
-def _expand_dims(ctx: ShapeContext) -> list[ValueType | None]:
+def _expand_dims(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     rank = len(x.shape) + 1
     axis = constant_int(ctx, 1)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     axis_of,
     constant_ints,
     has_input,
@@ -19,6 +19,7 @@ from gkestimator.onnx_io.shapes.support import (
     text_attribute,
     unknown_value,
 )
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__ = ["scaled_shape"]
 
@@ -77,7 +78,7 @@ def _resize_to_sizes(
 
 
 @shape_rule("Resize")
-def _resize(ctx: ShapeContext) -> list[ValueType | None]:
+def _resize(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     rank = len(x.shape)
     if ctx.version < 11:
@@ -113,7 +114,7 @@ def _resize(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Upsample")
-def _upsample(ctx: ShapeContext) -> list[ValueType | None]:
+def _upsample(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     if ctx.version < 9:
         found = ctx.attributes.get("scales")
@@ -129,7 +130,7 @@ def _upsample(ctx: ShapeContext) -> list[ValueType | None]:
 
 @shape_rule("GridSample")
 @shape_rule("GridSample", domain="com.microsoft")
-def _grid_sample(ctx: ShapeContext) -> list[ValueType | None]:
+def _grid_sample(ctx: ShapeContext) -> Outputs:
     """X (N, C, spatial), grid (N, out spatial, dims) to (N, C, out spatial)."""
     x = tensor(ctx, 0, min_rank=3)
     grid = tensor(ctx, 1, rank=len(x.shape))
@@ -139,7 +140,7 @@ def _grid_sample(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("AffineGrid")
-def _affine_grid(ctx: ShapeContext) -> list[ValueType | None]:
+def _affine_grid(ctx: ShapeContext) -> Outputs:
     """theta (N, d, d + 1) and size (N, C, spatial of d dims) to (N, spatial, d)."""
     theta = tensor(ctx, 0, rank=3)
     dims = theta.shape[1]
@@ -154,7 +155,7 @@ def _affine_grid(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("RoiAlign")
-def _roi_align(ctx: ShapeContext) -> list[ValueType | None]:
+def _roi_align(ctx: ShapeContext) -> Outputs:
     x, rois = tensor(ctx, 0, rank=4), tensor(ctx, 1, rank=2)
     height, width = int_attribute(ctx, "output_height", 1), int_attribute(ctx, "output_width", 1)
     if height < 1 or width < 1:
@@ -163,7 +164,7 @@ def _roi_align(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("MaxRoiPool")
-def _max_roi_pool(ctx: ShapeContext) -> list[ValueType | None]:
+def _max_roi_pool(ctx: ShapeContext) -> Outputs:
     x, rois = tensor(ctx, 0, rank=4), tensor(ctx, 1, rank=2)
     pooled = ints_attribute(ctx, "pooled_shape", length=2, low=1)
     if pooled is None:
@@ -172,7 +173,7 @@ def _max_roi_pool(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("CropAndResize", domain="com.microsoft")
-def _crop_and_resize(ctx: ShapeContext) -> list[ValueType | None]:
+def _crop_and_resize(ctx: ShapeContext) -> Outputs:
     x, rois = tensor(ctx, 0, rank=4), tensor(ctx, 1, rank=2)
     size = constant_ints(ctx, 3)
     if size is None:
@@ -183,7 +184,7 @@ def _crop_and_resize(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("CenterCropPad")
-def _center_crop_pad(ctx: ShapeContext) -> list[ValueType | None]:
+def _center_crop_pad(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     rank = len(x.shape)
     wanted = constant_ints(ctx, 1)
@@ -200,7 +201,7 @@ def _center_crop_pad(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("ImageDecoder")
-def _image_decoder(ctx: ShapeContext) -> list[ValueType | None]:
+def _image_decoder(ctx: ShapeContext) -> Outputs:
     """Height and width are in the encoded stream: only the file's declaration can name them."""
     tensor(ctx, 0, rank=1)
     return [unknown_value(ctx, 0, "the encoded image", DType.UINT8, rank=3)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import int_attribute, refuse, tensor, text_attribute
+from gkestimator.onnx_io.shapes.checks import Outputs, int_attribute, refuse, tensor, text_attribute
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
@@ -11,7 +11,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 @shape_rule("LSTM", "GRU", "RNN")
-def _recurrent(ctx: ShapeContext) -> list[ValueType | None]:
+def _recurrent(ctx: ShapeContext) -> Outputs:
     """Y (seq, dirs, batch, hidden), then the final states (dirs, batch, hidden); batch first in layout 1."""
     x, w, r = tensor(ctx, 0, rank=3), tensor(ctx, 1, rank=3), tensor(ctx, 2, rank=3)
     batch_first = int_attribute(ctx, "layout", 0) == 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import SequenceType, ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     axis_of,
     constant_int,
     dtype_attribute,
@@ -14,6 +14,7 @@ from gkestimator.onnx_io.shapes.support import (
     sequence,
     tensor,
 )
+from gkestimator.onnx_io.shapes.registry import SequenceType, ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
@@ -30,13 +31,13 @@ def _position(ctx: ShapeContext, length: int, high: int, default: int) -> int:
 
 
 @shape_rule("SequenceEmpty")
-def _empty(ctx: ShapeContext) -> list[ValueType | None]:
+def _empty(ctx: ShapeContext) -> Outputs:
     dtype_attribute(ctx, "dtype", DType.FLOAT)
     return [SequenceType(())]
 
 
 @shape_rule("SequenceInsert")
-def _insert(ctx: ShapeContext) -> list[ValueType | None]:
+def _insert(ctx: ShapeContext) -> Outputs:
     """An unknown position appends: the elements are the same, only their order is not known."""
     found, new = sequence(ctx, 0), tensor(ctx, 1)
     length = len(found.elements)
@@ -45,7 +46,7 @@ def _insert(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("SequenceErase")
-def _erase(ctx: ShapeContext) -> list[ValueType | None]:
+def _erase(ctx: ShapeContext) -> Outputs:
     """An unknown position erases the smallest element, which bounds what stays from above."""
     found = sequence(ctx, 0)
     length = len(found.elements)
@@ -67,13 +68,13 @@ def _bytes(element: TensorType) -> int:
 
 
 @shape_rule("SequenceLength")
-def _length(ctx: ShapeContext) -> list[ValueType | None]:
+def _length(ctx: ShapeContext) -> Outputs:
     sequence(ctx, 0)
     return [TensorType(DType.INT64, ())]
 
 
 @shape_rule("ConcatFromSequence")
-def _concat(ctx: ShapeContext) -> list[ValueType | None]:
+def _concat(ctx: ShapeContext) -> Outputs:
     found = sequence(ctx, 0)
     if not found.elements:
         refuse(ctx, "the sequence is empty, nothing can be joined")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     axis_of,
     broadcast,
     constant_int,
@@ -16,13 +16,14 @@ from gkestimator.onnx_io.shapes.support import (
     tensor,
     unknown_value,
 )
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
 
 @shape_rule("DFT")
-def _dft(ctx: ShapeContext) -> list[ValueType | None]:
-    """Complex in the last dimension (1 real, 2 complex); one-sided keeps length // 2 + 1 bins, or makes them real."""
+def _dft(ctx: ShapeContext) -> Outputs:
+    """The last dimension is 1 (real) or 2 (complex); one-sided keeps length // 2 + 1 bins."""
     x = tensor(ctx, 0, min_rank=2)
     rank = len(x.shape)
     if x.shape[-1] not in (1, 2):
@@ -54,7 +55,7 @@ def _dft(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("STFT")
-def _stft(ctx: ShapeContext) -> list[ValueType | None]:
+def _stft(ctx: ShapeContext) -> Outputs:
     """signal (batch, length[, 1 or 2]) to (batch, frames, bins, 2)."""
     x = tensor(ctx, 0, min_rank=2)
     step, length = constant_int(ctx, 1), constant_int(ctx, 3)
@@ -75,7 +76,7 @@ def _stft(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("MelWeightMatrix")
-def _mel(ctx: ShapeContext) -> list[ValueType | None]:
+def _mel(ctx: ShapeContext) -> Outputs:
     dtype = dtype_attribute(ctx, "output_datatype", DType.FLOAT)
     mels, length = constant_int(ctx, 0), constant_int(ctx, 1)
     if mels is None or length is None:
@@ -86,7 +87,7 @@ def _mel(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("HannWindow", "HammingWindow", "BlackmanWindow")
-def _window(ctx: ShapeContext) -> list[ValueType | None]:
+def _window(ctx: ShapeContext) -> Outputs:
     dtype = dtype_attribute(ctx, "output_datatype", DType.FLOAT)
     size = constant_int(ctx, 0)
     if size is None:
@@ -97,14 +98,14 @@ def _window(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Rfft", domain="com.microsoft")
-def _rfft(ctx: ShapeContext) -> list[ValueType | None]:
+def _rfft(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=1)
     _one_dimension(ctx)
     return [TensorType(x.dtype, (*x.shape[:-1], x.shape[-1] // 2 + 1, 2))]
 
 
 @shape_rule("Irfft", domain="com.microsoft")
-def _irfft(ctx: ShapeContext) -> list[ValueType | None]:
+def _irfft(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=2)
     _one_dimension(ctx)
     if x.shape[-1] != 2 or x.shape[-2] < 1:
@@ -118,8 +119,10 @@ def _one_dimension(ctx: ShapeContext) -> None:
 
 
 @shape_rule("ComplexMul", "ComplexMulConj", domain="com.microsoft")
-def _complex_product(ctx: ShapeContext) -> list[ValueType | None]:
+def _complex_product(ctx: ShapeContext) -> Outputs:
     a, b = tensor(ctx, 0, min_rank=1), tensor(ctx, 1, min_rank=1)
     if a.shape[-1] != 2 or b.shape[-1] != 2:
-        refuse(ctx, f"inputs are {list(a.shape)} and {list(b.shape)}, expected 2 (complex) in the last dimension")
+        refuse(
+            ctx, f"inputs are {list(a.shape)} and {list(b.shape)}, expected 2 (complex) in the last dimension"
+        )
     return [TensorType(a.dtype, broadcast(ctx, a.shape, b.shape))]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     broadcast,
     declared_tensor,
     int_attribute,
@@ -12,23 +12,24 @@ from gkestimator.onnx_io.shapes.support import (
     refuse,
     tensor,
 )
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__: list[str] = []
 
 
 @shape_rule("StringConcat")
-def _concat(ctx: ShapeContext) -> list[ValueType | None]:
+def _concat(ctx: ShapeContext) -> Outputs:
     return [TensorType(DType.STRING, broadcast(ctx, tensor(ctx, 0).shape, tensor(ctx, 1).shape))]
 
 
 @shape_rule("RegexFullMatch")
-def _match(ctx: ShapeContext) -> list[ValueType | None]:
+def _match(ctx: ShapeContext) -> Outputs:
     return [TensorType(DType.BOOL, tensor(ctx, 0).shape)]
 
 
 @shape_rule("StringSplit")
-def _split(ctx: ShapeContext) -> list[ValueType | None]:
-    """The pieces in a new last dimension: at most maxsplit + 1, else as many as the file declares or the text holds."""
+def _split(ctx: ShapeContext) -> Outputs:
+    """The pieces in a new last dimension: as many as the file declares, else at most maxsplit + 1."""
     x = tensor(ctx, 0)
     count = TensorType(DType.INT64, x.shape, x.bounded)
     most = int_attribute(ctx, "maxsplit", -1)
@@ -45,8 +46,8 @@ def _split(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("StringNormalizer")
-def _normalize(ctx: ShapeContext) -> list[ValueType | None]:
-    """[C] or [1, C]; stop words leave fewer, never less than one (an empty string stands for nothing left)."""
+def _normalize(ctx: ShapeContext) -> Outputs:
+    """[C] or [1, C]; stop words leave fewer, never less than one (an empty string)."""
     x = tensor(ctx, 0)
     if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and x.shape[0] != 1):
         refuse(ctx, f"input is {list(x.shape)}, expected (C) or (1, C)")
@@ -55,7 +56,7 @@ def _normalize(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("TfIdfVectorizer")
-def _tfidf(ctx: ShapeContext) -> list[ValueType | None]:
+def _tfidf(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=1)
     if len(x.shape) > 2:
         refuse(ctx, f"input is {list(x.shape)}, expected (C) or (N, C)")
@@ -66,7 +67,7 @@ def _tfidf(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Tokenizer", domain="com.microsoft")
-def _tokenize(ctx: ShapeContext) -> list[ValueType | None]:
+def _tokenize(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=1)
     declared = declared_tensor(ctx, 0, DType.STRING, rank=len(x.shape) + 1)
     if declared is None:
@@ -75,6 +76,6 @@ def _tokenize(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("MurmurHash3", domain="com.microsoft")
-def _hash(ctx: ShapeContext) -> list[ValueType | None]:
+def _hash(ctx: ShapeContext) -> Outputs:
     dtype = DType.UINT32 if int_attribute(ctx, "positive", 1) == 1 else DType.INT32
     return [TensorType(dtype, tensor(ctx, 0).shape)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import (
+from gkestimator.onnx_io.shapes.checks import (
+    Outputs,
     constant_ints,
     int_attribute,
     ints_attribute,
@@ -18,6 +18,7 @@ from gkestimator.onnx_io.shapes.support import (
     text_attribute,
     unknown_value,
 )
+from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
 __all__ = ["Window", "conv_channels_first", "conv_shape", "pool_spatial", "read_window"]
 
@@ -37,7 +38,7 @@ class Window(NamedTuple):
 
 
 def read_window(ctx: ShapeContext, rank: int, kernel: tuple[int, ...] | None = None) -> Window:
-    """The window attributes of a node over ``rank`` spatial dimensions; ``kernel`` from the weight where there is one."""
+    """The window attributes over ``rank`` spatial dimensions; ``kernel`` comes from the weight, if any."""
     named = ints_attribute(ctx, "kernel_shape", length=rank, low=1)
     if kernel is None:
         if named is None:
@@ -112,12 +113,15 @@ def conv_channels_first(ctx: ShapeContext, x: int = 0, w: int = 1) -> tuple[int,
 
 
 @shape_rule("DeformConv")
-def _deform_conv(ctx: ShapeContext) -> list[ValueType | None]:
+def _deform_conv(ctx: ShapeContext) -> Outputs:
     return [TensorType(tensor(ctx, 0).dtype, conv_channels_first(ctx))]
 
 
 def transposed_shape(ctx: ShapeContext, pads: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Output shape of ConvTranspose of x (N, C, spatial) and w (C, M / group, kernel); ``pads`` override the attribute."""
+    """Output shape of ConvTranspose of x (N, C, spatial) and w (C, M / group, kernel).
+
+    ``pads`` (all begins, then all ends) override the attribute.
+    """
     x, w = tensor(ctx, 0, min_rank=3).shape, tensor(ctx, 1, min_rank=3).shape
     groups = int_attribute(ctx, "group", 1)
     if len(w) != len(x) or w[0] != x[1] or groups < 1:
@@ -143,12 +147,12 @@ def transposed_shape(ctx: ShapeContext, pads: tuple[int, ...] | None = None) -> 
 
 
 @shape_rule("ConvTranspose")
-def _conv_transpose(ctx: ShapeContext) -> list[ValueType | None]:
+def _conv_transpose(ctx: ShapeContext) -> Outputs:
     return [TensorType(tensor(ctx, 0).dtype, transposed_shape(ctx))]
 
 
 @shape_rule("ConvTransposeWithDynamicPads", domain="com.microsoft")
-def _conv_transpose_pads(ctx: ShapeContext) -> list[ValueType | None]:
+def _conv_transpose_pads(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     pads = constant_ints(ctx, 2)
     if pads is None and optional_tensor(ctx, 2) is not None:
@@ -159,19 +163,19 @@ def _conv_transpose_pads(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("LpPool")
-def _lp_pool(ctx: ShapeContext) -> list[ValueType | None]:
+def _lp_pool(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     return [TensorType(x.dtype, (*x.shape[:2], *pool_spatial(ctx, x.shape[2:])))]
 
 
 @shape_rule("GlobalLpPool")
-def _global_lp_pool(ctx: ShapeContext) -> list[ValueType | None]:
+def _global_lp_pool(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     return [TensorType(x.dtype, (*x.shape[:2], *(1 for _ in x.shape[2:])))]
 
 
 @shape_rule("MaxUnpool")
-def _max_unpool(ctx: ShapeContext) -> list[ValueType | None]:
+def _max_unpool(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     wanted = constant_ints(ctx, 2)
     if wanted is not None:
@@ -190,7 +194,7 @@ def _max_unpool(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 @shape_rule("Col2Im")
-def _col2im(ctx: ShapeContext) -> list[ValueType | None]:
+def _col2im(ctx: ShapeContext) -> Outputs:
     """(N, C x prod(block), L) to (N, C, image)."""
     x = tensor(ctx, 0, rank=3)
     image, block = constant_ints(ctx, 1), constant_ints(ctx, 2)

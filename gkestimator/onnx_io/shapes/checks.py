@@ -1,22 +1,23 @@
-"""What the shape rules of the extended operators share: checked access to inputs, attributes and folded values.
+"""What the extended shape rules share: checked access to inputs, attributes and folded values.
 
-Every accessor raises ShapeError in one line that names the operator type, what was found and what was expected; a
-rule that goes through them cannot fail with an IndexError or a KeyError on a malformed node.
+Every accessor raises ShapeError in one line that names the operator type, what was found and what was
+expected; a rule that goes through them cannot fail with an IndexError or a KeyError on a malformed node.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import ShapeError
-from gkestimator.onnx_io.shapes.registry import SequenceType, ShapeContext, TensorType
+from gkestimator.onnx_io.shapes.registry import SequenceType, ShapeContext, TensorType, ValueType
 
 __all__ = [
+    "Outputs",
     "axis_of",
     "broadcast",
     "constant_int",
@@ -37,6 +38,8 @@ __all__ = [
     "text_attribute",
     "unknown_value",
 ]
+
+Outputs: TypeAlias = "Sequence[ValueType | None]"
 
 _DTYPES = tuple(DType)  # in the order of ONNX's TensorProto.DataType, which starts at 1
 _NUMPY_NAMES = {"float32": DType.FLOAT, "float64": DType.DOUBLE, "object": DType.STRING}
@@ -81,7 +84,7 @@ def sequence(ctx: ShapeContext, index: int) -> SequenceType:
     refuse(ctx, f"input {index} is {'missing' if found is None else 'a tensor'}, expected a sequence")
 
 
-def same_as_input(ctx: ShapeContext) -> list[TensorType | None]:
+def same_as_input(ctx: ShapeContext) -> Outputs:
     """Every output has the dtype and shape of input 0."""
     return [tensor(ctx, 0)] * ctx.outputs
 
@@ -117,9 +120,14 @@ def text_attribute(ctx: ShapeContext, name: str, default: str) -> str:
 
 
 def ints_attribute(
-    ctx: ShapeContext, name: str, *, length: int | None = None, default: Iterable[int] | None = None, low: int | None = None
+    ctx: ShapeContext,
+    name: str,
+    *,
+    length: int | None = None,
+    default: Iterable[int] | None = None,
+    low: int | None = None,
 ) -> tuple[int, ...] | None:
-    """A list of integers of ``length`` items of at least ``low``; ``default`` (or None) when it is absent or empty."""
+    """``length`` integers of at least ``low``; ``default`` (or None) when absent or empty."""
     found = ctx.attributes.get(name)
     if found is None or len(found) == 0:
         return None if default is None else tuple(default)
@@ -174,7 +182,9 @@ def constant_int(ctx: ShapeContext, index: int) -> int | None:
     return values[0]
 
 
-def declared_tensor(ctx: ShapeContext, output: int, dtype: DType, *, rank: int | None = None) -> TensorType | None:
+def declared_tensor(
+    ctx: ShapeContext, output: int, dtype: DType, *, rank: int | None = None
+) -> TensorType | None:
     """What the file declares of ``output`` when every dimension is a number, else None."""
     found = ctx.declared[output] if output < len(ctx.declared) else None
     if found is None or found.shape is None:
@@ -188,7 +198,7 @@ def declared_tensor(ctx: ShapeContext, output: int, dtype: DType, *, rank: int |
 def unknown_value(
     ctx: ShapeContext, index: int, what: str, dtype: DType, *, output: int = 0, rank: int | None = None
 ) -> TensorType:
-    """The declared type of ``output``, whose shape hangs on the unknown value of input ``index`` (``what``)."""
+    """The declared type of ``output``, whose shape hangs on the unknown value (``what``) of input ``index``."""
     found = declared_tensor(ctx, output, dtype, rank=rank)
     if found is None:
         refuse(ctx, f"the output's shape depends on input {index} ({what}), which is not a constant")
