@@ -97,7 +97,7 @@ class Binder:
         self.rebatcher = rebatcher
         self.facts = list(statics.facts)
         self.kinds = bytearray(statics.kinds)
-        self.storage = statics.storage
+        self.storage = list(statics.storage)
         self.values: list[Value | None] = [None] * len(program.names)
         self.operators: list[Operator] = []
         self.nodes: list[Node] = []
@@ -106,6 +106,7 @@ class Binder:
         self.warnings: list[str] = []
         self.suffix = ""
         self.repeat = 1
+        self.steps = 0
 
     def declared(self, slot: int) -> DeclaredType | None:
         """The declared type of a slot, bound names replaced by their numbers."""
@@ -144,6 +145,7 @@ class Binder:
         name = self.program.names[slot] + self.suffix
         kind = self.kinds[slot]
         if isinstance(fact.type, SequenceType):
+            self.step(len(fact.type.elements))
             elements = tuple(
                 _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind != ACTIVATION) for i, t in enumerate(fact.type.elements)
             )
@@ -151,8 +153,15 @@ class Binder:
         storage = self.storage[slot] if kind == WEIGHT else name
         return _tensor(name, storage, fact.type, kind != ACTIVATION, fact.value)
 
+    def step(self, count: int) -> None:
+        """Count work done; LimitError when unrolling makes it too much."""
+        self.steps += count
+        if self.steps > limits.MAX_STEPS:
+            raise LimitError(f"more than {limits.MAX_STEPS} nodes once loops are unrolled")
+
     def run(self, nodes: Sequence[Node]) -> None:
         """Infer and emit ``nodes`` in order."""
+        self.step(len(nodes))
         facts = self.facts
         memo = self.inference.memo
         infer = self.inference.infer
@@ -183,20 +192,21 @@ class Binder:
 
     def _fold(self, node: Node) -> None:
         weight = all(i < 0 or self.kinds[i] == WEIGHT for i in node.inputs)
+        view = weight and (node.domain, node.op_type) in VIEWS and bool(node.inputs) and node.inputs[0] >= 0
         for slot in node.outputs:
             if slot >= 0:
                 self.kinds[slot] = WEIGHT if weight else FOLDED
                 self.values[slot] = None
+                if view:
+                    self.storage[slot] = self.storage[node.inputs[0]]
         self.folded += 1
 
     def emit(self, node: Node) -> None:
         """List ``node`` as an operator that runs; or not, when only weights go in."""
-        if self.suffix == "" and (node.domain, node.op_type) not in RANDOM and node.inputs and all(
-            i < 0 or self.kinds[i] == WEIGHT for i in node.inputs
-        ):  # inside a subgraph: weight-only nodes of the main graph are folded before
-            self._fold(node)
-            return
         kinds, values = self.kinds, self.values
+        if all([i < 0 or kinds[i] == WEIGHT for i in node.inputs]) and (node.domain, node.op_type) not in RANDOM:
+            self._fold(node)  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
+            return
         for slot in node.outputs:
             if slot >= 0:
                 kinds[slot] = ACTIVATION

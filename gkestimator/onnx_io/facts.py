@@ -17,6 +17,9 @@ __all__ = ["Fact", "FactPool", "Known", "check_type", "foldable"]
 Known: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"
 
 
+_SMALL = 512
+
+
 class Fact:
     """A type and a known value. Two facts of one pool are equal if and only if they are the same object."""
 
@@ -33,18 +36,27 @@ class FactPool:
 
     def __init__(self) -> None:
         self._facts: dict[Hashable, Fact] = {}
+        self._made = 0
+        self.known_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._facts)
+    def forget(self) -> None:
+        """Start anew; facts that exist stay valid and distinct from new ones."""
+        self._facts.clear()
+        self.known_bytes = 0
 
     def intern(self, type_: ValueType, value: Known = None) -> Fact:
         """The one fact with this type and value. Values are made read-only."""
+        size = 0 if value is None else sum(v.nbytes for v in value) if isinstance(value, tuple) else value.nbytes
+        if size > _SMALL and self.known_bytes + size > limits.MAX_KNOWN_BYTES:
+            value, size = None, 0
         key: Hashable = (type_, _value_key(value))
         fact = self._facts.get(key)
         if fact is None:
             for array in value if isinstance(value, tuple) else () if value is None else (value,):
                 array.flags.writeable = False
-            fact = self._facts[key] = Fact(len(self._facts) + 1, type_, value)
+            self._made += 1
+            self.known_bytes += size
+            fact = self._facts[key] = Fact(self._made, type_, value)
         return fact
 
 

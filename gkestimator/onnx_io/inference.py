@@ -9,6 +9,7 @@ import numpy as np
 
 
 from gkestimator.errors import LimitError, ShapeError, UnsupportedOperatorError
+from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.facts import Fact, FactPool, check_type, foldable
 from gkestimator.onnx_io.folding import FOLDERS, TYPE_FOLDERS
 from gkestimator.onnx_io.program import Node
@@ -59,8 +60,9 @@ class Inference:
 
     def trim(self) -> None:
         """Forget everything remembered when it has grown too large. Only between bindings."""
-        if len(self.memo) > _MEMO_LIMIT:
+        if len(self.memo) > _MEMO_LIMIT or self.pool.known_bytes > limits.MAX_KNOWN_BYTES // 2:
             self.memo.clear()
+            self.pool.forget()
 
     def infer(
         self,
