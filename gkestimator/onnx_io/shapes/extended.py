@@ -5,7 +5,11 @@ from __future__ import annotations
 from gkestimator.onnx_io.shapes import (
     attention,
     detection,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantized,
     ml,
+    nchwc,
     normalization,
     quantize,
     random,
@@ -22,7 +26,11 @@ from gkestimator.onnx_io.shapes import (
 __all__ = [
     "attention",
     "detection",
+    "microsoft",
+    "microsoft_attention",
+    "microsoft_quantized",
     "ml",
+    "nchwc",
     "normalization",
     "quantize",
     "random",

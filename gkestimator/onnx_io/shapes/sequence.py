@@ -38,11 +38,13 @@ def _empty(ctx: ShapeContext) -> Outputs:
 
 @shape_rule("SequenceInsert")
 def _insert(ctx: ShapeContext) -> Outputs:
-    """An unknown position appends: the elements are the same, only their order is not known."""
+    """At an unknown position the elements are the same, only their order is open: flagged as bounded."""
     found, new = sequence(ctx, 0), tensor(ctx, 1)
     length = len(found.elements)
     place = _position(ctx, length, length, length)
-    return [found._replace(elements=(*found.elements[:place], new, *found.elements[place:]))]
+    unordered = has_input(ctx, 2) and constant_int(ctx, 2) is None and any(e != new for e in found.elements)
+    elements = (*found.elements[:place], new, *found.elements[place:])
+    return [found._replace(elements=elements, bounded=found.bounded or unordered)]
 
 
 @shape_rule("SequenceErase")

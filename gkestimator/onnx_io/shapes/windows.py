@@ -20,7 +20,7 @@ from gkestimator.onnx_io.shapes.checks import (
 )
 from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_rule
 
-__all__ = ["Window", "conv_channels_first", "conv_shape", "pool_spatial", "read_window"]
+__all__ = ["Window", "conv_channels_first", "conv_shape", "pool_spatial", "read_window", "window_spatial"]
 
 
 class Window(NamedTuple):
@@ -89,6 +89,11 @@ def pool_spatial(ctx: ShapeContext, spatial: tuple[int, ...]) -> tuple[int, ...]
     return _slid(ctx, window, spatial, bool(int_attribute(ctx, "ceil_mode", 0)))
 
 
+def window_spatial(ctx: ShapeContext, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[int, ...]:
+    """Spatial output shape of a convolution with ``kernel`` over ``spatial``."""
+    return _slid(ctx, read_window(ctx, len(spatial), kernel), spatial, False)
+
+
 def conv_shape(
     ctx: ShapeContext, x: tuple[int, ...], w: tuple[int, ...], *, channels_last: bool = False
 ) -> tuple[int, ...]:
@@ -102,8 +107,7 @@ def conv_shape(
     groups = int_attribute(ctx, "group", 1)
     if groups < 1 or channels != w[1] * groups or w[0] % groups:
         refuse(ctx, f"input {list(x)}, weight {list(w)} and group {groups} do not fit together")
-    window = read_window(ctx, len(spatial), w[2:])
-    out = _slid(ctx, window, spatial, False)
+    out = window_spatial(ctx, spatial, w[2:])
     return (x[0], *out, w[0]) if channels_last else (x[0], w[0], *out)
 
 
