@@ -198,7 +198,7 @@ def declared_tensor(
 def unknown_value(
     ctx: ShapeContext, index: int, what: str, dtype: DType, *, output: int = 0, rank: int | None = None
 ) -> TensorType:
-    """The declared type of ``output``, whose shape hangs on the unknown value (``what``) of input ``index``."""
+    """The declared type of ``output``, whose shape hangs on the unknown value ``what`` of input ``index``."""
     found = declared_tensor(ctx, output, dtype, rank=rank)
     if found is None:
         refuse(ctx, f"the output's shape depends on input {index} ({what}), which is not a constant")

@@ -1,4 +1,4 @@
-"""Shape rules of ONNX Runtime's fused operators (com.microsoft): activations, norms, products, convolutions."""
+"""Shape rules of ONNX Runtime's fused operators: activations, norms, products, convolutions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _layer_norm(ctx: ShapeContext) -> Outputs:
 
 @shape_rule("EmbedLayerNormalization", "QEmbedLayerNormalization", domain=_MS)
 def _embed_layer_norm(ctx: ShapeContext) -> Outputs:
-    """ids (batch, length) to (batch, length, hidden), the mask index per sequence, and the sum of embeddings."""
+    """ids (batch, length) to (batch, length, hidden), a mask index per sequence, the sum of embeddings."""
     ids, words = tensor(ctx, 0, rank=2), tensor(ctx, 2, rank=2)
     quantised = ctx.op_type == "QEmbedLayerNormalization"
     dtype = tensor(ctx, 8).dtype if quantised else words.dtype
@@ -112,7 +112,10 @@ def _flagged(ctx: ShapeContext, name: str, shape: tuple[int, ...]) -> tuple[int,
 
 
 def transposed_product(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Matrix product with transA, transB, and transBatchA, transBatchB (the first dimension moves behind the batch)."""
+    """Matrix product with transA, transB, transBatchA, transBatchB.
+
+    transBatch: the first dimension moves behind the batch.
+    """
     if int_attribute(ctx, "transBatchA", 0) and len(a) > 2:
         a = (*a[1:-1], a[0], a[-1])
     if int_attribute(ctx, "transBatchB", 0) and len(b) > 2:
@@ -159,7 +162,7 @@ def _q4_product(ctx: ShapeContext) -> Outputs:
 
 
 def nhwc_conv_shape(ctx: ShapeContext, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[int, ...]:
-    """Output shape of a channels-last convolution; the weight is (M, C / group, kernel) or (M, kernel, C / group).
+    """Output shape of a channels-last convolution; the weight is (M, C / group, kernel) or channels last too.
 
     Both weight layouts are in use; kernel_shape tells which one it is.
     """
@@ -247,6 +250,5 @@ def _restore_padding(ctx: ShapeContext) -> Outputs:
 def _unique(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, rank=1)
     size = x.shape[0]
-    return [
-        TensorType(x.dtype, (size,), True), TensorType(DType.INT64, (size,)), TensorType(DType.INT64, (size,), True)
-    ][: ctx.outputs]  # fmt: skip
+    places, counts = TensorType(DType.INT64, (size,)), TensorType(DType.INT64, (size,), True)
+    return [TensorType(x.dtype, (size,), True), places, counts][: ctx.outputs]

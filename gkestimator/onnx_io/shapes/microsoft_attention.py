@@ -24,7 +24,7 @@ _MS = "com.microsoft"
 def _merged(ctx: ShapeContext, width: int, past: TensorType | None, length: int) -> Outputs:
     """(batch, length, value width) and the stacked present (2, batch, heads, total, head size).
 
-    ``width`` is that of Q, K and V together; a cache that shares its buffer with the past keeps the past's shape.
+    ``width`` is that of Q, K and V together; a cache that shares the past's buffer keeps its shape.
     """
     x = tensor(ctx, 0, min_rank=2)
     heads = int_attribute(ctx, "num_heads")
@@ -107,7 +107,7 @@ def _keys_and_values(ctx: ShapeContext, heads: int) -> tuple[int, int, int]:
 
 @shape_rule("MultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=_MS)
 def _multi_head(ctx: ShapeContext) -> Outputs:
-    """Output (batch, length, value width); present keys and values (batch, heads, total, head size); scores."""
+    """Output (batch, length, value width); present keys, values (batch, heads, total, head size); scores."""
     q = tensor(ctx, 0, min_rank=3)
     heads = int_attribute(ctx, "num_heads")
     masked = ctx.op_type == "DecoderMaskedMultiHeadAttention"

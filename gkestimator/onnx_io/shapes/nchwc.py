@@ -1,7 +1,7 @@
 """Shape rules of ONNX Runtime's blocked CPU layout (com.microsoft.nchwc).
 
-Files optimised for a CPU hold these; shapes are the logical (N, C, spatial), the padding of C to the block is in the
-weights.
+Files optimised for a CPU hold these; shapes are the logical (N, C, spatial), the padding of C to the block is
+in the weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _reorder_output(ctx: ShapeContext) -> Outputs:
 
 @shape_rule("Conv", domain=_NCHWC)
 def _conv(ctx: ShapeContext) -> Outputs:
-    """As Conv; channels of input and weight may differ by the padding to the block, so they are not compared."""
+    """As Conv; the block's padding lets channels of input and weight differ, so they are not compared."""
     x, w = tensor(ctx, 0, min_rank=3), tensor(ctx, 1)
     if len(w.shape) != len(x.shape):
         refuse(ctx, f"input {list(x.shape)} and weight {list(w.shape)} differ in rank")
