@@ -113,3 +113,50 @@ def lowering_options() -> Callable[..., LoweringOptions]:
         )
 
     return make
+
+
+_ORT_NAMES = {"SimplifiedLayerNormalization": "RMSNormalization"}
+
+
+@pytest.fixture
+def optimised_operators(tmp_path: Any) -> Callable[[Any], list[str]]:
+    """``optimised_operators(model)``: operator types, sorted, after onnxruntime's own optimiser (CPU provider).
+
+    Level "extended", not "all": the one above only changes the data layout for CPUs. The CPU provider's FusedConv is
+    counted as Conv and Relu, which is what the CUDA provider runs.
+    """
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+    def optimise(model: Any) -> list[str]:
+        import onnx
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        found: list[str] = []
+        for node in onnx.load(options.optimized_model_filepath).graph.node:
+            if node.op_type in ("FusedConv", "FusedGemm"):
+                found += [node.op_type.removeprefix("Fused"), "Relu"]
+            elif node.op_type != "Constant":
+                found.append(_ORT_NAMES.get(node.op_type, node.op_type))
+        return sorted(found)
+
+    return optimise
+
+
+@pytest.fixture
+def lowered_operators(lowering_options: Callable[..., LoweringOptions]) -> Callable[[OperatorGraph], list[str]]:
+    """``lowered_operators(graph)``: operator types, sorted, after our onnxruntime patterns."""
+
+    def apply(graph: OperatorGraph) -> list[str]:
+        from gkestimator.lowering.patterns import find_matches
+
+        matches = find_matches(graph, lowering_options("onnxruntime"))
+        covered = {index for match in matches for index in match.covered}
+        rest = [op.op_type for index, op in enumerate(graph.operators) if index not in covered]
+        return sorted([*rest, *(match.op_type for match in matches)])
+
+    return apply
