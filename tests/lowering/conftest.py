@@ -148,7 +148,9 @@ def optimised_operators(tmp_path: Any) -> Callable[[Any], list[str]]:
 
 
 @pytest.fixture
-def lowered_operators(lowering_options: Callable[..., LoweringOptions]) -> Callable[[OperatorGraph], list[str]]:
+def lowered_operators(
+    lowering_options: Callable[..., LoweringOptions],
+) -> Callable[[OperatorGraph], list[str]]:
     """``lowered_operators(graph)``: operator types, sorted, after our onnxruntime patterns."""
 
     def apply(graph: OperatorGraph) -> list[str]:

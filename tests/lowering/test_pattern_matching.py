@@ -182,9 +182,7 @@ def test_a_hidden_constant_is_accepted_by_structure(graph_of: Graphs, lowering_o
 
     hidden = replace(
         graph,
-        operators=tuple(
-            replace(op, inputs=tuple(hide(v) for v in op.inputs)) for op in graph.operators
-        ),
+        operators=tuple(replace(op, inputs=tuple(hide(v) for v in op.inputs)) for op in graph.operators),
     )
     assert _found(hidden, lowering_options("torch")) == ["Gelu"]
 
@@ -197,9 +195,7 @@ def test_an_intermediate_that_leaves_the_graph_is_kept(graph_of: Graphs, lowerin
 
 
 def test_groups_never_overlap_and_priorities_hold(graph_of: Graphs, lowering_options: Options) -> None:
-    body = (
-        "h = MatMul(x, w) i = Add(h, gain) a = Div(i, root2) b = Erf(a) c = Add(b, one) d = Mul(i, c) r = Mul(d, half)"
-    )
+    body = "h = MatMul(x, w) i = Add(h, gain) a = Div(i, root2) b = Erf(a) c = Add(b, one) d = Mul(i, c) r = Mul(d, half)"
     graph = graph_of(_IO.format(body), {**_C, "w": (16, 16)})
     assert _found(graph, lowering_options("torch")) == ["Linear", "Gelu"]
     assert _found(graph, lowering_options("onnxruntime")) == ["BiasGelu"]

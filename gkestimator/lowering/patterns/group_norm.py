@@ -29,17 +29,16 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
     if view.result(after).shape != x.shape:
         raise Mismatch(f"{view.operators[after].name} does not restore the shape {list(x.shape)}")
     covered = [before, norm, after]
-    scale = shift = None
+    # The instance normalisation's own scale and shift (one per group) serve where no affine follows.
+    scale, shift = view.operand(norm, 1), view.operand(norm, 2)
     scaling = view.optional_reader(view.result(after), "Mul")
     if scaling is not None and _per_channel(view.other(scaling, view.result(after)), channels, len(x.shape)):
-        scale = view.other(scaling, view.result(after))
-        covered.append(scaling)
         adding = view.optional_reader(view.result(scaling), "Add")
-        if adding is not None and _per_channel(
-            view.other(adding, view.result(scaling)), channels, len(x.shape)
-        ):
-            shift = view.other(adding, view.result(scaling))
-            covered.append(adding)
+        if adding is not None:
+            added = view.other(adding, view.result(scaling))
+            if _per_channel(added, channels, len(x.shape)):
+                scale, shift = view.other(scaling, view.result(after)), added
+                covered += [scaling, adding]
     return fused(
         view,
         "group_norm",

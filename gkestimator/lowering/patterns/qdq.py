@@ -7,6 +7,7 @@ provider) leaves nodes of the CUDA provider alone (from its sources).
 
 from __future__ import annotations
 
+from gkestimator.dtypes import DType
 from gkestimator.graph import Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
@@ -52,6 +53,8 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
     quantise = view.reader(result, "QuantizeLinear")
     covered.append(quantise)
     scale_and_zero = _three(view, quantise)[1:]
+    if activation is not None:
+        _require_clipping(view, quantise)
     order = (*extra, *scale_and_zero) if op.op_type == "Gemm" else (*scale_and_zero, *extra)
     return fused(
         view,
@@ -63,6 +66,20 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
         inputs=(*quantised, *order),
         attributes=op.attributes,
     )
+
+
+def _require_clipping(view: GraphView, quantise: int) -> None:
+    """Quantising clips at zero like a Relu only where the zero point is the lowest number of the type."""
+    zero_point = view.operators[quantise].inputs[2:3]
+    if not zero_point or zero_point[0] is None:
+        return  # the default: zero, of an unsigned type
+    lowest = {DType.UINT8: 0, DType.INT8: -128, DType.UINT16: 0, DType.INT16: -32768}
+    tensor = view.operand(quantise, 2)
+    values = None if tensor.value is None else set(tensor.value.reshape(-1).tolist())
+    if values != {lowest.get(tensor.dtype)}:
+        raise Mismatch(
+            f"{tensor.name} is not the lowest {tensor.dtype.value}, so the Relu before does not vanish"
+        )
 
 
 def _three(view: GraphView, index: int) -> list[Value | None]:
