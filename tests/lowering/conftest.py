@@ -14,7 +14,8 @@ from gkestimator.lowering.registry import LoweringOptions
 
 
 def build_model(text: str, constants: Mapping[str, Any], *, opset: int = 17) -> Any:
-    """``g (...) => (...) {...}`` as a checked, shape-inferred ModelProto; numpy constants become initializers.
+    """``g (...) => (...) {...}`` as a checked, shape-inferred ModelProto; numpy constants become
+    initializers.
 
     A tuple stands for random float weights of that shape, a float for a scalar.
     """
@@ -120,10 +121,11 @@ _ORT_NAMES = {"SimplifiedLayerNormalization": "RMSNormalization"}
 
 @pytest.fixture
 def optimised_operators(tmp_path: Any) -> Callable[[Any], list[str]]:
-    """``optimised_operators(model)``: operator types, sorted, after onnxruntime's own optimiser (CPU provider).
+    """``optimised_operators(model)``: operator types, sorted, after onnxruntime's own optimiser (CPU
+    provider).
 
-    Level "extended", not "all": the one above only changes the data layout for CPUs. The CPU provider's FusedConv is
-    counted as Conv and Relu, which is what the CUDA provider runs.
+    Level "extended", not "all": the one above only changes the data layout for CPUs. The CPU provider's
+    FusedConv is counted as Conv and Relu, which is what the CUDA provider runs.
     """
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 

@@ -1,12 +1,12 @@
 """Fusion patterns: groups of operators that the runtime launches as one call, one pattern a file.
 
 ``torch`` is eager mode: the group is what the model's author called (F.gelu, F.layer_norm, F.silu, F.linear,
-F.scaled_dot_product_attention); what authors write as python arithmetic stays as it is. ``onnxruntime`` is what its
-graph optimiser does at the default level for the CUDA provider, its limits included; each pattern's file says what was
-verified by running the optimiser and what is known from its sources alone.
+F.scaled_dot_product_attention); what authors write as python arithmetic stays as it is. ``onnxruntime`` is
+what its graph optimiser does at the default level for the CUDA provider, its limits included; each pattern's
+file says what was verified by running the optimiser and what is known from its sources alone.
 
-Deliberately no pattern, since neither runtime fuses it: rotary embedding, squeeze-and-excitation gates, activations
-after a convolution (onnxruntime's CUDA provider since 1.20), reshape-transpose-reshape shuffles.
+Deliberately no pattern, since neither runtime fuses it: rotary embedding, squeeze-and-excitation gates,
+activations after a convolution (onnxruntime's CUDA provider since 1.20), reshape-transpose-reshape shuffles.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _ORT = frozenset({"onnxruntime"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch to refuse."""
+    """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
+    to refuse.
+    """
 
     name: str
     anchors: tuple[str, ...]
@@ -97,12 +99,16 @@ PATTERNS: tuple[Pattern, ...] = (
 
 
 def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
-    """The groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none overlap."""
+    """The groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
+    overlap.
+    """
     return _search(graph, options, None)
 
 
 def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
-    """For every operator that a pattern starts from and did not take: the pattern, the operator and the reason."""
+    """For every operator that a pattern starts from and did not take: the pattern, the operator and the
+    reason.
+    """
     refusals: list[Refusal] = []
     _search(graph, options, refusals)
     return refusals

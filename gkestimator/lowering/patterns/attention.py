@@ -1,11 +1,12 @@
 """Scaled dot-product attention: MatMul(q, k'), scale, mask, Softmax, MatMul with v.
 
-torch with ``attention = "fused"``: one call of F.scaled_dot_product_attention, the scale wherever the exporter put it
-(on q, on both, on the scores), masks added or selected, the guard against rows without a key (IsNaN, Where), dropout.
-Only products of rank 4 count: authors of three-dimensional ones (bloom's baddbmm) call bmm, and xlnet's sums of two
-Einsum products cannot be that call. With ``attention = "eager"`` every operator is a kernel.
-onnxruntime: its AttentionFusion knows only the graph of BERT exporters before opset 12 and found nothing in current
-exports (verified on its CPU provider), so the pieces stay (FusedMatMul, BiasSoftmax, MatMul).
+torch with ``attention = "fused"``: one call of F.scaled_dot_product_attention, the scale wherever the
+exporter put it (on q, on both, on the scores), masks added or selected, the guard against rows without a key
+(IsNaN, Where), dropout. Only products of rank 4 count: authors of three-dimensional ones (bloom's baddbmm)
+call bmm, and xlnet's sums of two Einsum products cannot be that call. With ``attention = "eager"`` every
+operator is a kernel.
+onnxruntime: its AttentionFusion knows only the graph of BERT exporters before opset 12 and found nothing in
+current exports (verified on its CPU provider), so the pieces stay (FusedMatMul, BiasSoftmax, MatMul).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
 
 
 def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, list[int]]:
-    """The product that ``value`` is made of and the operators between; what is added or selects goes to ``masks``."""
+    """The product that ``value`` is made of and the operators between; what is added or selects goes to
+    ``masks``.
+    """
     if depth == 0:
         raise Mismatch(f"no product within {_DEPTH} operators before the softmax")
     index = view.source(
@@ -88,7 +91,9 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
 def _either(
     view: GraphView, index: int, positions: tuple[int, int], masks: list[Tensor], depth: int
 ) -> tuple[int, list[int]]:
-    """The side of an Add or Where that holds the scores; the other side is a mask (or the value that fills in)."""
+    """The side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
+    in).
+    """
     for here, there in (positions, positions[::-1]):
         scores, mask = view.operand(index, here), view.operand(index, there)
         if scores.elements != view.result(index).elements or view.sole_reader(scores) is None:

@@ -1,10 +1,13 @@
 """Addition of a mask and Softmax over the last axis: Add, Softmax -> BiasSoftmax.
 
-onnxruntime on CUDA only (BiasSoftmaxFusion; from its sources, the kernel exists for CUDA alone, so its CPU provider
-cannot show it): the bias broadcasts to the scores, over the batch dimensions either before or after those it has.
+onnxruntime on CUDA only (BiasSoftmaxFusion; from its sources, the kernel exists for CUDA alone, so its CPU
+provider cannot show it): the bias broadcasts to the scores, over the batch dimensions either before or after
+those it has.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
@@ -29,7 +32,7 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
     if bias.shape[-1] != scores.shape[-1]:
         raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")
     pattern = [b == s for b, s in zip(bias.shape, scores.shape, strict=True) if s != 1]
-    changes = sum(1 for a, b in zip(pattern, pattern[1:], strict=False) if a != b)
+    changes = sum(1 for a, b in pairwise(pattern) if a != b)
     if changes > 2 or (changes == 2 and not pattern[0]):
         raise Mismatch(f"{bias.name} {list(bias.shape)} broadcasts along separated dimensions")
     return fused(

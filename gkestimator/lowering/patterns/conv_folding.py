@@ -1,8 +1,10 @@
-"""Operators that onnxruntime folds into a convolution's weights: BatchNormalization, Mul or Add per channel after Conv.
+"""Operators that onnxruntime folds into a convolution's weights: BatchNormalization, Mul or Add per channel
+after Conv.
 
-onnxruntime only (ConvBNFusion, ConvMulFusion, ConvAddFusion: provider-independent, verified). An activation after the
-convolution stays a kernel of its own on CUDA: ConvActivationFusion leaves the CUDA provider out since 1.20 (from its
-sources; the CPU provider does fuse it). torch eager launches every one of these operators.
+onnxruntime only (ConvBNFusion, ConvMulFusion, ConvAddFusion: provider-independent, verified). An activation
+after the convolution stays a kernel of its own on CUDA: ConvActivationFusion leaves the CUDA provider out
+since 1.20 (from its sources; the CPU provider does fuse it). torch eager launches every one of these
+operators.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""GELU in its error-function form: x * 0.5 * (1 + erf(x / sqrt 2)), exported as Div (or Mul), Erf, Add, Mul, Mul.
+"""GELU in its error-function form: x * 0.5 * (1 + erf(x / sqrt 2)), exported as Div (or Mul), Erf, Add, Mul,
+Mul.
 
 torch: F.gelu, one kernel, whatever the operand order (no author writes it out by hand often enough to tell).
-onnxruntime (GeluFusion, verified on its CPU provider, same pass for CUDA): only with a Div, and with the factor 0.5
-applied last or to x first, never to (1 + erf). A one-dimensional bias added just before joins in (BiasGeluFusion).
+onnxruntime (GeluFusion, verified on its CPU provider, same pass for CUDA): only with a Div, and with the
+factor 0.5 applied last or to x first, never to (1 + erf). A one-dimensional bias added just before joins in
+(BiasGeluFusion).
 """
 
 from __future__ import annotations

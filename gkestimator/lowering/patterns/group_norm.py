@@ -1,4 +1,5 @@
-"""GroupNorm as exporters write it: Reshape to (N, groups, rest), InstanceNormalization, Reshape back[, Mul, Add].
+"""GroupNorm as exporters write it: Reshape to (N, groups, rest), InstanceNormalization, Reshape back[, Mul,
+Add].
 
 torch: F.group_norm, one call. onnxruntime runs the pieces (its GroupNorm comes from a separate offline tool).
 """

@@ -26,7 +26,9 @@ def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOption
 
 
 def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Match:
-    """x * clip(x + 3, 0, 6) / 6 (or times 1/6, before or after the product) around the Clip at index ``clip``."""
+    """x * clip(x + 3, 0, 6) / 6 (or times 1/6, before or after the product) around the Clip at index
+    ``clip``.
+    """
     _bounds(view, clip)
     shift = view.source(view.operand(clip, 0), "Add")
     x, three = view.split_scalar(shift)

@@ -1,19 +1,19 @@
 """A product with a weight matrix and the addition of a one-dimensional bias: MatMul, Add.
 
 torch: F.linear with bias is one addmm, the bias added in the GEMM's epilogue, for inputs of any rank.
-onnxruntime (MatMulAddFusion, verified on its CPU provider, same pass for CUDA): Gemm where the input is a matrix. For a
-higher rank it fuses only where every dimension is a number in the file; a file with a symbolic batch, the case this
-assumes, keeps the MatMul and the Add.
+onnxruntime (MatMulAddFusion, verified on its CPU provider, same pass for CUDA): Gemm where the input is a
+matrix. For a higher rank it fuses only where every dimension is a number in the file; a file with a symbolic
+batch, the case this assumes, keeps the MatMul and the Add.
 """
 
 from __future__ import annotations
 
+from gkestimator.graph import Operator
 from gkestimator.kernels import GemmShape
 from gkestimator.lowering.builders import gemm_kernel, input_at, output_at
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
-from gkestimator.graph import Operator
 
 __all__ = ["match_linear"]
 

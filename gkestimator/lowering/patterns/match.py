@@ -1,7 +1,7 @@
 """What a fusion pattern finds, and the single place where its soundness is checked.
 
-A pattern describes the group it found as one operator (``Gelu``, ``LayerNormalization``, ...) whose exact key has a
-lowering rule, so FLOPs and traffic of a fused group are those of the family, counted in one place.
+A pattern describes the group it found as one operator (``Gelu``, ``LayerNormalization``, ...) whose exact key
+has a lowering rule, so FLOPs and traffic of a fused group are those of the family, counted in one place.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ FUSED_DOMAIN = "gkestimator"
 class Match:
     """A group of operators that the runtime launches as one call.
 
-    ``name`` is the pattern's. ``operator`` stands for the whole group: its key selects the lowering rule, its inputs
-    and outputs are the group's. ``covered`` are the replaced operators' indices, ascending; the call runs at
-    ``position``, the last of them, when everything it reads exists and nothing has read what it writes. ``also_reads``
-    are inputs that the operator has no place for (a second mask); they only keep their storage alive.
+    ``name`` is the pattern's. ``operator`` stands for the whole group: its key selects the lowering rule, its
+    inputs and outputs are the group's. ``covered`` are the replaced operators' indices, ascending; the call
+    runs at ``position``, the last of them, when everything it reads exists and nothing has read what it
+    writes. ``also_reads`` are inputs that the operator has no place for (a second mask); they only keep their
+    storage alive.
     """
 
     name: str
@@ -79,10 +80,11 @@ def fused(
     attributes: Mapping[str, Attribute] | None = None,
     also_reads: tuple[Value, ...] = (),
 ) -> Match:
-    """The match that replaces ``covered`` by one operator, whose outputs are those of the last covered operator.
+    """The match that replaces ``covered`` by one operator, whose outputs are those of the last covered
+    operator.
 
-    Raises Mismatch when a result inside the group is read outside of it or is an output of the graph (it has to be
-    written to memory, so the runtime cannot fuse), or when the group straddles the edge of a loop.
+    Raises Mismatch when a result inside the group is read outside of it or is an output of the graph (it has
+    to be written to memory, so the runtime cannot fuse), or when the group straddles the edge of a loop.
     """
     indices = tuple(sorted(set(covered)))
     members = frozenset(indices)

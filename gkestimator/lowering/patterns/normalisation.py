@@ -1,11 +1,14 @@
-"""LayerNorm and RMSNorm written out: (x - mean) / sqrt(mean((x - mean)^2) + eps) * scale + shift, and without the mean.
+"""LayerNorm and RMSNorm written out: (x - mean) / sqrt(mean((x - mean)^2) + eps) * scale + shift, and without
+the mean.
 
-torch: F.layer_norm is one kernel, with or without affine, however the square and the division are written, and through
-casts. RMSNorm has no match: transformers' LlamaRMSNorm and its kin are python arithmetic (pow, mean, add, rsqrt, mul,
-mul), which eager mode launches one by one; the pattern ``rsqrt`` joins Sqrt and Reciprocal.
-onnxruntime (LayerNormFusion, SimplifiedLayerNormFusion, verified on its CPU provider, same passes for CUDA): LayerNorm
-needs Pow for the square, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root, or of 1 by the
-root) and a scale. A Reciprocal is not recognised. LayerNorm without shift becomes RMSNorm of (x - mean).
+torch: F.layer_norm is one kernel, with or without affine, however the square and the division are written,
+and through casts. RMSNorm has no match: transformers' LlamaRMSNorm and its kin are python arithmetic (pow,
+mean, add, rsqrt, mul, mul), which eager mode launches one by one; the pattern ``rsqrt`` joins Sqrt and
+Reciprocal.
+onnxruntime (LayerNormFusion, SimplifiedLayerNormFusion, verified on its CPU provider, same passes for CUDA):
+LayerNorm needs Pow for the square, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root,
+or of 1 by the root) and a scale. A Reciprocal is not recognised. LayerNorm without shift becomes RMSNorm of
+(x - mean).
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     if require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name) != core.axis:
         raise Mismatch(f"{view.operators[mean].name} and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
-    end, tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
+    tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
     covered += tail
     if options.runtime == "onnxruntime":
         if not (core.power and core.divides):
@@ -80,7 +83,7 @@ def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Matc
     if not (core.power and core.divides):
         raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
     x = core.centred
-    end, tail, scale, _ = _affine(view, core.result, x.shape[core.axis :], shifted=False)
+    tail, scale, _ = _affine(view, core.result, x.shape[core.axis :], shifted=False)
     if scale is None:
         raise Mismatch("onnxruntime fuses RMSNorm only with a scale")
     return fused(
@@ -112,7 +115,10 @@ def _core(view: GraphView, root: int) -> _Core:
     last = view.reader(rooted, "Div", "Reciprocal")
     covered.append(last)
     divides = view.operators[last].op_type == "Div"
-    if not divides or view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1:
+    inverts = (
+        view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1 if divides else True
+    )
+    if inverts:
         if divides:
             require_value(view.operand(last, 0), 1.0)
         inverse, inverse_casts = view.through_casts(view.result(last))
@@ -136,25 +142,25 @@ def _core(view: GraphView, root: int) -> _Core:
 
 def _affine(
     view: GraphView, value: Tensor, extent: tuple[int, ...], *, shifted: bool = True
-) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
+) -> tuple[list[int], Tensor | None, Tensor | None]:
     """The end of the group after an optional scale and shift over ``extent``, its operators, scale and shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")
     if scaling is None:
-        return value, [], None, None
+        return [], None, None
     scale = view.other(scaling, passed)
     if not _is_parameter(scale, extent):
-        return value, [], None, None
+        return [], None, None
     covered = [*casts, scaling]
     end = view.result(scaling)
     if not shifted:
-        return end, covered, scale, None
+        return covered, scale, None
     adding = view.optional_reader(end, "Add")
     if adding is not None:
         shift = view.other(adding, end)
         if _is_parameter(shift, extent):
-            return view.result(adding), [*covered, adding], scale, shift
-    return end, covered, scale, None
+            return [*covered, adding], scale, shift
+    return covered, scale, None
 
 
 def _is_parameter(tensor: Tensor, extent: tuple[int, ...]) -> bool:

@@ -9,7 +9,9 @@ __all__ = ["bare_operand", "scales", "scaling_after"]
 
 
 def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
-    """The operand before factors and transpositions that only this product reads, those, and whether it is flipped."""
+    """The operand before factors and transpositions that only this product reads, those, and whether it is
+    flipped.
+    """
     members: list[int] = []
     flipped = 0
     while view.sole_reader(value) is not None:

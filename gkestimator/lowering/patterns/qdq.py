@@ -1,8 +1,8 @@
 """Quantised operators between DequantizeLinear and QuantizeLinear: one int8 kernel.
 
-Only under ``dtype = "int8"``, which says that the model shall run in int8. Neither runtime does so by itself on CUDA:
-eager torch launches every quantise and dequantise, and onnxruntime's QDQSelectorActionTransformer (verified on its CPU
-provider) leaves nodes of the CUDA provider alone (from its sources).
+Only under ``dtype = "int8"``, which says that the model shall run in int8. Neither runtime does so by itself
+on CUDA: eager torch launches every quantise and dequantise, and onnxruntime's QDQSelectorActionTransformer
+(verified on its CPU provider) leaves nodes of the CUDA provider alone (from its sources).
 """
 
 from __future__ import annotations

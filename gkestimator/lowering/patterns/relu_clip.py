@@ -1,4 +1,6 @@
-"""Relu followed by Clip from zero: onnxruntime keeps the Clip alone (FuseReluClip: provider-independent, verified)."""
+"""Relu followed by Clip from zero: onnxruntime keeps the Clip alone (FuseReluClip: provider-independent,
+verified).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Reciprocal square root: Sqrt, Reciprocal, or 1 / Sqrt. torch.rsqrt is one kernel; onnxruntime has no such operator."""
+"""Reciprocal square root: Sqrt, Reciprocal, or 1 / Sqrt. torch.rsqrt is one kernel; onnxruntime has no such
+operator.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Scalar factors and transpositions around a MatMul: onnxruntime's FusedMatMul.
 
-onnxruntime only (MatMulScaleFusion, MatmulTransposeFusion, verified on its CPU provider, same passes for CUDA): a Mul or
-Div by a one-element constant before either operand or after the product, and a Transpose of an operand's last two
-dimensions, become attributes of the product. cuBLAS reads transposed operands and scales for nothing.
+onnxruntime only (MatMulScaleFusion, MatmulTransposeFusion, verified on its CPU provider, same passes for
+CUDA): a Mul or Div by a one-element constant before either operand or after the product, and a Transpose of
+an operand's last two dimensions, become attributes of the product. cuBLAS reads transposed operands and
+scales for nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """x * sigmoid(x) (SiLU, Swish) and x * sigmoid(1.702 x) (QuickGELU).
 
 torch: F.silu is one kernel. QuickGELU is python arithmetic (CLIP's QuickGELUActivation): no match.
-onnxruntime (QuickGeluFusion, verified on its CPU provider, same pass for CUDA): both become QuickGelu, any alpha.
-A gate on another tensor (squeeze and excitation) is two operators in both.
+onnxruntime (QuickGeluFusion, verified on its CPU provider, same pass for CUDA): both become QuickGelu, any
+alpha. A gate on another tensor (squeeze and excitation) is two operators in both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Residual addition and LayerNorm in one kernel: Add, LayerNormalization -> SkipLayerNormalization.
 
-onnxruntime only (SkipLayerNormFusion, verified on its CPU provider, same pass for CUDA): both operands of rank 3 and of
-one shape, the sum read by nothing else (so pre-norm transformers keep both operators). A bias added to one operand
-just before joins in. It also needs the shapes known by ONNX Runtime's own inference, which a bound graph cannot tell.
+onnxruntime only (SkipLayerNormFusion, verified on its CPU provider, same pass for CUDA): both operands of
+rank 3 and of one shape, the sum read by nothing else (so pre-norm transformers keep both operators). A bias
+added to one operand just before joins in. It also needs the shapes known by ONNX Runtime's own inference,
+which a bound graph cannot tell.
 """
 
 from __future__ import annotations

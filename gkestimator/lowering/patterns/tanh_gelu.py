@@ -1,12 +1,14 @@
 """GELU in its tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 
-Three ways of writing the polynomial are known: with Pow(x, 3), with x * x * x, and factored, x (1 + 0.044715 x x).
+Three ways of writing the polynomial are known: with Pow(x, 3), with x * x * x, and factored, x (1 + 0.044715
+x x).
 
-torch: F.gelu(approximate="tanh") is one kernel and exports with 0.5 outermost or with x * x * x. The form with Pow and
-0.5 * x first is transformers' NewGELUActivation (gpt2), the factored one BloomGelu: python arithmetic, which eager
-mode launches operator by operator, so there is no match.
-onnxruntime (FastGeluFusion, verified on its CPU provider, same pass for CUDA): the forms with 0.5 * x first and either
-Pow or the factored polynomial, unless the result is an output of the graph. A one-dimensional bias joins in.
+torch: F.gelu(approximate="tanh") is one kernel and exports with 0.5 outermost or with x * x * x. The form
+with Pow and 0.5 * x first is transformers' NewGELUActivation (gpt2), the factored one BloomGelu: python
+arithmetic, which eager mode launches operator by operator, so there is no match.
+onnxruntime (FastGeluFusion, verified on its CPU provider, same pass for CUDA): the forms with 0.5 * x first
+and either Pow or the factored polynomial, unless the result is an output of the graph. A one-dimensional bias
+joins in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A graph seen by its edges: who makes a value, who reads it, and small questions that patterns ask.
 
-Built in one pass. The questions raise :class:`Mismatch` with a reason, so that a pattern reads as the chain of
-operators it expects and every refusal says why.
+Built in one pass. The questions raise :class:`Mismatch` with a reason, so that a pattern reads as the chain
+of operators it expects and every refusal says why.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["GraphView", "Mismatch"]
 Key = tuple[str, str]
 
 
-class Mismatch(Exception):
+class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
     """A pattern does not apply here; the text says why. Never leaves the package."""
 
 
@@ -158,13 +158,10 @@ class GraphView:
         _, passed = self.past_casts(first)
         for count, index in enumerate(passed, start=1):
             steps[self.operand(index, 0).name] = count
-        value, behind = second, list[int]()
-        for index in (*self.past_casts(second)[1], None):
+        behind = self.past_casts(second)[1]
+        for count, value in enumerate([second, *(self.operand(index, 0) for index in behind)]):
             if value.name in steps:
-                return value, [*passed[: steps[value.name]], *behind]
-            if index is not None:
-                behind.append(index)
-                value = self.operand(index, 0)
+                return value, [*passed[: steps[value.name]], *behind[:count]]
         raise Mismatch(f"{first.name} and {second.name} are different tensors, expected one")
 
     def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
@@ -193,9 +190,11 @@ def is_scalar(tensor: Tensor) -> bool:
 
 
 def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -> None:
-    """Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by 1e-3).
+    """Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by
+    1e-3).
 
-    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask this.
+    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask
+    this.
     """
     if tensor.value is None:
         if is_scalar(tensor):
