@@ -22,7 +22,8 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0 done, 1 partly failed, 2 bad usage or input, 130 interrupted.
+    """Run one command and return its exit status: 0 done, 1 partly failed, 2 bad usage or input, 130
+    interrupted.
 
     Every error is one line on stderr; ``--debug`` adds the traceback.
     """
@@ -43,8 +44,13 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(session, e, str(e), e.exit_code)
     except (KeyboardInterrupt, click.Abort) as e:
         return _fail(session, e, "interrupted", 130)
+    except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # click turns a closed pipe into exit 1
+            return 0
+        raise
     except BrokenPipeError:
-        # The reader has what it wants (`gkest ... | head`); keep Python from complaining when it flushes at exit.
+        # The reader has what it wants (`gkest ... | head`); keep Python from complaining when it flushes at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as e:

@@ -20,10 +20,12 @@ __all__ = ["command"]
 def command(folder: Path | None, **options: Any) -> int:
     """Write ResNet-50 as an ONNX file and estimate it.
 
-    The graph is the real network, layer by layer; its weights are zeros, which no estimate reads. Without --dir the
-    file is removed again; without --gpu and --batch-size a V100 and an H100 are asked for six batch sizes.
+    The graph is the real network, layer by layer; its weights are zeros, which no estimate reads. Without
+    --dir the file is removed again; without --gpu and --batch-size a V100 and an H100 are asked for six batch
+    sizes.
     """
     from gkestimator.cli.estimating import run_estimate
+
     from gkestimator.onnx_io.demo import write_resnet50
 
     options["gpus"] = options["gpus"] or ("V100", "H100")

@@ -18,9 +18,9 @@ __all__ = ["command"]
 def command(models: tuple[str, ...], **options: Any) -> int:
     """What models need on GPUs: time, compute and memory, per model and per kernel.
 
-    MODEL is an ONNX file, a folder (every *.onnx below it) or a quoted pattern. Weights are never read and may be
-    absent. The table goes to stdout, everything else to stderr. Exit status: 0 done, 1 some inputs failed, 2 all
-    did or the command was wrong.
+    MODEL is an ONNX file, a folder (every *.onnx below it) or a quoted pattern. Weights are never read and
+    may be absent. The table goes to stdout, everything else to stderr. Exit status: 0 done, 1 some inputs
+    failed, 2 all did or the command was wrong.
     """
     from gkestimator.cli.estimating import run_estimate
 

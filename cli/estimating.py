@@ -1,4 +1,5 @@
-"""What ``estimate`` and ``demo`` share: from options to the engine, from its result to stdout, stderr and a status."""
+"""What ``estimate`` and ``demo`` share: from options to the engine, from its result to stdout, stderr and
+a status."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ __all__ = ["command"]
 )
 @debug_option
 def command(name: str | None, gpu_specs: tuple[Path, ...]) -> None:
-    """What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and source."""
+    """What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and
+    source."""
     from gkestimator.gpu_report import describe, overview
-
     from gkestimator.gpus import gpu_catalogue
 
     catalogue = gpu_catalogue(gpu_specs)

@@ -1,4 +1,5 @@
-"""The command group: names and one-line helps here, modules loaded when a command is called or asked for help."""
+"""The command group: names and one-line helps here, modules loaded when a command is called or asked for
+help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parameter types of the commands: lists, ``name=value`` pairs and the options that estimate and demo share."""
+"""Parameter types of the commands: lists, ``name=value`` pairs and the options that estimate and demo
+share."""
 
 from __future__ import annotations
 

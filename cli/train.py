@@ -20,8 +20,8 @@ __all__ = ["command"]
 def command(datasets: tuple[Path, ...], output: Path, seed: int) -> None:
     """Train an estimator bundle from kernel datasets.
 
-    DATASET is a kernel dataset (Parquet) or a folder in a public format (NeuSight, DeepBench, aiconfigurator, vidur).
-    Needs the extra "train".
+    DATASET is a kernel dataset (Parquet) or a folder in a public format (NeuSight, DeepBench, aiconfigurator,
+    vidur). Needs the extra "train".
     """
     from gkestimator.cli.progress import Progress
 

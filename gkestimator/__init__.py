@@ -1,7 +1,8 @@
 """gkestimator: what an ONNX model will need on a GPU (compute, memory, time), without running it.
 
-``gkestimator.estimate("m.onnx", gpus=["V100"], batch_sizes=[1, 8])`` returns the requirement table as a pandas
-DataFrame; every error is a ``gkestimator.errors.GkestimatorError``. Nothing heavy is imported before it is used.
+``gkestimator.estimate("m.onnx", gpus=["V100"], batch_sizes=[1, 8])`` returns the requirement table as a
+pandas DataFrame; every error is a ``gkestimator.errors.GkestimatorError``. Nothing heavy is imported before
+it is used.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def overview(specs: Sequence[GpuSpec]) -> str:
 
     columns = [
         TextColumn(heading="GPU", cells=[s.name for s in specs], right=False),
-        TextColumn(heading="architecture", cells=[s.architecture for s in specs], right=False, clip=18),
+        TextColumn(heading="architecture", cells=[s.architecture for s in specs], right=False, shrink=8),
         TextColumn(heading="SMs", cells=[str(s.sms) for s in specs]),
         TextColumn(heading="GiB", cells=[number_text(s.memory_visible_bytes / _GIB) for s in specs]),
         TextColumn(heading="GB/s", cells=[number_text(s.dram_bytes_per_s / 1e9, digits=4) for s in specs]),
@@ -92,4 +92,4 @@ def describe(spec: GpuSpec) -> str:
         TextColumn(heading="value", cells=[f[1] for f in figures]),
         TextColumn(heading="source", cells=[f[2] for f in figures], right=False),
     ]
-    return "\n".join([*lines, "", *text_table(columns)]) + "\n"
+    return "\n".join([*lines, "", *text_table(columns, limit=10_000)]) + "\n"

@@ -18,8 +18,8 @@ MAX_FILES = 100_000
 def distinct_names(paths: Sequence[Path]) -> tuple[str, ...]:
     """One name per path, all different: the file stem, or with the fewest parents that tell the stems apart.
 
-    ``timm/resnet50`` and ``ethz/resnet50`` for two files called ``resnet50.onnx``. Files that differ in their suffix alone
-    keep it; a path given twice is numbered (``resnet50#2``).
+    ``timm/resnet50`` and ``ethz/resnet50`` for two files called ``resnet50.onnx``. Files that differ in their
+    suffix alone keep it; a path given twice is numbered (``resnet50#2``).
     """
     absolute = [Path(os.path.abspath(p)) for p in paths]
     groups: dict[str, list[int]] = {}
@@ -53,8 +53,9 @@ def find_models(
 ) -> tuple[tuple[Path, ...], tuple[tuple[Path, GkestimatorError], ...]]:
     """The model files that ``arguments`` mean, each once, and the arguments that mean none with the reason.
 
-    An argument is a file (whether it can be read is found out later), a folder (every ``*.onnx`` below it, sorted; links
-    to folders are not followed) or a pattern (``*``, ``?``, ``[...]``, ``**``). Folders and patterns stop at MAX_FILES.
+    An argument is a file (whether it can be read is found out later), a folder (every ``*.onnx`` below it,
+    sorted; links to folders are not followed) or a pattern (``*``, ``?``, ``[...]``, ``**``). Folders and
+    patterns stop at MAX_FILES.
     """
     found: dict[str, Path] = {}
     failures: list[tuple[Path, GkestimatorError]] = []

@@ -30,7 +30,10 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
     found, failures = find_models(
-        [str(tmp_path / n) for n in ("b", "b/2.onnx", "a[1].onnx", "b/**/*.onnx", "missing.onnx", "empty", "no*")]
+        [
+            str(tmp_path / n)
+            for n in ("b", "b/2.onnx", "a[1].onnx", "b/**/*.onnx", "missing.onnx", "empty", "no*")
+        ]
     )
     assert [p.name for p in found] == ["1.ONNX", "2.onnx", "3.onnx", "a[1].onnx", "missing.onnx"]
     assert ["without models" in str(failures[0][1]), "no file matches" in str(failures[1][1])] == [True, True]

@@ -13,7 +13,8 @@ from gkestimator.errors import OutputError
 __all__ = ["RESNET50_PARAMETERS", "write_resnet50"]
 
 RESNET50_PARAMETERS = 25_557_032
-"""Trainable parameters: He et al. 2016, table 1, as torchvision counts them (the stride in the 3x3 convolution)."""
+"""Trainable parameters: He et al. 2016, table 1, as torchvision counts them (the stride in the 3x3
+convolution)."""
 
 _STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))  # blocks, width, stride of the first block
 _EXPANSION = 4
@@ -21,8 +22,9 @@ _EPSILON = 1e-5
 
 
 class _Builder:
-    """Nodes and initializers in the making. Every weight is float32 and lies in the data file at offset 0: the file is
-    as long as the largest weight, all zeros, and shared by all of them (weights need not be told apart to be counted)."""
+    """Nodes and initializers in the making. Every weight is float32 and lies in the data file at offset 0:
+    the file is as long as the largest weight, all zeros, and shared by all of them (weights need not be
+    told apart to be counted)."""
 
     def __init__(self, location: str) -> None:
         from onnx import TensorProto, helper
@@ -97,10 +99,12 @@ def _body(build: _Builder) -> None:
 
 
 def write_resnet50(folder: Path) -> Path:
-    """Write ``resnet50.onnx`` (opset 17, input ``[N, 3, 224, 224]``) and ``resnet50.onnx.data`` into ``folder``.
+    """Write ``resnet50.onnx`` (opset 17, input ``[N, 3, 224, 224]``) and ``resnet50.onnx.data`` into
+    ``folder``.
 
-    The model is complete: ONNX's checker accepts it and a runtime loads it (its weights are zeros). The data file is
-    9.4 MB long and takes no room on file systems with sparse files. Returns the path of the model; raises OutputError.
+    The model is complete: ONNX's checker accepts it and a runtime loads it (its weights are zeros). The data
+    file is 9.4 MB long and takes no room on file systems with sparse files. Returns the path of the model;
+    raises OutputError.
     """
     import onnx
 

@@ -1,7 +1,8 @@
 """The tables: the one owner of columns, units, null rules and versions.
 
-``Requirement`` / ``REQUIREMENTS`` (one row per model, GPU, runtime, dtype, batch size, dims and SM share), ``KernelRow`` /
-``KERNEL_ROWS`` (``--kernels``) and ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training reads).
+``Requirement`` / ``REQUIREMENTS`` (one row per model, GPU, runtime, dtype, batch size, dims and SM share),
+``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``) and ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training
+reads).
 """
 
 from gkestimator.tables.kernel_dataset import KERNEL_DATASET, KernelMeasurement

@@ -18,8 +18,8 @@ __all__ = ["write_atomically"]
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk and rename it to ``path``.
 
-    Until the rename ``path`` keeps its old content; after any failure the temporary file is gone. A device or a pipe
-    (``/dev/stdout``) is written in place. Raises OutputError naming ``path`` and the system's reason.
+    Until the rename ``path`` keeps its old content; after any failure the temporary file is gone. A device or
+    a pipe (``/dev/stdout``) is written in place. Raises OutputError naming ``path`` and the system's reason.
     """
     with _output_errors(path):
         try:

@@ -1,4 +1,5 @@
-"""The kernel dataset: what profiling measured and training learns from. One row per kernel launch of an operator."""
+"""The kernel dataset: what profiling measured and training learns from. One row per kernel launch of an
+operator."""
 
 from __future__ import annotations
 

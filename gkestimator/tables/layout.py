@@ -6,17 +6,20 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["TextColumn", "markdown_table", "text_table"]
+__all__ = ["TextColumn", "markdown_table", "printable", "text_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextColumn:
-    """A heading and its cells. ``clip``: longest width; a longer cell loses its middle (both ends tell names apart)."""
+    """A heading and its cells. ``shrink``: width that the column may be cut to when the table is too wide.
+
+    A cell that is cut loses its middle: both ends tell names apart.
+    """
 
     heading: str
     cells: Sequence[str]
     right: bool = True
-    clip: int | None = None
+    shrink: int | None = None
 
 
 def width(text: str) -> int:
@@ -31,27 +34,36 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def clipped(text: str, limit: int | None) -> str:
+def clipped(text: str, limit: int) -> str:
     """``text`` cut in the middle to ``limit`` columns."""
-    if limit is None or width(text) <= limit:
+    if width(text) <= limit:
         return text
     head = (limit - 1) // 2
     return text[:head] + "…" + text[len(text) - (limit - 1 - head) :]
 
 
-def text_table(columns: Sequence[TextColumn]) -> list[str]:
-    """Lines of a table: heading, rule, rows. Two spaces between columns, no trailing space."""
-    cells = [[clipped(printable(c), column.clip) for c in column.cells] for column in columns]
+def text_table(columns: Sequence[TextColumn], *, limit: int = 100) -> list[str]:
+    """Lines of a table: heading, rule, rows. Two spaces between columns, no trailing space.
+
+    Columns that may shrink do so, the widest first, until a line has at most ``limit`` columns.
+    """
+    cells = [[printable(c) for c in column.cells] for column in columns]
     widths = [
         max([width(column.heading), *(width(c) for c in body)])
         for column, body in zip(columns, cells, strict=True)
     ]
+    while sum(widths) + 2 * (len(widths) - 1) > limit:
+        able = [i for i, c in enumerate(columns) if c.shrink is not None and widths[i] > c.shrink]
+        if not able:
+            break
+        widths[max(able, key=lambda i: widths[i])] -= 1
 
     def line(row: Sequence[str]) -> str:
         parts = []
         for text, size, column in zip(row, widths, columns, strict=True):
-            space = " " * (size - width(text))
-            parts.append(space + text if column.right else text + space)
+            shown = clipped(text, size)
+            space = " " * (size - width(shown))
+            parts.append(space + shown if column.right else shown + space)
         return "  ".join(parts).rstrip()
 
     rows = [line([column.heading for column in columns]), "  ".join("-" * size for size in widths)]

@@ -27,9 +27,10 @@ Row = TypeVar("Row")
 def read_table(path: Path, schema: TableSchema[Row], form: str | None = None) -> tuple[Row, ...]:
     """The rows of the file at ``path`` (csv, json, parquet; None: by suffix).
 
-    Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises TableError naming
-    file, row (from 1, the heading not counted) and column for an unknown or repeated column, a missing one, a cell of the
-    wrong type or outside its bounds, another schema version, two rows with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS.
+    Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
+    TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
+    column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
+    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS.
     """
     form = form or format_of(path)
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
@@ -165,7 +166,8 @@ def _no_constant(text: str) -> float:
 
 
 def _plain(column: Column, value: Any) -> Cell:
-    """JSON and Parquet do not tell 8 from 8.0; a whole float may stand in a column of whole numbers and vice versa."""
+    """JSON and Parquet do not tell 8 from 8.0; a whole float may stand in a column of whole numbers and
+    vice versa."""
     if column.type is int and isinstance(value, float) and value.is_integer():
         return int(value)
     return value  # type: ignore[no-any-return]

@@ -1,4 +1,5 @@
-"""The requirement table: what one model needs on one GPU at one batch size. One row per :class:`Requirement`."""
+"""The requirement table: what one model needs on one GPU at one batch size. One row per
+:class:`Requirement`."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ _PCT_OF_GPU = "percent of the whole GPU"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One row of the requirement table; the fields are its columns, in order, with units in ``docs/tables.md``.
+    """One row of the requirement table; the fields are its columns, in order, with units in
+    ``docs/tables.md``.
 
-    Unknown is None, never 0. Provenance (``source``, ``occupancy_source``, ``memory_source``) has no default. A row is
-    checked by ``REQUIREMENTS.check`` when it is read or written, not when it is built.
+    Unknown is None, never 0. Provenance (``source``, ``occupancy_source``, ``memory_source``) has no default.
+    A row is checked by ``REQUIREMENTS.check`` when it is read or written, not when it is built.
     """
 
     schema_version: int = field(

@@ -1,7 +1,8 @@
 """What a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
 
-A row class is a frozen dataclass whose fields carry :func:`spec` as metadata. Readers, writers, checks and the page
-``docs/tables.md`` are all derived from the resulting :class:`TableSchema`; nothing else says what a column means.
+A row class is a frozen dataclass whose fields carry :func:`spec` as metadata. Readers, writers, checks and
+the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`; nothing else says what a
+column means.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def spec(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Mapping[str, Any]:
-    """Metadata of one column: its ``unit`` ("" for none), a sentence, bounds (both inclusive) and allowed words."""
+    """Metadata of one column: its ``unit`` ("" for none), a sentence, bounds (both inclusive) and allowed
+    words."""
     return {
         "unit": unit, "doc": doc, "group": group, "minimum": minimum, "maximum": maximum, "choices": choices
     }  # fmt: skip
@@ -41,7 +43,8 @@ def spec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``type`` is str, int, float or bool; ``required`` columns must be present in a file that is read."""
+    """One column. ``type`` is str, int, float or bool; ``required`` columns must be present in a file that
+    is read."""
 
     name: str
     type: type
@@ -55,7 +58,8 @@ class Column:
     choices: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
-        """What is wrong with ``value`` (``found ..., expected ...``), or None when it may stand in this column."""
+        """What is wrong with ``value`` (``found ..., expected ...``), or None when it may stand in this
+        column."""
         if value is None:
             return None if self.nullable else f"found nothing, expected {self.expected}"
         if self.type is str:
@@ -100,7 +104,8 @@ class TableSchema(Generic[Row]):
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns in the order of the row class's fields (resolved on first use: start-up stays cheap)."""
+        """The columns in the order of the row class's fields (resolved on first use: start-up stays
+        cheap)."""
         hints = typing.get_type_hints(self.row_type)
         found = []
         for f in fields(self.row_type):  # type: ignore[arg-type]
@@ -134,7 +139,8 @@ class TableSchema(Generic[Row]):
         return {name: getattr(row, name) for name in self.names}
 
     def check(self, rows: Iterable[Row], *, where: str = "table") -> None:
-        """Refuse rows that break the schema. Raises TableError naming ``where``, the row (from 1) and the column."""
+        """Refuse rows that break the schema. Raises TableError naming ``where``, the row (from 1) and the
+        column."""
         for number, row in enumerate(rows, start=1):
             for column in self.columns:
                 problem = column.problem(getattr(row, column.name))

@@ -38,7 +38,7 @@ def _scaled(value: int | float | None, step: int, units: tuple[str, ...]) -> str
         return UNKNOWN
     power = 0
     scaled = float(value)
-    while abs(scaled) >= 0.9995 * step and power < len(units) - 1:
+    while abs(scaled) >= (step if power == 0 else 0.9995 * step) and power < len(units) - 1:
         scaled /= step
         power += 1
     return f"{number_text(scaled)} {units[power]}" if power else f"{value:g} {units[0]}"

@@ -1,4 +1,5 @@
-"""Tables to CSV, JSON, Parquet, Markdown and plain text. Null is an empty cell in CSV, ``null`` in JSON and Parquet."""
+"""Tables to CSV, JSON, Parquet, Markdown and plain text. Null is an empty cell in CSV, ``null`` in JSON
+and Parquet."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ def format_of(path: Path) -> str:
 def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
     """The requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
 
-    ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people, under
-    ``"kernels"`` in JSON; CSV and Parquet hold one table, so there the listing stands in place of the rows. Raises
-    TableError for a row that breaks the schema (NaN, infinity) and UsageError when Parquet support is missing.
+    ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people,
+    under ``"kernels"`` in JSON; CSV and Parquet hold one table, so there the listing stands in place of the
+    rows. Raises TableError for a row that breaks the schema (NaN, infinity) and UsageError when Parquet
+    support is missing.
     """
     REQUIREMENTS.check(rows, where="estimate")
     if kernels is not None:
@@ -117,7 +119,8 @@ def _pyarrow() -> tuple[Any, Any]:
 def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form: str | None = None) -> None:
     """Write ``rows`` to ``path`` as csv, json or parquet (None: by suffix), wholly or not at all.
 
-    Raises TableError for bad rows, UsageError for another format, OutputError where ``path`` cannot be written.
+    Raises TableError for bad rows, UsageError for another format, OutputError where ``path`` cannot be
+    written.
     """
     form = form or format_of(path)
     schema.check(rows, where=str(path))

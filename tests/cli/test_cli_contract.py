@@ -1,4 +1,5 @@
-"""The command line's manners, against a stand-in for the engine: statuses, streams, one-line errors, parsing."""
+"""The command line's manners, against a stand-in for the engine: statuses, streams, one-line errors,
+parsing."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-import gkestimator.estimation
 from gkestimator.cli import run
 from gkestimator.cli.group import COMMANDS
 from gkestimator.cli.progress import Progress
+
+import gkestimator.estimation
 from gkestimator.errors import ModelError
 from gkestimator.tables import Requirement
 
@@ -24,7 +25,8 @@ Asked = dict[str, Any]
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Replaces the engine: estimates every file whose name does not begin with ``bad`` and remembers its arguments."""
+    """Replaces the engine: estimates every file whose name does not begin with ``bad`` and remembers its
+    arguments."""
     asked: Asked = {}
 
     def estimate_rows(models: Any, **options: Any) -> SimpleNamespace:
@@ -40,7 +42,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Asked:
             for m in good for gpu in options["gpus"] for batch in options["batch_sizes"] or (1,)
         ]  # fmt: skip
         failures = tuple((m, ModelError(f"{m}: found text, expected ONNX")) for m in models if m not in good)
-        return SimpleNamespace(rows=tuple(rows), kernel_rows=(), failures=failures, messages=("T4 is the smallest.",))
+        return SimpleNamespace(
+            rows=tuple(rows), kernel_rows=(), failures=failures, messages=("T4 is the smallest.",)
+        )
 
     monkeypatch.setattr(gkestimator.estimation, "estimate_rows", estimate_rows, raising=False)
     return asked
@@ -104,7 +108,10 @@ def test_a_folder_without_models(engine: Asked, gkest: Callable[..., Outcome], t
     [
         (["estimate"], "Missing argument"),
         (["estimate", "m.onnx"], "--gpu"),
-        (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "0"], "found '0', expected whole numbers from 1"),
+        (
+            ["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "0"],
+            "found '0', expected whole numbers from 1",
+        ),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "-4"], "found '-4'"),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "1,,2"], "separated by commas"),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "9" * 19], "expected whole numbers"),

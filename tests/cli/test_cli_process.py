@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-
 GKEST = [sys.executable, "-c", "from gkestimator.cli import main; main()"]
 
 
@@ -21,7 +20,9 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 def test_a_full_device_is_one_line() -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*GKEST, "doctor"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+        done = subprocess.run(
+            [*GKEST, "doctor"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
     assert done.returncode == 2
     assert done.stderr.decode().startswith("gkest: error: ")
     assert done.stderr.count(b"\n") == 1, done.stderr
@@ -40,5 +41,3 @@ def test_help_is_fast() -> None:
 def test_version() -> None:
     done = subprocess.run([*GKEST, "--version"], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("gkest ")
-
-

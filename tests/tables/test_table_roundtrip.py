@@ -1,4 +1,5 @@
-"""Writers and strict readers: what is written comes back, what is wrong is refused with file, row and column."""
+"""Writers and strict readers: what is written comes back, what is wrong is refused with file, row and
+column."""
 
 from __future__ import annotations
 
