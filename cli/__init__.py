@@ -28,6 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     Every error is one line on stderr; ``--debug`` adds the traceback.
     """
     session = Session()
+    stdout = sys.stdout
     warnings.showwarning = _show_warning
     try:
         status = gkest.main(list(arguments), prog_name="gkest", standalone_mode=False, obj=session)
@@ -44,10 +45,10 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(session, e, str(e), e.exit_code)
     except (KeyboardInterrupt, click.Abort) as e:
         return _fail(session, e, "interrupted", 130)
-    except SystemExit as e:
-        if isinstance(e.__context__, BrokenPipeError):  # click turns a closed pipe into exit 1
-            return 0
-        raise
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        return 0  # click swaps stdout and leaves when the pipe is closed: the reader has what it wants
     except BrokenPipeError:
         # The reader has what it wants (`gkest ... | head`); keep Python from complaining when it flushes at
         # exit.
