@@ -14,7 +14,8 @@ __all__ = ["describe", "overview"]
 
 _GIB = 2**30
 _SUFFIX_UNITS = (
-    ("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_mhz", "MHz"), ("_w", "W"),
+    ("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_mhz", "MHz"),
+    ("_w", "W"),
     ("_per_hour_usd", "USD/h"), ("bytes_per_sm", "bytes/SM"), ("bytes_per_block_max", "bytes/block"),
 )  # fmt: skip
 _TEXTS = ("name", "aliases", "short_names", "architecture", "note", "sources")
@@ -43,7 +44,7 @@ def overview(specs: Sequence[GpuSpec]) -> str:
         ),
         TextColumn(heading="as of", cells=[s.price_date or UNKNOWN for s in specs], right=False),
     ]
-    notes = "GiB: memory visible to programs. Peaks: dense TFLOP/s (int8: TOP/s). gkest gpus NAME gives the sources."
+    notes = "GiB: memory visible to programs. Peaks: dense TFLOP/s (int8 TOP/s). Sources: gkest gpus NAME."
     return "\n".join([*text_table(columns), "", notes]) + "\n"
 
 

@@ -63,8 +63,8 @@ def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, 
         column = schema.by_name[name]
         if name == "schema_version" and value != SCHEMA_VERSION:
             raise TableError(
-                f"{path}: row {number}, column {name}: found {value!r}, expected {SCHEMA_VERSION} (the version this "
-                "program reads)"
+                f"{path}: row {number}, column {name}: found {value!r}, expected {SCHEMA_VERSION} (the version "
+                "this program reads)"
             )
         problem = column.problem(value)
         if problem:
@@ -111,7 +111,7 @@ def _csv_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]
                 number += 1
                 if len(texts) != len(columns):
                     raise TableError(
-                        f"{path}: row {number}: found {len(texts)} cells, expected {len(columns)} as in the heading"
+                        f"{path}: row {number}: found {len(texts)} cells, expected {len(columns)}"
                     )
                 yield _complete(
                     schema,

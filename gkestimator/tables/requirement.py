@@ -54,8 +54,8 @@ class Requirement:
         default=None,
         metadata=spec(
             "ms",
-            "One steady-state inference of the batch, inputs on the GPU, from the first launch to the end of the last "
-            "kernel, host overhead included (and `copy_ms` too under `--include-copy`).",
+            "One steady-state inference of the batch, inputs on the GPU, from the first launch to the end of "
+            "the last kernel, host overhead included (and `copy_ms` too under `--include-copy`).",
             group=_TIME,
             minimum=0,
         ),

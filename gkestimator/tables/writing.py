@@ -24,7 +24,7 @@ __all__ = ["FORMATS", "format_of", "render", "to_dataframe", "write_table"]
 
 FORMATS = ("table", "csv", "json", "parquet", "markdown")
 _SUFFIXES = {
-    ".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".markdown": "markdown", ".txt": "table"
+    ".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"
 }  # fmt: skip
 Row = TypeVar("Row")
 
@@ -34,7 +34,7 @@ def format_of(path: Path) -> str:
     found = _SUFFIXES.get(path.suffix.lower())
     if found is None:
         raise UsageError(
-            f"{path}: found the suffix {path.suffix!r}, expected one of {', '.join(_SUFFIXES)}, or say --format"
+            f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}, or --format"
         )
     return found
 

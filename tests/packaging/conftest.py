@@ -23,11 +23,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FILES:
         shutil.copy(ROOT / name, tree / name)
     out = tmp_path_factory.mktemp("dist")
-    code = (
-        "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1])); print(b.build_wheel(sys.argv[1]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(out)], cwd=tree, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    for kind in ("sdist", "wheel"):
+        code = f"import setuptools.build_meta as b, sys; b.build_{kind}(sys.argv.pop())"
+        command = [sys.executable, "-c", code, str(out)]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
     return out

@@ -22,7 +22,17 @@ FOLDERS = {
     "models": "gkestimator.models",
 }
 MAX_INSTALL_MB = 250
-TOO_HEAVY = ("torch", "sklearn", "pyarrow", "scipy", "xgboost", "lightgbm", "onnxruntime", "nvidia", "matplotlib")
+TOO_HEAVY = (
+    "torch",
+    "sklearn",
+    "pyarrow",
+    "scipy",
+    "xgboost",
+    "lightgbm",
+    "onnxruntime",
+    "nvidia",
+    "matplotlib",
+)
 
 
 def packages_of_the_tree() -> set[str]:
@@ -84,7 +94,13 @@ def test_the_source_distribution_builds_the_same(distributions: Path) -> None:
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
-        [str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600
+        [str(c) for c in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
@@ -96,13 +112,23 @@ def test_a_bare_install_works_and_is_small(distributions: Path, tmp_path: Path) 
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", wheel, cwd=tmp_path)
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    site = Path(
+        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
+    )
     size_mb = sum(f.lstat().st_size for f in site.rglob("*") if f.is_file()) / 1e6
     print(f"bare install: {size_mb:.0f} MB in site-packages, expected at most {MAX_INSTALL_MB} MB")
     assert size_mb <= MAX_INSTALL_MB
     assert not [name for name in TOO_HEAVY if (site / name).exists()]
     out = run(
-        python.parent / "gkest", "demo", "--gpu", "V100", "--batch-size", "1,8", "--format", "csv", cwd=tmp_path
+        python.parent / "gkest",
+        "demo",
+        "--gpu",
+        "V100",
+        "--batch-size",
+        "1,8",
+        "--format",
+        "csv",
+        cwd=tmp_path,
     )
     assert len(out.splitlines()) == 3
 

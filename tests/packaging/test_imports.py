@@ -49,7 +49,9 @@ def test_third_party_modules_at_start_up(statement: str) -> None:
         "tops -= set(sys.stdlib_module_names) | {'gkestimator'}\n"
         "print('MODULES', *sorted(t for t in tops if not t.startswith('_')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     found = set(done.stdout.strip().splitlines()[-1].split()[1:])
     assert found <= THIRD_PARTY_AT_START[statement], f"{statement} imports {sorted(found)}"
