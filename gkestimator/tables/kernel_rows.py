@@ -54,7 +54,7 @@ class KernelRow:
     bound_by: str | None = field(
         metadata=spec(
             "",
-            "What sets its time: `compute` or `memory` (side of the roofline), `latency` (too small for both), "
+            "What sets its time: `compute` or `memory` (side of the roofline), `latency` (too small), "
             "`host` (the launch takes longer than the kernel).",
             group=_TIME,
             choices=BOUNDS,

@@ -63,7 +63,7 @@ def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, 
         column = schema.by_name[name]
         if name == "schema_version" and value != SCHEMA_VERSION:
             raise TableError(
-                f"{path}: row {number}, column {name}: found {value!r}, expected {SCHEMA_VERSION} (the version "
+                f"{path}: row {number}, column {name}: found {value!r}, expected {SCHEMA_VERSION} (what "
                 "this program reads)"
             )
         problem = column.problem(value)
