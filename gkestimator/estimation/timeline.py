@@ -160,7 +160,7 @@ def concurrent_maxima(
     intervals overlap. On one stream every set is a single launch. NaN values are unknown and make the maximum NaN.
     """
     if timeline.start_us.size == 0:
-        return dict.fromkeys(values, 0.0)
+        return dict.fromkeys(values, float("nan"))
     if not np.any(timeline.stream):
         return {name: float(np.max(v)) for name, v in values.items()}
     order = np.argsort(timeline.start_us, kind="stable")
