@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gkestimator.kernels import Family, Kernel, KernelGraph, Step
@@ -10,6 +9,7 @@ from gkestimator.memory.allocators import make_allocator
 
 __all__ = ["MemoryProfile", "memory_profile"]
 
+_IN_PLACE = frozenset(("bias_add",))
 _GEMM_FAMILIES = frozenset((Family.LINEAR, Family.BMM))
 
 
@@ -119,22 +119,19 @@ def _last_uses(graph: KernelGraph) -> dict[str, int]:
 
 
 def _scratch(step: Step) -> tuple[int, ...]:
-    """Scratch allocations of one call: workspaces, and data that one of its kernels hands to the next."""
-    if len(step.kernels) == 1:
-        workspace = step.kernels[0].workspace_bytes
-        return (workspace,) if workspace else ()
-    return tuple(n for n in (*_workspaces(step.kernels), *_handed_on(step.kernels)) if n)
+    """Scratch memory of one call: its workspace, or what one of its kernels hands to the next, whichever is larger."""
+    workspace = max((k.workspace_bytes for k in step.kernels), default=0)
+    need = max(workspace, _handed_on(step.kernels))
+    return (need,) if need else ()
 
 
-def _workspaces(kernels: Iterable[Kernel]) -> tuple[int, ...]:
-    return (max((k.workspace_bytes for k in kernels), default=0),)
-
-
-def _handed_on(kernels: tuple[Kernel, ...]) -> tuple[int, ...]:
+def _handed_on(kernels: tuple[Kernel, ...]) -> int:
     """Largest intermediate inside a call. A bias is added in place, so it hands on nothing new."""
-    sizes = [
-        first.write_bytes
-        for first, second in zip(kernels, kernels[1:], strict=False)
-        if second.variant != "bias"
-    ]
-    return (max(sizes, default=0),)
+    return max(
+        (
+            first.write_bytes
+            for first, second in zip(kernels, kernels[1:], strict=False)
+            if second.variant not in _IN_PLACE
+        ),
+        default=0,
+    )

@@ -65,7 +65,7 @@ def test_workspace_is_what_scratch_adds_to_the_peak() -> None:
 def test_what_one_kernel_hands_to_the_next_is_held_unless_a_bias_is_added_in_place() -> None:
     conv = kernel(write=30 * MIB, family=Family.CONV)
     norm = kernel(read=30 * MIB, write=30 * MIB, family=Family.BATCHNORM, variant="batchnorm")
-    bias = kernel(read=30 * MIB, write=30 * MIB, variant="bias")
+    bias = kernel(read=30 * MIB, write=30 * MIB, variant="bias_add")
     two = graph(step("conv", ("x",), (("y", 30 * MIB),), conv, norm))
     one = graph(step("conv", ("x",), (("y", 30 * MIB),), conv, bias))
     assert memory_profile(two, allocator="caching", library_workspace_bytes=0).workspace_bytes == 30 * MIB
