@@ -20,14 +20,16 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """One GPU type. Rates are dense peaks per second; sizes bytes; clocks MHz; price USD per GPU-hour on demand.
+    """One GPU type. Rates are dense peaks per second; sizes bytes; clocks MHz; price USD per GPU-hour on
+    demand.
 
-    ``peak_flops_per_s`` maps a precision (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``, ``fp64``) to the peak of the
-    units that calculate it at the boost clock: tensor cores where they exist, else the CUDA cores; a precision that
-    the hardware lacks is absent. ``vector_flops_per_s`` is the same for the CUDA cores alone (elementwise work).
-    ``base_clock_mhz`` is None where the vendor publishes none. ``price_per_hour_usd`` and ``price_date`` are None where
-    no cloud sells the type. ``pcie_bytes_per_s`` is one direction's. ``sources`` maps each field (``peak_flops_per_s.fp16``
-    for an entry of a mapping) to where its figure is from.
+    ``peak_flops_per_s`` maps a precision (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``,
+    ``fp64``) to the peak of the units that calculate it at the boost clock: tensor cores where they exist,
+    else the CUDA cores; a precision that the hardware lacks is absent. ``vector_flops_per_s`` is the same for
+    the CUDA cores alone (elementwise work). ``base_clock_mhz`` is None where the vendor publishes none.
+    ``price_per_hour_usd`` and ``price_date`` are None where no cloud sells the type. ``pcie_bytes_per_s`` is
+    one direction's. ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry of a mapping) to
+    where its figure is from.
     """
 
     name: str
@@ -93,11 +95,14 @@ _DATE = re.compile(r"20[0-9]{2}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?")
 def load_gpu_file(path: Path | str) -> GpuSpec:
     """Read one specification file (TOML, at most 1 MiB). Raises SpecError naming the file and the field.
 
-    The file is checked field by field (no unknown key, the right unit, a source, a sane range) and against itself:
-    the fp32 vector peak must be 2 x SMs x cores x boost clock, the bandwidth bus width x pin rate where both are given.
+    The file is checked field by field (no unknown key, the right unit, a source, a sane range) and against
+    itself: the fp32 vector peak must be 2 x SMs x cores x boost clock, the bandwidth bus width x pin rate
+    where both are given.
     """
     path = Path(path)
-    reader = SpecReader(path, files.parse_spec(path, files.read_spec_text(path, what=WHAT), what=WHAT), what=WHAT)
+    reader = SpecReader(
+        path, files.parse_spec(path, files.read_spec_text(path, what=WHAT), what=WHAT), what=WHAT
+    )
     reader.schema_version(SCHEMA_VERSION)
     price, price_texts = reader.figure("price_per_hour_usd", _PRICE)
     spec = GpuSpec(
@@ -130,7 +135,9 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
         sources=reader.sources,
     )
     if price is not None and not _DATE.fullmatch(price_texts["date"]):
-        raise reader.fail("price_per_hour_usd.date", f"is {price_texts['date']!r}, expected YYYY-MM or YYYY-MM-DD")
+        raise reader.fail(
+            "price_per_hour_usd.date", f"is {price_texts['date']!r}, expected YYYY-MM or YYYY-MM-DD"
+        )
     _check_consistency(reader, spec)
     reader.finish()
     return spec
@@ -164,7 +171,9 @@ def _check_consistency(reader: SpecReader, spec: GpuSpec) -> None:
         )
     for precision, rate in spec.vector_flops_per_s.items():
         if precision in spec.peak_flops_per_s and rate > 1.05 * spec.peak_flops_per_s[precision]:
-            raise reader.fail(f"peak_flops_per_s.{precision}", "is below the vector rate of the same precision")
+            raise reader.fail(
+                f"peak_flops_per_s.{precision}", "is below the vector rate of the same precision"
+            )
     bus = reader.number("memory_bus_bits", _count(32, 65536)) if reader.has("memory_bus_bits") else None
     pin = Quantity(units=files.PIN_RATE, low=1e8, high=1e12)
     rate_per_pin = reader.number("memory_pin_rate", pin) if reader.has("memory_pin_rate") else None
@@ -181,4 +190,3 @@ def _check_consistency(reader: SpecReader, spec: GpuSpec) -> None:
         raise reader.fail("memory_visible_bytes", "is more than memory_bytes")
     if spec.shared_bytes_per_block_max > spec.shared_bytes_per_sm:
         raise reader.fail("shared_bytes_per_block_max", "is more than shared_bytes_per_sm")
-

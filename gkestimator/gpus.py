@@ -1,6 +1,7 @@
 """GPU specifications: what a GPU type can do, from one TOML file each, every figure with unit and source.
 
-:func:`gpu_catalogue` finds a type by name among the user's files, ``$GKEST_HOME/gpus`` and the package, in that order.
+:func:`gpu_catalogue` finds a type by name among the user's files, ``$GKEST_HOME/gpus`` and the package, in
+that order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MAKER_WORDS = frozenset({"nvidia", "tesla", "geforce"})
 
 
 def _key(text: str) -> str:
-    """What two spellings of one name have in common: no case, space, hyphen, underscore or leading maker's word."""
+    """What two spellings of a name share: no case, space, hyphen, underscore or leading maker's word."""
     words = [word for word in re.split(r"[\s_-]+", text.casefold()) if word]
     while len(words) > 1 and words[0] in _MAKER_WORDS:
         words = words[1:]
@@ -44,7 +45,9 @@ class _Entry:
 
     def keys(self) -> dict[str, bool]:
         """Every key of this entry; True where it is a short name that stands for several types."""
-        return {_key(n): True for n in self.short_names} | {_key(n): False for n in (self.name, *self.aliases)}
+        return {_key(n): True for n in self.short_names} | {
+            _key(n): False for n in (self.name, *self.aliases)
+        }
 
 
 @lru_cache(maxsize=512)
@@ -98,9 +101,11 @@ def _package_folder() -> Path:
 
 
 class GpuCatalogue:
-    """GPU types by name, in layers: files named by the user, the user's folder, the package. The first layer wins.
+    """GPU types by name, in layers: files named by the user, the user's folder, the package. The first layer
+    wins.
 
-    Files are parsed when they are asked for: naming a packaged type by its canonical name opens its file alone.
+    Files are parsed when they are asked for: naming a packaged type by its canonical name opens its file
+    alone.
     """
 
     def __init__(self, layers: Iterable[tuple[Path, ...]], *, package: Path) -> None:
@@ -119,8 +124,9 @@ class GpuCatalogue:
     def resolve(self, text: str) -> tuple[GpuSpec, str | None]:
         """The specification that ``text`` names, and a note where a short name (``V100``) took its default.
 
-        Case, spaces, hyphens, underscores and the words NVIDIA, Tesla and GeForce in front do not matter; device names
-        as nvidia-smi and torch print them are known. Raises UsageError with the closest names, SpecError for a bad file.
+        Case, spaces, hyphens, underscores and the words NVIDIA, Tesla and GeForce in front do not matter;
+        device names as nvidia-smi and torch print them are known. Raises UsageError with the closest names,
+        SpecError for a bad file.
         """
         key = _key(text) if len(text) <= _MAX_TEXT else ""
         if not key:
@@ -157,7 +163,9 @@ class GpuCatalogue:
         for entry in entries:
             for key, is_short in entry.keys().items():
                 if key in index:
-                    raise SpecError(f"{entry.path}: its name or alias {key!r} is also that of {index[key][0].path}")
+                    raise SpecError(
+                        f"{entry.path}: its name or alias {key!r} is also that of {index[key][0].path}"
+                    )
                 index[key] = (entry, is_short)
         return index
 
@@ -184,7 +192,8 @@ def _packaged_keys(folder: Path) -> Mapping[str, Path]:
 
 
 def gpu_catalogue(extra_files: Iterable[Path | str] = ()) -> GpuCatalogue:
-    """The catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``) and the package.
+    """The catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``) and
+    the package.
 
     Raises SpecError for a bad extra file.
     """

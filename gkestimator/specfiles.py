@@ -1,8 +1,8 @@
 """Reading specification files: small TOML files in which every figure is a table of value, unit and source.
 
-GPU specifications and runtime profiles share these rules. The files may come from strangers, so size, types, units
-and ranges are checked before a figure is used, and every failure is a one-line :class:`SpecError` that names the file
-and the field.
+GPU specifications and runtime profiles share these rules. The files may come from strangers, so size, types,
+units and ranges are checked before a figure is used, and every failure is a one-line :class:`SpecError` that
+names the file and the field.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ TIME_US = {"us": 1.0, "ms": 1e3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What a figure may be: its units with their factors, and the range, in the base unit, beyond which it is absurd.
+    """What a figure may be: its units with their factors, and the range, in the base unit, beyond which it is
+    absurd.
 
-    ``nullable`` figures may say ``value = "unknown"``, which reads as None; ``extra`` names further keys (texts) that
-    the table must have.
+    ``nullable`` figures may say ``value = "unknown"``, which reads as None; ``extra`` names further keys
+    (texts) that the table must have.
     """
 
     units: Mapping[str, float]
@@ -80,7 +81,7 @@ def parse_spec(path: Path, text: str, *, what: str) -> dict[str, Any]:
 
 
 def spec_header(path: Path, text: str, *, what: str) -> dict[str, Any]:
-    """The keys above the first table. Parsing these alone is what makes searching many files for a name cheap."""
+    """The keys above the first table. Parsing only these makes a search for a name cheap."""
     lines = []
     for line in text.splitlines(keepends=True):
         if line.startswith("["):
@@ -142,11 +143,13 @@ class SpecReader:
         return int(self.number(field, quantity))
 
     def numbers(self, field: str, quantities: Mapping[str, Quantity]) -> dict[str, float]:
-        """The figures ``[field.key]`` for the keys of ``quantities`` that are present; other keys are refused."""
+        """The figures ``[field.key]`` of those keys of ``quantities`` that are there; others are refused."""
         found = self.table(field)
         self._refuse_unknown(found, quantities, field)
         return {
-            key: self._known(f"{field}.{key}", self.figure_of(found[key], f"{field}.{key}", quantities[key])[0])
+            key: self._known(
+                f"{field}.{key}", self.figure_of(found[key], f"{field}.{key}", quantities[key])[0]
+            )
             for key in quantities
             if key in found
         }
