@@ -86,8 +86,13 @@ def _guess(proto: onnx.AttributeProto) -> int:
 
 def attribute_key(value: Any) -> Hashable:
     """A hashable stand-in for an attribute value; equal only for equal values of one type."""
+    kind = type(value)
+    if kind is int or kind is str or kind is tuple:
+        return value  # type: ignore[no-any-return]
+    if kind is float:
+        return (float, value)  # 1.0 and 1 are equal keys otherwise
     if isinstance(value, np.ndarray):
         if value.dtype == object:
             return (value.shape, tuple(map(str, value.ravel())))
         return (value.dtype.str, value.shape, value.tobytes())
-    return (type(value), value) if isinstance(value, float) else value  # 1.0 and 1 are equal keys otherwise
+    return None

@@ -13,24 +13,12 @@ from gkestimator.onnx_io.control import CONTROL
 from gkestimator.onnx_io.facts import Fact
 from gkestimator.onnx_io.hosts import HOST_INPUTS
 from gkestimator.onnx_io.inference import Inference
+from gkestimator.onnx_io.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.program import Node, Program
 from gkestimator.onnx_io.rebatch import Rebatcher
 from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, TensorType
 
-__all__ = ["RANDOM", "VIEWS", "Binder", "Statics"]
-
-# Never folded, even when nothing but constants goes in: two runs differ.
-RANDOM = frozenset(
-    ("", op)
-    for op in ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
-# Weight-only nodes whose output is the same memory. DequantizeLinear is not a view, but runtimes fuse it into its
-# reader: what stays on the GPU is the quantised weight. Identity is missing on purpose: exporters merge equal
-# initializers behind it, which are separate parameters.
-VIEWS = frozenset(
-    ("", op)
-    for op in ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "DequantizeLinear")
-)
+__all__ = ["Binder", "Statics"]
 
 ACTIVATION, FOLDED, WEIGHT = 0, 1, 2
 
@@ -54,8 +42,7 @@ class Statics:
                 self.dynamic.append(node)
 
     def _fold(self, node: Node, inference: Inference, declared: Any) -> bool:
-        key = (node.domain, node.op_type)
-        if node.blocks or key in RANDOM or key in CONTROL:
+        if node.blocks or node.kind in (RANDOM, CONTROL_FLOW):
             return False
         kinds = self.kinds
         for slot in node.inputs:
@@ -64,7 +51,7 @@ class Statics:
         facts = [self.facts[i] if i >= 0 else None for i in node.inputs]
         ids = (node.signature, *[f.id if f is not None else 0 for f in facts])
         outputs, _ = inference.memo.get(ids) or inference.infer(node, facts, declared, ids)
-        view = key in VIEWS and bool(node.inputs) and node.inputs[0] >= 0
+        view = node.kind == VIEW and bool(node.inputs) and node.inputs[0] >= 0
         for slot, fact in zip(node.outputs, outputs, strict=False):
             if slot >= 0:
                 self.facts[slot] = fact
@@ -167,9 +154,8 @@ class Binder:
         infer = self.inference.infer
         for node in nodes:
             inputs = node.inputs
-            handler = CONTROL.get((node.domain, node.op_type))
-            if handler is not None:
-                handler(self, node)
+            if node.kind == CONTROL_FLOW:
+                CONTROL[node.domain, node.op_type](self, node)
                 continue
             key = (node.signature, *[facts[i].id if i >= 0 else 0 for i in inputs])  # type: ignore[union-attr]
             found = memo.get(key)
@@ -185,18 +171,19 @@ class Binder:
             for slot, fact in zip(node.outputs, outputs, strict=False):
                 if slot >= 0:
                     facts[slot] = fact
-            if known and (node.domain, node.op_type) not in RANDOM:
+            if known and node.kind != RANDOM:
                 self._fold(node)
             else:
                 self.emit(node)
 
     def _fold(self, node: Node) -> None:
-        weight = all(i < 0 or self.kinds[i] == WEIGHT for i in node.inputs)
-        view = weight and (node.domain, node.op_type) in VIEWS and bool(node.inputs) and node.inputs[0] >= 0
+        kinds, values = self.kinds, self.values
+        weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])
+        view = weight and node.kind == VIEW and bool(node.inputs) and node.inputs[0] >= 0
         for slot in node.outputs:
             if slot >= 0:
-                self.kinds[slot] = WEIGHT if weight else FOLDED
-                self.values[slot] = None
+                kinds[slot] = WEIGHT if weight else FOLDED
+                values[slot] = None
                 if view:
                     self.storage[slot] = self.storage[node.inputs[0]]
         self.folded += 1
@@ -204,7 +191,7 @@ class Binder:
     def emit(self, node: Node) -> None:
         """List ``node`` as an operator that runs; or not, when only weights go in."""
         kinds, values = self.kinds, self.values
-        if all([i < 0 or kinds[i] == WEIGHT for i in node.inputs]) and (node.domain, node.op_type) not in RANDOM:
+        if node.kind != RANDOM and all([i < 0 or kinds[i] == WEIGHT for i in node.inputs]):
             self._fold(node)  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
             return
         for slot in node.outputs:

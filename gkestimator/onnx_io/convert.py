@@ -7,13 +7,15 @@ from typing import Any
 
 import onnx
 
+from gkestimator.dtypes import DType
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.attributes import attribute_key, convert_attributes
+from gkestimator.onnx_io.node_kinds import node_kind
 from gkestimator.onnx_io.ordering import executable_order
 from gkestimator.onnx_io.program import OMITTED, Block, InputSpec, Node, Program
 from gkestimator.onnx_io.shapes.registry import DeclaredType
-from gkestimator.onnx_io.tensors import constant, declared_type, sparse_constant, value_kind
+from gkestimator.onnx_io.tensors import constant, declared_type, plain_constant, sparse_constant, value_kind
 
 __all__ = ["convert_model"]
 
@@ -137,13 +139,13 @@ class _Converter:
             if key in self.functions:
                 self.call(key, proto, inputs, scope, out)
                 return
+        if op_type == "Constant" and not domain:
+            self.constant_node(proto, scope)
+            return
         label = self.unique(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"))
-        attributes, graphs, tensors = (
+        attributes, graphs, _ = (
             convert_attributes(proto.attribute, f"node {label}", scope.given) if len(proto.attribute) else ({}, {}, {})
         )
-        if op_type == "Constant" and not domain:
-            self.constant_node(proto, label, attributes, tensors, scope)
-            return
         blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()} or None
         names = list(proto.output)
         while names and not names[-1]:
@@ -153,13 +155,13 @@ class _Converter:
             inputs.pop()
         version = scope.opsets.get(domain, 1)
         signature = (
-            domain, op_type, version, tuple(i == OMITTED for i in inputs), tuple(o == OMITTED for o in outputs),
-            tuple((k, attribute_key(v)) for k, v in attributes.items()),
+            domain, op_type, version, len(inputs), OMITTED in outputs and outputs, len(outputs),
+            tuple([(k, attribute_key(v)) for k, v in attributes.items()]) if attributes else (),
         )  # fmt: skip
         out.append(
             Node(
                 self.count - 1, label, domain, op_type, version, attributes, tuple(inputs), outputs,
-                self.signatures.setdefault(signature, len(self.signatures)), blocks,
+                self.signatures.setdefault(signature, len(self.signatures)), blocks, node_kind(domain, op_type),
             )
         )  # fmt: skip
 
@@ -172,18 +174,21 @@ class _Converter:
         taken.add(label)
         return label
 
-    def constant_node(
-        self, proto: onnx.NodeProto, label: str, attributes: dict[str, Any], tensors: dict[str, Any], scope: _Scope
-    ) -> None:
-        slot = self.define(scope, proto.output[0], f"node {label}") if len(proto.output) else self.slot(label)
+    def constant_node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
+        what = f"node {scope.prefix}{proto.name or f'Constant#{self.count - 1}'}"
+        if not len(proto.output):
+            return  # nothing can read it
+        slot = self.define(scope, proto.output[0], what)
         self.constant_nodes += 1
-        for value in tensors.values():
-            self.constants[slot] = value
+        attributes, _, tensors = convert_attributes(proto.attribute, what, scope.given)
+        if tensors:
+            self.constants[slot] = next(iter(tensors.values()))
             return
         for name, value in attributes.items():
-            self.constants[slot] = constant(_constant_tensor(name, value, label), f"node {label}")
-            return
-        raise ModelError(f"node {label} (Constant) has no value")
+            if name in _CONSTANT_TYPES:
+                self.constants[slot] = plain_constant(value, _CONSTANT_TYPES[name])
+                return
+        raise ModelError(f"{what} (Constant) has no value")
 
     def call(
         self, key: tuple[str, str, str], proto: onnx.NodeProto, inputs: list[int], scope: _Scope, out: list[Node]
@@ -262,17 +267,10 @@ class _Converter:
         return tuple(slots)
 
 
-def _constant_tensor(name: str, value: Any, label: str) -> onnx.TensorProto:
-    types = {
-        "value_float": onnx.TensorProto.FLOAT, "value_floats": onnx.TensorProto.FLOAT,
-        "value_int": onnx.TensorProto.INT64, "value_ints": onnx.TensorProto.INT64,
-        "value_string": onnx.TensorProto.STRING, "value_strings": onnx.TensorProto.STRING,
-    }  # fmt: skip
-    if name not in types:
-        raise ModelError(f"node {label} (Constant) has no value")
-    items = value if isinstance(value, tuple) else (value,)
-    dims = (len(items),) if isinstance(value, tuple) else ()
-    return onnx.helper.make_tensor(label, types[name], dims, [i.encode() if isinstance(i, str) else i for i in items])
+_CONSTANT_TYPES = {
+    "value_float": DType.FLOAT, "value_floats": DType.FLOAT, "value_int": DType.INT64, "value_ints": DType.INT64,
+    "value_string": DType.STRING, "value_strings": DType.STRING,
+}  # fmt: skip
 
 
 def _inputs(converter: _Converter, graph: onnx.GraphProto, scope: _Scope) -> tuple[InputSpec, ...]:

@@ -33,6 +33,7 @@ from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, Tens
 __all__ = ["Model", "read_model"]
 
 _CACHE_LIMIT = 400_000
+_KEPT_BINDINGS = 8
 _NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
     ("f4", "float"), ("f8", "double"), ("f2", "float16"), ("i1", "int8"), ("i2", "int16"), ("i4", "int32"),
     ("i8", "int64"), ("u1", "uint8"), ("u2", "uint16"), ("u4", "uint32"), ("u8", "uint64"), ("?", "bool"),
@@ -84,6 +85,7 @@ class Model:
         self._statics = Statics(program, self._inference, self._declared)
         for slot, constant in program.constants.items():
             self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(_elements(constant.type))
+        self._bindings: dict[tuple[object, ...], OperatorGraph] = {}
         self._tensors: dict[tuple[Any, ...], Value] = {}
         self._structures: dict[tuple[str, ...], tuple[object, list[bool]]] = {}
 
@@ -114,8 +116,16 @@ class Model:
         Raises UsageError (a number or name that cannot be), UnboundDimensionError, ShapeError, LimitError,
         UnsupportedOperatorError or ModelError.
         """
+        key = (batch_size, tuple(sorted((dims or {}).items())), trip_count, batch_dim)
+        if not inputs and key in self._bindings:
+            return self._bindings[key]
         try:
-            return self._bind(batch_size, dict(dims or {}), trip_count, batch_dim, dict(inputs or {}))
+            graph = self._bind(batch_size, dict(dims or {}), trip_count, batch_dim, dict(inputs or {}))
+            if not inputs:
+                if len(self._bindings) >= _KEPT_BINDINGS:
+                    self._bindings.clear()
+                self._bindings[key] = graph
+            return graph
         except GkestimatorError as e:
             raise _named(e, self.name) from e
         except RecursionError as e:

@@ -51,6 +51,7 @@ class Node:
     outputs: tuple[int, ...]
     signature: int
     blocks: Mapping[str, Block] | None = None
+    kind: int = 0  # node_kinds
 
     def __str__(self) -> str:
         return f"node {self.name} ({self.domain + '.' if self.domain else ''}{self.op_type})"

@@ -15,7 +15,7 @@ from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.program import Constant
 from gkestimator.onnx_io.shapes.registry import DeclaredType, TensorType
 
-__all__ = ["constant", "declared_type", "dtype_of", "sparse_constant", "tensor_type", "value_kind"]
+__all__ = ["constant", "declared_type", "dtype_of", "plain_constant", "sparse_constant", "tensor_type", "value_kind"]
 
 _DTYPES: dict[int, DType] = {
     number: DType(name.lower())
@@ -40,9 +40,11 @@ def dtype_of(number: int, what: str) -> DType:
 
 def tensor_type(dtype: DType, shape: tuple[int, ...], what: str) -> TensorType:
     """A checked type. Raises ModelError on negative dims and LimitError on too many dims or elements."""
+    if not shape:
+        return TensorType(dtype, shape)
     if len(shape) > limits.MAX_RANK:
         raise LimitError(f"{what} has {len(shape)} dimensions; at most {limits.MAX_RANK} are supported")
-    if shape and min(shape) < 0:
+    if min(shape) < 0:
         raise ModelError(f"{what} has the negative dimension {min(shape)}")
     if math.prod(shape) >= limits.MAX_ELEMENTS:
         raise LimitError(f"{what} has {math.prod(shape)} elements; fewer than 2^63 are supported")
@@ -61,6 +63,16 @@ def constant(proto: onnx.TensorProto, what: str) -> Constant:
     if elements > cap or proto.data_location == _EXTERNAL or type_.dtype.nbytes(elements) > limits.MAX_FOLD_BYTES:
         return Constant(type_, None)
     return Constant(type_, _value(proto, type_, elements, what))
+
+
+def plain_constant(value: Any, dtype: DType) -> Constant:
+    """A constant from a number or string (a scalar) or a tuple of them (one dimension)."""
+    shape = (len(value),) if isinstance(value, tuple) else ()
+    if len(shape) and shape[0] > limits.MAX_FOLD_ELEMENTS:
+        return Constant(TensorType(dtype, shape), None)
+    array = np.array(value, dtype=object if dtype is DType.STRING else _NUMPY[dtype])
+    array.flags.writeable = False
+    return Constant(TensorType(dtype, shape), array)
 
 
 def _value(proto: onnx.TensorProto, type_: TensorType, elements: int, what: str) -> np.ndarray | None:

@@ -24,7 +24,9 @@ class KernelRow:
     gpu: str = field(metadata=spec("", "Canonical GPU name.", group=_KEY))
     runtime: str = field(metadata=spec("", "As in the requirement table.", group=_KEY))
     dtype: str = field(metadata=spec("", "As in the requirement table.", group=_KEY))
-    batch_size: int = field(metadata=spec("samples", "Samples in one inference.", group=_KEY, minimum=1))
+    batch_size: int | None = field(
+        metadata=spec("samples", "Samples in one inference.", group=_KEY, minimum=1)
+    )
     dims: str = field(default="", metadata=spec("", "As in the requirement table.", group=_KEY))
     sm_share_pct: float = field(
         default=100.0, metadata=spec("%", "As in the requirement table.", group=_KEY, minimum=0, maximum=100)

@@ -34,7 +34,11 @@ class Requirement:
             group=_KEY,
         )
     )
-    batch_size: int = field(metadata=spec("samples", "Samples in one inference.", group=_KEY, minimum=1))
+    batch_size: int | None = field(
+        metadata=spec(
+            "samples", "Samples in one inference; null: no input has a batch.", group=_KEY, minimum=1
+        )
+    )
     dims: str = field(
         default="",
         metadata=spec("", "Other bound dimensions, `name=value`, sorted, comma-joined.", group=_KEY),

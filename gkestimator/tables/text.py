@@ -65,7 +65,7 @@ def _requirement_columns(
         if known:
             shared.append(f"{label} {' and '.join(known)}")
     columns += [
-        _column("batch", [f"{r.batch_size:,}" for r in rows]),
+        _column("batch", [UNKNOWN if r.batch_size is None else f"{r.batch_size:,}" for r in rows]),
         _column("latency ms (90 % interval)", [_latency(r) for r in rows]),
         _column("per s", [number_text(r.throughput_rps) for r in rows]),
         _column("memory", [bytes_text(r.mreq_bytes) for r in rows]),
@@ -145,7 +145,12 @@ def _grouped(
         rows, key=lambda r: (r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims, r.sm_share_pct)
     ):
         model, gpu, runtime, dtype, batch, dims, share = key
-        words = [f"{model} on {gpu}", f"runtime {runtime}", f"dtype {dtype}", f"batch {batch}"]
+        words = [
+            f"{model} on {gpu}",
+            f"runtime {runtime}",
+            f"dtype {dtype}",
+            f"batch {UNKNOWN if batch is None else batch}",
+        ]
         words += [f"dims {dims}"] if dims else []
         words += [f"SM share {share:g} %"] if share != 100 else []
         blocks.append("\n".join([title + ", ".join(words), "", *render(list(group))]) + "\n")

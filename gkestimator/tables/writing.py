@@ -42,8 +42,8 @@ def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRo
     """The requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
 
     ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people, under
-    ``"kernels"`` in JSON; CSV and Parquet hold one table, so there the listing stands in place of the rows. Raises TableError
-    for a row that breaks the schema (NaN and infinity among them) and UsageError when Parquet support is missing.
+    ``"kernels"`` in JSON; CSV and Parquet hold one table, so there the listing stands in place of the rows. Raises
+    TableError for a row that breaks the schema (NaN, infinity) and UsageError when Parquet support is missing.
     """
     REQUIREMENTS.check(rows, where="estimate")
     if kernels is not None:
@@ -79,7 +79,7 @@ def _csv_cell(value: Cell) -> str:
 
 
 def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
-    """CSV as RFC 4180 has it, with a heading line; floats in full, so that reading gives back the same numbers."""
+    """CSV as RFC 4180 has it, with a heading line; floats in full: reading gives the same numbers."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(schema.names)
@@ -117,7 +117,7 @@ def _pyarrow() -> tuple[Any, Any]:
 def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form: str | None = None) -> None:
     """Write ``rows`` to ``path`` as csv, json or parquet (None: by suffix), wholly or not at all.
 
-    Raises TableError for bad rows, UsageError for another format and OutputError where ``path`` cannot be written.
+    Raises TableError for bad rows, UsageError for another format, OutputError where ``path`` cannot be written.
     """
     form = form or format_of(path)
     schema.check(rows, where=str(path))
@@ -140,7 +140,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     write_atomically(path, write)
 
 
-def to_dataframe(rows: Sequence[Row], schema: TableSchema[Row]) -> pandas.DataFrame:
+def to_dataframe(rows: Sequence[Any], schema: TableSchema[Any] = REQUIREMENTS) -> pandas.DataFrame:
     """``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable types."""
     import pandas
 
