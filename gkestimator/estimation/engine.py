@@ -211,11 +211,14 @@ class Engine:
         return self.estimator.predict(table, gpu, sm_share_pct=share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
-        library = self.profile.library_workspace_bytes(gpu)
+        library = self.profile.workspace_bytes(gpu)
         key = (self.profile.allocator, library)
         if key not in lowering.memory:
             lowering.memory[key] = memory_profile(
-                lowering.graph, allocator=self.profile.allocator, library_workspace_bytes=library
+                lowering.graph,
+                allocator=self.profile.allocator,
+                figures=self.profile.allocator_bytes,
+                library_workspace_bytes=library,
             )
         return lowering.memory[key]
 

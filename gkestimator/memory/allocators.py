@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
 
 __all__ = ["Allocator", "ArenaAllocator", "CachingAllocator", "make_allocator"]
-
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 class _Block:
@@ -121,55 +120,60 @@ class Allocator(ABC):
 class CachingAllocator(Allocator):
     """PyTorch's CUDA caching allocator with default settings.
 
-    Rounds to 512 B. Requests up to 1 MiB come from 2 MiB segments of a small pool; requests under 10 MiB from 20 MiB
-    segments; larger ones get a segment of their own, rounded to 2 MiB. A free block is split when what remains is at
-    least 512 B (small pool) or more than 1 MiB (large pool).
+    Sizes round to ``block_rounding``. Requests up to ``small_limit`` come from segments of ``small_segment`` in a small
+    pool; requests under ``large_limit`` from segments of ``large_segment``; larger ones get a segment of their own,
+    rounded to ``large_rounding``. A free block is split when what remains is at least ``small_remainder`` (small pool)
+    or more than ``large_remainder`` (large pool).
     """
 
-    MIN_BLOCK = 512
-    SMALL_SIZE = MIB
-    SMALL_SEGMENT = 2 * MIB
-    LARGE_SEGMENT = 20 * MIB
-    MIN_LARGE = 10 * MIB
-    ROUND_LARGE = 2 * MIB
+    def __init__(self, figures: Mapping[str, int]) -> None:
+        super().__init__()
+        self._rounding = figures["block_rounding"]
+        self._small_limit = figures["small_limit"]
+        self._small_segment = figures["small_segment"]
+        self._large_segment = figures["large_segment"]
+        self._large_limit = figures["large_limit"]
+        self._large_rounding = figures["large_rounding"]
+        self._small_remainder = figures["small_remainder"]
+        self._large_remainder = figures["large_remainder"]
 
     def round(self, nbytes: int) -> int:
-        return -(-nbytes // self.MIN_BLOCK) * self.MIN_BLOCK
+        return -(-nbytes // self._rounding) * self._rounding
 
     def pool_of(self, size: int) -> int:
-        return 0 if size <= self.SMALL_SIZE else 1
+        return 0 if size <= self._small_limit else 1
 
     def segment_bytes(self, size: int) -> int:
-        if size <= self.SMALL_SIZE:
-            return self.SMALL_SEGMENT
-        if size < self.MIN_LARGE:
-            return self.LARGE_SEGMENT
-        return -(-size // self.ROUND_LARGE) * self.ROUND_LARGE
+        if size <= self._small_limit:
+            return self._small_segment
+        if size < self._large_limit:
+            return self._large_segment
+        return -(-size // self._large_rounding) * self._large_rounding
 
     def splits(self, block_bytes: int, size: int, pool: int) -> bool:
         rest = block_bytes - size
-        return rest >= self.MIN_BLOCK if pool == 0 else rest > self.SMALL_SIZE
+        return rest >= self._small_remainder if pool == 0 else rest > self._large_remainder
 
 
 class ArenaAllocator(Allocator):
     """ONNX Runtime's BFC arena with the CUDA provider's defaults.
 
-    Rounds to 256 B. A new region is the current region size (1 MiB at first), doubled until it holds the request; the
-    region size doubles after each extension that did not already grow it, up to 1 GiB. A chunk is split when it is at
-    least twice the request or leaves at least 128 MiB.
+    Sizes round to ``block_rounding``. A new region is the current region size (``initial_chunk`` at first), doubled
+    until it holds the request; the region size doubles after each extension that did not already grow it, up to 1 GiB
+    (``max_power_of_two_extend_bytes``). A chunk is split when it is at least twice the request or leaves at least
+    ``dead_limit``.
     """
 
-    ALIGNMENT = 256
-    INITIAL_REGION = MIB
-    MAX_GROWTH = GIB
-    MAX_DEAD = 128 * MIB
+    MAX_GROWTH = 1 << 30
 
-    def __init__(self) -> None:
+    def __init__(self, figures: Mapping[str, int]) -> None:
         super().__init__()
-        self._region_bytes = self.INITIAL_REGION
+        self._rounding = figures["block_rounding"]
+        self._region_bytes = figures["initial_chunk"]
+        self._dead_limit = figures["dead_limit"]
 
     def round(self, nbytes: int) -> int:
-        return -(-nbytes // self.ALIGNMENT) * self.ALIGNMENT
+        return -(-nbytes // self._rounding) * self._rounding
 
     def pool_of(self, size: int) -> int:
         return 0
@@ -185,15 +189,18 @@ class ArenaAllocator(Allocator):
         return segment
 
     def splits(self, block_bytes: int, size: int, pool: int) -> bool:
-        return block_bytes >= 2 * size or block_bytes - size >= self.MAX_DEAD
+        return block_bytes >= 2 * size or block_bytes - size >= self._dead_limit
 
 
-_ALLOCATORS: dict[str, type[Allocator]] = {"caching": CachingAllocator, "arena": ArenaAllocator}
+_ALLOCATORS: dict[str, type[CachingAllocator | ArenaAllocator]] = {"caching": CachingAllocator, "arena": ArenaAllocator}
 
 
-def make_allocator(kind: str) -> Allocator:
-    """A fresh allocator of a runtime profile's kind: ``caching`` or ``arena``. Raises UsageError for another word."""
+def make_allocator(kind: str, figures: Mapping[str, int]) -> Allocator:
+    """A fresh allocator of a runtime profile's kind (``caching`` or ``arena``) with the profile's constants in bytes.
+
+    Raises UsageError for another kind or a missing constant.
+    """
     try:
-        return _ALLOCATORS[kind]()
+        return _ALLOCATORS[kind](figures)
     except KeyError as e:
-        raise UsageError(f"allocator {kind!r} is not known: expected one of {', '.join(_ALLOCATORS)}") from e
+        raise UsageError(f"allocator {kind!r} with {sorted(figures)}: {e} is not known or not given") from e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gkestimator.kernels import Family, Kernel, KernelGraph, Step
@@ -35,13 +36,15 @@ class MemoryProfile:
     usher_mreq_bytes: int
 
 
-def memory_profile(graph: KernelGraph, *, allocator: str, library_workspace_bytes: int) -> MemoryProfile:
+def memory_profile(
+    graph: KernelGraph, *, allocator: str, figures: Mapping[str, int], library_workspace_bytes: int
+) -> MemoryProfile:
     """Replay ``graph`` in a fresh process: weights, then inputs, then every step in order.
 
     A storage lives from the step that writes it to the last step that touches it; inputs and outputs to the end.
-    ``library_workspace_bytes`` (cuBLAS) is allocated at the first matrix product and stays.
+    ``allocator`` and ``figures`` are the runtime profile's; ``library_workspace_bytes`` (cuBLAS) is allocated at the first matrix product and stays.
     """
-    arena = make_allocator(allocator)
+    arena = make_allocator(allocator, figures)
     for nbytes in graph.weights.values():
         arena.allocate(nbytes)
     held: dict[str, tuple[int, int]] = {}  # storage -> (handle, bytes)
