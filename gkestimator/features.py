@@ -67,17 +67,18 @@ class _Columns:
         return matrix, tuple(self.names)
 
 
-def _common(out: _Columns, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> None:
+def _common(out: _Columns, table: KernelTable, gpu: GpuSpec, roof: Roofline, *, compute: bool = True) -> None:
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
     l2 = float(gpu.l2_bytes)
     tiny = 1e-4  # us: a side without work is far below every side with some
-    log_compute = np.log(np.maximum(roof.compute_us, tiny))
     log_memory = np.log(np.maximum(roof.memory_us, tiny))
     out.add("log_roofline", np.log(roof.roofline_us))
-    out.add("log_compute", log_compute)
     out.add("log_memory", log_memory)
-    out.add("log_intensity_over_balance", log_compute - log_memory)
+    if compute:  # memory-bound families leave it out: what counts as one of their FLOPs is a convention
+        log_compute = np.log(np.maximum(roof.compute_us, tiny))
+        out.add("log_compute", log_compute)
+        out.add("log_intensity_over_balance", log_compute - log_memory)
     out.add("log_total_over_l2", np.log((total + 1) / l2))
     out.add("log_read_over_l2", np.log((columns["read_bytes"] + 1) / l2))
     out.add("log_write_over_l2", np.log((columns["write_bytes"] + 1) / l2))
@@ -171,15 +172,13 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, t
 
 def _memory_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
     out = _Columns()
-    _common(out, table, gpu, roofline(table, gpu))
+    _common(out, table, gpu, roofline(table, gpu), compute=False)
     columns = table.columns
     cols = np.maximum(columns["cols"], 1)
-    elements = np.maximum(columns["write_bytes"] / np.maximum(columns["element_bytes"], 1e-3), 1)
     out.add("log_rows", np.log(np.maximum(columns["rows"], 1)))
     out.add("log_cols", np.log(cols))
     out.add("align_cols", _power_of_two(cols))
     out.add("inputs", columns["inputs"])
-    out.add("flops_per_element", np.minimum(columns["flops"] / elements, 64))
     grid, threads = memory_launch(table)
     blocks_per_sm = np.maximum(grid, 1) / gpu.sms
     resident = np.maximum(1.0, np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1))))

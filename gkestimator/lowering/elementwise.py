@@ -25,7 +25,6 @@ FLOPS: dict[str, tuple[str, int, str]] = {
     "Asinh": ("asinh", 1, "asinh x"),
     "Atan": ("atan", 1, "atan x"),
     "Atanh": ("atanh", 1, "atanh x"),
-    "Binarizer": ("binarizer", 1, "x > t"),
     "BitShift": ("bit_shift", 1, "a << b"),
     "BitwiseAnd": ("bitwise_and", 1, "a & b"),
     "BitwiseNot": ("bitwise_not", 1, "~a"),
@@ -84,7 +83,7 @@ FLOPS: dict[str, tuple[str, int, str]] = {
 GELU_TANH_FLOPS = 9  # 0.5 x (1 + tanh(c (x + d x^3))): two for x^3, d, +, c, tanh, +, 0.5, x
 
 
-@lowering_rule(*(name for name in FLOPS if name not in ("Pow", "Gelu", "Binarizer")), kind="elementwise")
+@lowering_rule(*(name for name in FLOPS if name not in ("Pow", "Gelu")), kind="elementwise")
 def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel over the result's elements."""
     variant, flops, _ = FLOPS[op.op_type]
