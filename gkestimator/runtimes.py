@@ -1,6 +1,7 @@
 """Runtime profiles: what a framework adds to the kernels (host time, copies, context, allocator, precision).
 
-One TOML file each under ``datasets/runtimes``, every figure with unit and source, read by the rules of ``specfiles``.
+One TOML file each under ``datasets/runtimes``, every figure with unit and source, read by the rules of
+``specfiles``.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class AutoRule:
 class RuntimeProfile:
     """One runtime. Times in microseconds, sizes in bytes, rates in bytes per second.
 
-    ``allocator`` is ``caching`` (torch) or ``arena`` (onnxruntime); ``allocator_bytes`` holds its constants, the keys
-    of :data:`ALLOCATOR_FIGURES`. ``host_overhead_us`` is the host's time per framework call; ``host_overheads`` names
-    that of other machines. ``copy_bytes_per_s`` is that of pageable host memory. ``sources`` maps each field to where
-    its figure is from.
+    ``allocator`` is ``caching`` (torch) or ``arena`` (onnxruntime); ``allocator_bytes`` holds its constants,
+    the keys of :data:`ALLOCATOR_FIGURES`. ``host_overhead_us`` is the host's time per framework call;
+    ``host_overheads`` names that of other machines. ``copy_bytes_per_s`` is that of pageable host memory.
+    ``sources`` maps each field to where its figure is from.
     """
 
     name: str
@@ -80,7 +81,7 @@ class RuntimeProfile:
         threads = gpu.sms * gpu.warps_per_sm * 32
         return self.context_fixed_bytes + threads * self.context_bytes_per_thread
 
-    def workspace_bytes(self, gpu: GpuSpec) -> int:
+    def library_workspace_bytes(self, gpu: GpuSpec) -> int:
         """The matrix library's standing workspace for one handle and stream."""
         if gpu.compute_capability >= (9, 0):
             return self.workspace_hopper_bytes
@@ -91,7 +92,7 @@ class RuntimeProfile:
         return self.pinned_copy_pcie_fraction * gpu.pcie_bytes_per_s
 
     def auto_rule(self, gpu: GpuSpec) -> AutoRule:
-        """The rule for ``auto`` on ``gpu``. Raises UsageError where the runtime does not support so old a GPU."""
+        """The rule for ``auto`` on ``gpu``. UsageError where the runtime supports no GPU so old."""
         fitting = [rule for rule in self.auto if rule.from_compute_capability <= gpu.compute_capability]
         if not fitting:
             major, minor = gpu.compute_capability
@@ -121,7 +122,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     allocator = reader.text("allocator")
     if allocator not in ALLOCATOR_FIGURES:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
-    constants = _all_of(reader, "allocator_bytes", {key: _BYTES for key in ALLOCATOR_FIGURES[allocator]})
+    constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
     workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES})
     fixed = reader.figure(
         "context_fixed_bytes", Quantity(units=specs.BYTES, low=0, high=2**34, integer=True, nullable=True)
@@ -216,8 +217,9 @@ def load_runtime(name: str) -> RuntimeProfile:
 class ResolvedDtype(NamedTuple):
     """What a dtype word means on one GPU.
 
-    ``matmul_precision`` and ``conv_precision``: what float32 matrix products and convolutions calculate in; ``half``:
-    the half type that activations are stored in, or None; ``effective``: the word that the row names.
+    ``matmul_precision`` and ``conv_precision``: what float32 matrix products and convolutions calculate in;
+    ``half``: the half type that activations are stored in, or None; ``effective``: the word that the row
+    names.
     """
 
     matmul_precision: Precision
@@ -228,8 +230,8 @@ class ResolvedDtype(NamedTuple):
 
 def _auto(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
     rule = profile.auto_rule(gpu)
-    # One word for mixed arithmetic: TF32 takes part, so the row must not claim strict fp32.
-    word = "tf32" if Precision.TF32 in (rule.matmul, rule.conv) else rule.matmul.value
+    # Mixed arithmetic has a word of its own: such a row is neither that of fp32 nor that of tf32.
+    word = rule.matmul.value if rule.matmul is rule.conv else f"{rule.conv}-conv"
     return ResolvedDtype(rule.matmul, rule.conv, None, word)
 
 
@@ -263,8 +265,9 @@ _LACKING: Mapping[tuple[str, str], str] = {
 def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> ResolvedDtype:
     """What ``dtype`` (one of :data:`DTYPE_WORDS`) means under ``profile`` on ``gpu``.
 
-    Raises UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before compute
-    capability 8.0: torch would emulate bf16 at a fraction of the speed) and for one that the runtime lacks.
+    Raises UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before
+    compute capability 8.0: torch would emulate bf16 at a fraction of the speed) and for one that the runtime
+    lacks.
     """
     resolver = _RESOLVERS.get(dtype)
     if resolver is None:
@@ -277,7 +280,7 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
         if precision.value not in gpu.peak_flops_per_s:
             major, minor = gpu.compute_capability
             raise UsageError(
-                f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability {major}.{minor}) "
-                f"lacks; it has {', '.join(gpu.peak_flops_per_s)}"
+                f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
+                f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}"
             )
     return resolved
