@@ -12,7 +12,7 @@ from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.control import CONTROL
 from gkestimator.onnx_io.facts import Fact
 from gkestimator.onnx_io.hosts import HOST_INPUTS
-from gkestimator.onnx_io.inference import Inference
+from gkestimator.onnx_io.inference import MALFORMED, Inference
 from gkestimator.onnx_io.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.program import Node, Program
 from gkestimator.onnx_io.rebatch import Rebatcher
@@ -155,7 +155,10 @@ class Binder:
         for node in nodes:
             inputs = node.inputs
             if node.kind == CONTROL_FLOW:
-                CONTROL[node.domain, node.op_type](self, node)
+                try:
+                    CONTROL[node.domain, node.op_type](self, node)
+                except MALFORMED as e:
+                    raise ShapeError(f"{node}: its inputs or attributes do not fit the operator ({e})") from e
                 continue
             key = (node.signature, *[facts[i].id if i >= 0 else 0 for i in inputs])  # type: ignore[union-attr]
             found = memo.get(key)
@@ -222,15 +225,17 @@ class Binder:
 
     def live(self, outputs: Sequence[Value]) -> list[bool]:
         """Which operators contribute to ``outputs`` or to a loop's next trip."""
-        needed = {id(v) for v in outputs} | self.keep
+        needed = set(self.keep)
+        for value in outputs:
+            needed.update(_identities(value))
         alive = [False] * len(self.operators)
         for index in range(len(self.operators) - 1, -1, -1):
             operator = self.operators[index]
-            for value in operator.outputs:
-                if value is not None and id(value) in needed:
-                    alive[index] = True
-                    needed.update(map(id, operator.inputs))
-                    break
+            if any([value is not None and not needed.isdisjoint(_identities(value)) for value in operator.outputs]):
+                alive[index] = True
+                for value in operator.inputs:
+                    if value is not None:
+                        needed.update(_identities(value))
         return alive
 
     def weights(self, operators: Sequence[Operator]) -> dict[str, int]:
@@ -256,8 +261,6 @@ def _tensor(name: str, storage: str, type_: TensorType, weight: bool, value: Any
     )  # fmt: skip
 
 
-def require(fact: Fact | None, node: Node, what: str) -> Fact:
-    """``fact``, or a ShapeError when the node's input is missing."""
-    if fact is None:
-        raise ShapeError(f"{node}: {what} is missing")
-    return fact
+def _identities(value: Value) -> list[int]:
+    """Of a value, and of a sequence's elements: subgraphs read those one by one."""
+    return [id(value)] if type(value) is Tensor else [id(value), *map(id, value.elements_)]  # type: ignore[union-attr]
