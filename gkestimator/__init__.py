@@ -1,0 +1,39 @@
+"""gkestimator: what an ONNX model will need on a GPU (compute, memory, time), without running it.
+
+``gkestimator.estimate("m.onnx", gpus=["V100"], batch_sizes=[1, 8])`` returns the requirement table as a
+pandas DataFrame; every error is a ``gkestimator.errors.GkestimatorError``. Nothing heavy is imported before
+it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gkestimator import errors
+    from gkestimator.estimation import estimate
+
+    __version__: str
+
+__all__ = ["__version__", "errors", "estimate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public names on first use (PEP 562)."""
+    if name == "estimate":
+        from gkestimator.estimation import estimate
+
+        return estimate
+    if name == "errors":
+        import importlib
+
+        return importlib.import_module("gkestimator.errors")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("gkestimator")
+    raise AttributeError(f"module 'gkestimator' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -64,9 +64,7 @@ _BITS = {
     DType.FLOAT8E4M3FNUZ: 8, DType.FLOAT8E5M2: 8, DType.FLOAT8E5M2FNUZ: 8, DType.UINT4: 4, DType.INT4: 4,
     DType.FLOAT4E2M1: 4, DType.FLOAT8E8M0: 8, DType.UINT2: 2, DType.INT2: 2,
 }  # fmt: skip
-_FLOATING = frozenset(
-    t for t in DType if t.value.startswith(("float", "bfloat")) or t is DType.DOUBLE
-)
+_FLOATING = frozenset(t for t in DType if t.value.startswith(("float", "bfloat")) or t is DType.DOUBLE)
 
 
 class Precision(StrEnum):

@@ -1,1 +1,19 @@
+"""From ONNX files to requirement rows: the library's front door."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gkestimator.estimation.api import EstimateResult, estimate, estimate_rows
+
+__all__ = ["EstimateResult", "estimate", "estimate_rows"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the engine only when something of it is asked for: the package's parts are usable alone."""
+    if name in __all__:
+        from gkestimator.estimation import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from gkestimator.dtypes import Precision
 from gkestimator.graph import Operator
 from gkestimator.kernels import Kernel
 
-__all__ = ["LOWERINGS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
+__all__ = ["LOWERINGS", "RULE_KINDS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,16 @@ class Lowered:
 
 LoweringRule: TypeAlias = Callable[[Operator, LoweringOptions], Lowered]
 LOWERINGS: dict[tuple[str, str], LoweringRule] = {}
+RULE_KINDS: dict[tuple[str, str], str] = {}
 
 
-def lowering_rule(*op_types: str, domain: str = "") -> Callable[[LoweringRule], LoweringRule]:
-    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming error."""
+def lowering_rule(
+    *op_types: str, domain: str = "", kind: str | None = None
+) -> Callable[[LoweringRule], LoweringRule]:
+    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming error.
+
+    ``kind`` says in a word what the rule does (``gemm``, ``copy``, ``view``, ...); by default the function's name.
+    """
 
     def register(rule: LoweringRule) -> LoweringRule:
         for op_type in op_types:
@@ -58,6 +64,7 @@ def lowering_rule(*op_types: str, domain: str = "") -> Callable[[LoweringRule], 
             if key in LOWERINGS:
                 raise AssertionError(f"two lowering rules for {key}")
             LOWERINGS[key] = rule
+            RULE_KINDS[key] = kind if kind is not None else rule.__name__
         return rule
 
     return register

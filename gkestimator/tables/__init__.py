@@ -1,1 +1,32 @@
+"""The tables: the one owner of columns, units, null rules and versions.
 
+``Requirement`` / ``REQUIREMENTS`` (one row per model, GPU, runtime, dtype, batch size, dims and SM share),
+``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``) and ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training
+reads).
+"""
+
+from gkestimator.tables.kernel_dataset import KERNEL_DATASET, KernelMeasurement
+from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
+from gkestimator.tables.reading import read_table
+from gkestimator.tables.requirement import REQUIREMENTS, Requirement
+from gkestimator.tables.schema import SCHEMA_VERSION, Column, TableSchema
+from gkestimator.tables.writing import FORMATS, format_of, render, to_dataframe, write_bytes, write_table
+
+__all__ = [
+    "FORMATS",
+    "KERNEL_DATASET",
+    "KERNEL_ROWS",
+    "REQUIREMENTS",
+    "SCHEMA_VERSION",
+    "Column",
+    "KernelMeasurement",
+    "KernelRow",
+    "Requirement",
+    "TableSchema",
+    "format_of",
+    "read_table",
+    "render",
+    "to_dataframe",
+    "write_bytes",
+    "write_table",
+]

@@ -1,1 +1,38 @@
+"""Importers: public measurement formats to training rows, one file each.
 
+A source is a folder of one format, or a Parquet file in the kernel dataset format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from gkestimator.errors import TableError
+from gkestimator.training.importers import aiconfigurator, deepbench, kernel_dataset, neusight, vidur
+from gkestimator.training.rows import TrainingRows
+
+__all__ = ["IMPORTERS", "load_source"]
+
+Matches = Callable[[Path], bool]
+Load = Callable[[Path], list[TrainingRows]]
+IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
+    {
+        "neusight": (neusight.matches, neusight.load),
+        "deepbench": (deepbench.matches, deepbench.load),
+        "aiconfigurator": (aiconfigurator.matches, aiconfigurator.load),
+        "vidur": (vidur.matches, vidur.load),
+        "kernel dataset": (kernel_dataset.matches, kernel_dataset.load),
+    }
+)
+
+
+def load_source(path: Path) -> tuple[str, list[TrainingRows]]:
+    """The format's name and the rows of ``path``. Raises TableError if it is missing or in no known format."""
+    if not path.exists():
+        raise TableError(f"{path}: no such file or folder; expected measurements to train on")
+    for name, (matches, load) in IMPORTERS.items():
+        if matches(path):
+            return name, load(path)
+    raise TableError(f"{path}: unknown format; expected one of {', '.join(IMPORTERS)}")

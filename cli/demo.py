@@ -1,0 +1,37 @@
+"""``gkest demo``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import estimate_options
+
+__all__ = ["command"]
+
+
+@click.command(name="demo")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keep the model in this folder.")
+@estimate_options
+@debug_option
+def command(folder: Path | None, **options: Any) -> int:
+    """Write ResNet-50 as an ONNX file and estimate it.
+
+    The graph is the real network, layer by layer; its weights are zeros, which no estimate reads. Without
+    --dir the file is removed again; without --gpu and --batch-size a V100 and an H100 are asked for six batch
+    sizes.
+    """
+    from gkestimator.cli.estimating import run_estimate
+
+    from gkestimator.onnx_io.demo import write_resnet50
+
+    options["gpus"] = options["gpus"] or ("V100", "H100")
+    options["batch_sizes"] = options["batch_sizes"] or (1, 4, 8, 16, 32, 64)
+    with tempfile.TemporaryDirectory(prefix="gkest-demo-") as scratch:
+        path = write_resnet50(folder or Path(scratch))
+        if folder is not None:
+            click.echo(f"gkest: wrote {path}", err=True)
+        return run_estimate((path,), (), **options)

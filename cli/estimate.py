@@ -1,0 +1,30 @@
+"""``gkest estimate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import estimate_options
+
+__all__ = ["command"]
+
+
+@click.command(name="estimate")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
+@estimate_options
+@debug_option
+def command(models: tuple[str, ...], **options: Any) -> int:
+    """What models need on GPUs: time, compute and memory, per model and per kernel.
+
+    MODEL is an ONNX file, a folder (every *.onnx below it) or a quoted pattern. Weights are never read and
+    may be absent. The table goes to stdout, everything else to stderr. Exit status: 0 done, 1 some inputs
+    failed, 2 all did or the command was wrong.
+    """
+    from gkestimator.cli.estimating import run_estimate
+
+    from gkestimator.naming import find_models
+
+    paths, failures = find_models(models)
+    return run_estimate(paths, failures, **options)

@@ -1,0 +1,68 @@
+"""What ``estimate`` and ``demo`` share: from options to the engine, from its result to stdout, stderr and
+a status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from gkestimator.cli.progress import Progress
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.tables import format_of, render, write_bytes
+
+__all__ = ["run_estimate"]
+
+
+def run_estimate(
+    models: Sequence[Path],
+    failures: Sequence[tuple[Path, GkestimatorError]],
+    *,
+    form: str | None,
+    output: Path | None,
+    **options: Any,
+) -> int:
+    """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
+    if not options["gpus"]:
+        raise UsageError("no GPU is named: expected --gpu NAME (gkest gpus lists the names)")
+    form = form or ("table" if output is None else format_of(output))
+    if form == "parquet" and output is None:
+        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    options["dims"] = _dims(options["dims"])
+    rows: Sequence[Any] = ()
+    messages: Sequence[str] = ()
+    bad = list(failures)
+    if models:
+        from gkestimator.estimation import estimate_rows
+
+        with Progress() as progress:
+            result = estimate_rows(models, progress=progress, **options)
+        rows, messages = result.rows, result.messages
+        bad += result.failures
+        if rows:
+            data = render(rows, form, kernels=result.kernel_rows if options["kernels"] else None)
+            if output is None:
+                stream = click.get_binary_stream("stdout")
+                stream.write(data)
+                stream.flush()
+            else:
+                write_bytes(output, data)
+                click.echo(f"gkest: wrote {output}", err=True)
+    for path, error in bad:
+        named = str(path) in str(error) or path.name in str(error)
+        click.echo(f"gkest: error: {error if named else GkestimatorError(f'{path}: {error}')}", err=True)
+    for message in messages:
+        click.echo(message, err=True)
+    if not bad:
+        return 0
+    return 1 if rows else 2
+
+
+def _dims(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for name, number in pairs:
+        if dims.setdefault(name, number) != number:
+            raise UsageError(f"--dim {name}: found both {dims[name]} and {number}, expected one number")
+    return dims

@@ -1,0 +1,83 @@
+"""The command group: names and one-line helps here, modules loaded when a command is called or asked for
+help."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["COMMANDS", "Session", "debug_option", "gkest"]
+
+COMMANDS = {
+    "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
+    "demo": "Write ResNet-50 as an ONNX file and estimate it.",
+    "gpus": "What is known of each GPU, and from where.",
+    "doctor": "What this machine can do: GPU, driver, profilers, runtimes, bundles, operators.",
+    "train": "Train an estimator bundle from kernel datasets.",
+}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Session:
+    """What one run of the program was told besides its command."""
+
+    debug: bool = False
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(Session).debug = True
+
+
+def debug_option(function: F) -> F:
+    """``--debug``, accepted before and after the command's name."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_debug,
+        help="Show the traceback of an error.",
+    )(function)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use: ``gkest --help`` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of ``cmd_name``; its command is called ``command``."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"gkestimator.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from COMMANDS alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from gkestimator import __version__
+
+        click.echo(f"gkest {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version."
+)
+@debug_option
+def gkest() -> None:
+    """Says what an ONNX model will need on a GPU (compute, memory, time), without running it."""

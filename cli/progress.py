@@ -1,0 +1,43 @@
+"""A progress bar on stderr, for terminals alone and only when the work takes longer than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+__all__ = ["Progress"]
+
+PATIENCE_S = 2.0
+_WIDTH = 24
+
+
+class Progress:
+    """Call it with (stage, done, total); leave the ``with`` block to clear the line."""
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._start = clock()
+        self._active = self._stream.isatty()
+        self._shown = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show ``done`` of ``total`` and what is being worked on."""
+        if not self._active or self._clock() - self._start < PATIENCE_S:
+            return
+        filled = _WIDTH * done // total if total > 0 else 0
+        plain = "".join(c if c.isprintable() else "?" for c in stage)[:40]
+        line = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total} {plain}"
+        self._stream.write("\r" + line.ljust(self._shown))
+        self._stream.flush()
+        self._shown = max(self._shown, len(line))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._stream.write("\r" + " " * self._shown + "\r")
+            self._stream.flush()

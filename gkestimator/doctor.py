@@ -1,0 +1,101 @@
+"""What this machine can do, read-only: every question that cannot be answered is answered by why not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TypeAlias
+
+from gkestimator.errors import GkestimatorError, one_line
+
+__all__ = ["diagnose"]
+
+Facts: TypeAlias = "list[tuple[str, str]]"
+_TIMEOUT_S = 10
+_LIBRARIES = {
+    "Runtimes": ("torch", "onnxruntime", "onnxruntime-gpu", "tensorrt"),
+    "Reading, tables": ("onnx", "numpy", "pandas", "pyarrow"),
+    "Training": ("scikit-learn", "scipy", "xgboost", "xgboost-cpu", "lightgbm"),
+}
+_TOOLS = {"nsys": ("nsys", "--version"), "ncu": ("ncu", "--version")}
+_SMI = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+
+
+def diagnose() -> Iterator[tuple[str, Facts]]:
+    """Sections of (name, what was found), in the order to print them. Never raises for what is absent."""
+    yield "Program", [("gkestimator", _version("gkestimator")), ("Python", platform.python_version())]
+    yield "GPU", _gpu()
+    yield "Profilers", [(name, _tool(command)) for name, command in _TOOLS.items()]
+    for section, names in _LIBRARIES.items():
+        yield section, [(name, _version(name)) for name in names]
+    yield "Estimator bundles", _bundles()
+    yield "Operators", _operators()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _run(command: tuple[str, ...]) -> str:
+    program = shutil.which(command[0])
+    if program is None:
+        return "not found on PATH"
+    try:
+        done = subprocess.run([program, *command[1:]], capture_output=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return f"{program}: does not answer: {one_line(e)}"
+    text = (done.stdout or done.stderr).decode(errors="replace").strip()
+    return text if done.returncode == 0 else f"{program}: exit status {done.returncode}: {one_line(text)}"
+
+
+def _gpu() -> Facts:
+    text = _run(_SMI)
+    return [
+        (f"GPU {i}" if "," in line else "nvidia-smi", one_line(line))
+        for i, line in enumerate(text.splitlines())
+    ]
+
+
+def _tool(command: tuple[str, ...]) -> str:
+    lines = _run(command).splitlines()
+    return one_line(next((line for line in reversed(lines) if line.strip()), "no answer"))
+
+
+def _bundles() -> Facts:
+    home = Path(os.environ.get("GKEST_HOME") or Path("~/.config/gkest").expanduser())
+    folders = [
+        ("$GKEST_HOME", home / "models"),
+        ("package", Path(str(resources.files("gkestimator.models")))),
+    ]
+    facts: Facts = []
+    for origin, folder in folders:
+        try:
+            found = sorted(p.parent.name for p in folder.glob("*/card.json"))
+        except OSError as e:
+            found = [f"cannot be read: {e.strerror or e}"]
+        facts.append((origin, f"{', '.join(found) if found else 'none'} in {folder}"))
+    return facts
+
+
+def _operators() -> Facts:
+    try:
+        from gkestimator.lowering import covered_operators
+
+        covered = covered_operators()
+    except (GkestimatorError, ImportError) as e:
+        return [("covered", f"unknown: {one_line(e)}")]
+    by_domain: dict[str, list[str]] = {}
+    for domain, op_type in covered:
+        by_domain.setdefault(domain or "ai.onnx", []).append(op_type)
+    facts: Facts = [("covered", f"{len(covered)} operator types")]
+    for domain, names in sorted(by_domain.items()):
+        facts += [(f"{domain} ({len(names)})", ", ".join(sorted(names)))]
+    return facts

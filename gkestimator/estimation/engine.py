@@ -1,0 +1,316 @@
+"""Estimate many models on many GPUs: read, bind and lower each once, predict every distinct kernel once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from gkestimator.bundles import load_bundles
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.requirement import Measures, measure
+from gkestimator.estimation.timeline import Program
+from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
+from gkestimator.lowering import lower
+from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.memory import MemoryProfile, memory_profile
+from gkestimator.onnx_io import Model, read_model
+from gkestimator.prediction import KernelEstimator, KernelPredictions
+from gkestimator.runtimes import RuntimeProfile, load_runtime, resolve_dtype
+
+__all__ = ["Engine", "Estimated", "KernelPool", "Lowering", "Target"]
+
+Progress = Callable[[str, int, int], None]
+
+
+class KernelPool:
+    """Distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Kernel] = []
+        self._row_of: dict[Kernel, int] = {}
+        self.row_of_id: dict[int, int] = {}
+        self._kept: list[Kernel] = []  # an id names an object only while it lives
+
+    def add(self, graph: KernelGraph) -> None:
+        """Give every kernel of ``graph`` that runs on the GPU a row."""
+        by_id = self.row_of_id
+        for step in graph.steps:
+            for kernel in step.kernels:
+                if id(kernel) in by_id:
+                    continue
+                row = self._row_of.get(kernel)
+                if row is None:
+                    row = self._row_of[kernel] = len(self.kernels)
+                    self.kernels.append(kernel)
+                self._kept.append(kernel)
+                by_id[id(kernel)] = row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One GPU with what the runtime calculates in on it."""
+
+    gpu: GpuSpec
+    options: LoweringOptions
+    dtype: str
+    note: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Lowering:
+    """One model at one batch size, lowered under one set of options."""
+
+    model: str
+    path: Path
+    graph: KernelGraph
+    batch_size: int | None
+    dims: str
+    program: Program
+    rows: np.ndarray  # rows of the pool this lowering uses
+    dtype: str
+    host_operators: tuple[str, ...]
+    warnings: tuple[str, ...]
+    memory: dict[tuple[str, int], MemoryProfile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated:
+    """One answer: a lowering on a target at an SM share. ``predictions`` are rows ``lowering.rows`` of the pool."""
+
+    lowering: Lowering
+    target: Target
+    sm_share_pct: float
+    measures: Measures
+    memory: MemoryProfile
+    predictions: KernelPredictions
+    estimator: str
+
+
+class Engine:
+    """Everything that one request shares: GPUs, runtime profile, bundles, and the kernels seen."""
+
+    def __init__(self, request: EstimateRequest) -> None:
+        self.request = request
+        self.profile: RuntimeProfile = load_runtime(request.runtime)
+        catalogue = gpu_catalogue(tuple(request.gpu_specs))
+        self.targets = tuple(self._target(*catalogue.resolve(name)) for name in _distinct(request.gpus))
+        _refuse_same_gpu_twice(self.targets)
+        self.estimator: KernelEstimator = load_bundles(tuple(request.bundles))
+        self.pool = KernelPool()
+
+    def _target(self, gpu: GpuSpec, note: str | None) -> Target:
+        matmul, conv, half, word = resolve_dtype(self.profile, self.request.dtype, gpu)
+        options = LoweringOptions(
+            runtime=self.request.runtime,
+            dtype=self.request.dtype,
+            matmul_precision=matmul,
+            conv_precision=conv,
+            half=half,
+            attention=self.request.attention or "fused",
+        )
+        return Target(gpu=gpu, options=options, dtype=word, note=note)
+
+    @property
+    def host_overhead_us(self) -> float:
+        """Launch overhead of one framework call: the request's, else the runtime profile's."""
+        given = self.request.host_overhead_us
+        return self.profile.host_overhead_us if given is None else given
+
+    @property
+    def streams(self) -> int:
+        """Streams that kernels are spread over: the request's, else what the runtime does."""
+        return self.profile.streams if self.request.streams is None else self.request.streams
+
+    def lower_model(self, model: Model, path: Path, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
+        """Bind ``model`` at one batch size and lower it once per distinct set of options."""
+        request = self.request
+        bound = model.bind(
+            batch_size=batch_size,
+            dims=dict(request.dims),
+            trip_count=request.trip_count,
+            batch_dim=request.batch_dim,
+        )
+        lowered: dict[LoweringOptions, Lowering] = {}
+        for target in self.targets:
+            if target.options not in lowered:
+                graph = lower(bound, target.options, allow_unknown=request.allow_unknown)
+                lowered[target.options] = self._lowering(model, path, bound, graph, target)
+        return lowered
+
+    def _lowering(
+        self, model: Model, path: Path, bound: OperatorGraph, graph: KernelGraph, target: Target
+    ) -> Lowering:
+        host = tuple(
+            sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)})
+        )
+        if host:
+            graph = _without_host_kernels(graph)
+        self.pool.add(graph)
+        program = Program.of(graph.steps, self.pool.row_of_id)
+        rows, local = np.unique(program.kernel, return_inverse=True)
+        object.__setattr__(program, "kernel", local.astype(np.intp))
+        return Lowering(
+            model=model.name,
+            path=path,
+            graph=graph,
+            batch_size=bound.batch_size,
+            dims=",".join(f"{name}={n}" for name, n in bound.dims),
+            program=program,
+            rows=rows,
+            dtype=_effective_dtype(graph, target.dtype, self.request.dtype),
+            host_operators=host,
+            warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *_prefill(bound)))),
+        )
+
+    def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
+        """Every lowering on every GPU at every SM share, in that order; kernels are predicted once per GPU."""
+        cache: dict[tuple[str, float], tuple[KernelPredictions, np.ndarray]] = {}
+        flops = np.array([k.flops for k in self.pool.kernels], dtype=np.float64)
+        moved = np.array([k.read_bytes + k.write_bytes for k in self.pool.kernels], dtype=np.float64)
+        families = np.array([k.family.value for k in self.pool.kernels], dtype=object)
+        for by_options in lowerings:
+            for target in self.targets:
+                lowering = by_options[target.options]
+                for share in self.request.sm_shares:
+                    key = (target.gpu.name, share)
+                    if key not in cache:
+                        used = [by[target.options].rows for by in lowerings]
+                        cache[key] = self._predict(np.unique(np.concatenate(used)), target.gpu, share)
+                    everything, place = cache[key]
+                    predictions = _take(everything, place[lowering.rows])
+                    measures = measure(
+                        lowering.program,
+                        predictions,
+                        flops=flops[lowering.rows],
+                        dram_bytes=moved[lowering.rows],
+                        families=families[lowering.rows],
+                        host_overhead_us=self.host_overhead_us,
+                        streams=self.streams,
+                        tau_ms=self.request.tau_ms,
+                    )
+                    yield Estimated(
+                        lowering=lowering,
+                        target=target,
+                        sm_share_pct=share,
+                        measures=measures,
+                        memory=self._memory(lowering, target.gpu),
+                        predictions=predictions,
+                        estimator=self.estimator.name,
+                    )
+
+    def _predict(self, rows: np.ndarray, gpu: GpuSpec, share: float) -> tuple[KernelPredictions, np.ndarray]:
+        table = KernelTable.from_kernels([self.pool.kernels[i] for i in rows])
+        place = np.full(len(self.pool.kernels), -1, dtype=np.intp)
+        place[rows] = np.arange(rows.size)
+        return self.estimator.predict(table, gpu, sm_share_pct=share), place
+
+    def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
+        library = self.profile.workspace_bytes(gpu)
+        key = (self.profile.allocator, library)
+        if key not in lowering.memory:
+            lowering.memory[key] = memory_profile(
+                lowering.graph,
+                allocator=self.profile.allocator,
+                figures=self.profile.allocator_bytes,
+                library_workspace_bytes=library,
+            )
+        return lowering.memory[key]
+
+    def run(
+        self, progress: Progress | None = None
+    ) -> Iterator[tuple[Path, list[Estimated] | GkestimatorError]]:
+        """Estimate the request's models a handful at a time; a model that fails yields its error instead."""
+        names = model_names([Path(p) for p in self.request.models])
+        total = len(names)
+        for start in range(0, total, _CHUNK):
+            good: list[tuple[Path, list[dict[LoweringOptions, Lowering]]]] = []
+            outcome: dict[Path, list[Estimated] | GkestimatorError] = {}
+            for at, (path, name) in enumerate(names[start : start + _CHUNK], start=start):
+                if progress is not None:
+                    progress(name, at, total)
+                try:
+                    model = read_model(path, name=name)
+                    good.append((path, [self.lower_model(model, path, n) for n in self._batches()]))
+                except GkestimatorError as e:
+                    outcome[path] = e
+            flat = [lowering for _, lowerings in good for lowering in lowerings]
+            answers = self.estimate(flat) if flat else iter(())
+            per_lowering = len(self.targets) * len(self.request.sm_shares)
+            for path, lowerings in good:
+                outcome[path] = [next(answers) for _ in range(len(lowerings) * per_lowering)]
+            for path, _ in names[start : start + _CHUNK]:
+                yield path, outcome[path]
+            self.pool = KernelPool()
+        if progress is not None:
+            progress("", total, total)
+
+    def _batches(self) -> tuple[int | None, ...]:
+        sizes = self.request.batch_sizes
+        return (None,) if sizes is None else tuple(dict.fromkeys(sizes))
+
+
+_CHUNK = 16
+
+
+def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Each path with the name its rows carry: the stem, or the shortest distinguishing tail of the path."""
+    from gkestimator.naming import distinct_names
+
+    return list(zip(paths, distinct_names(paths), strict=True))
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
+    seen: dict[str, Target] = {}
+    for target in targets:
+        if target.gpu.name in seen:
+            raise UsageError(f"GPU {target.gpu.name} is named twice: each GPU type is estimated once")
+        seen[target.gpu.name] = target
+
+
+def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
+    from dataclasses import replace
+
+    steps = tuple(
+        replace(s, kernels=tuple(k for k in s.kernels if k.family is not Family.HOST))
+        if any(k.family is Family.HOST for k in s.kernels)
+        else s
+        for s in graph.steps
+    )
+    return replace(graph, steps=steps)
+
+
+def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
+    """What the row names: under ``auto`` the precision in which most of the matrix work is done."""
+    if asked != "auto":
+        return resolved
+    work: dict[str, int] = {}
+    for step in graph.steps:
+        for kernel in step.kernels:
+            if kernel.gemm is not None or kernel.conv is not None:
+                word = kernel.precision.value
+                work[word] = work.get(word, 0) + kernel.flops * step.repeat
+    return max(sorted(work), key=lambda word: work[word]) if work else resolved
+
+
+def _prefill(bound: OperatorGraph) -> tuple[str, ...]:
+    """A language model's row says that it is one forward pass."""
+    for value in bound.inputs:
+        if isinstance(value, Tensor) and value.name in ("input_ids", "decoder_input_ids") and len(value.shape) == 2:
+            return (f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding",)
+    return ()
+
+
+def _take(predictions: KernelPredictions, rows: np.ndarray) -> KernelPredictions:
+    return KernelPredictions(
+        **{name: getattr(predictions, name)[rows] for name in KernelPredictions.__dataclass_fields__}
+    )

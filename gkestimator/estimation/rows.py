@@ -1,0 +1,152 @@
+"""From what the engine measured to rows of the requirement table and of the kernel table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.tables import KernelRow, Requirement
+
+__all__ = ["kernel_rows", "requirement_row"]
+
+
+def requirement_row(engine: Engine, e: Estimated) -> Requirement:
+    """The requirement table's row of one answer. What is not known is None."""
+    m, memory, gpu = e.measures, e.memory, e.target.gpu
+    lowering = e.lowering
+    profile = engine.profile
+    unknown = len(lowering.graph.unknown_operators) > 0
+    partial = unknown or bool(lowering.host_operators)
+    moved = memory.input_bytes + memory.output_bytes
+    copy_ms = moved / profile.copy_bytes_per_s * 1e3
+    extra = copy_ms if engine.request.include_copy else 0.0
+    latency = m.latency_ms + extra
+    context = profile.context_bytes(gpu)
+    mreq = None if context is None else memory.reserved_bytes + context
+    batch = lowering.batch_size
+    warnings = tuple(_warnings(engine, e, mreq))
+    trained = m.trained_pct >= 50 if not math.isnan(m.trained_pct) else False
+    return Requirement(
+        model=lowering.model,
+        gpu=gpu.name,
+        runtime=engine.request.runtime,
+        dtype=lowering.dtype,
+        batch_size=batch,
+        dims=lowering.dims,
+        sm_share_pct=float(e.sm_share_pct),
+        latency_ms=latency,
+        latency_low_ms=m.latency_low_ms + extra,
+        latency_high_ms=None if partial else m.latency_high_ms + extra,
+        copy_ms=copy_ms,
+        host_overhead_us=engine.host_overhead_us,
+        throughput_rps=None if partial or latency <= 0 or batch is None else batch / latency * 1e3,
+        host_bound=m.host_ms > m.gpu_ms,
+        occupancy_max_pct=_known(m.occupancy_max_pct),
+        occupancy_mean_pct=_known(m.occupancy_mean_pct),
+        sm_util_max_pct=_known(m.sm_util_max_pct),
+        sm_util_mean_pct=_known(m.sm_util_mean_pct),
+        sm_util_busy_mean_pct=_known(m.sm_util_busy_mean_pct),
+        dram_util_mean_pct=_known(m.dram_util_mean_pct),
+        l2_util_mean_pct=_known(m.l2_util_mean_pct),
+        power_w=None,
+        mreq_bytes=mreq,
+        mreq_pct=None if mreq is None else 100 * mreq / gpu.memory_visible_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        weights_bytes=memory.weights_bytes,
+        activations_bytes=memory.activations_bytes,
+        workspace_bytes=memory.workspace_bytes,
+        allocator_bytes=memory.allocator_bytes,
+        context_bytes=context,
+        input_bytes=memory.input_bytes,
+        output_bytes=memory.output_bytes,
+        flops=m.flops,
+        dram_bytes=m.dram_bytes,
+        kernels=m.kernels,
+        unknown_kernels=sum(1 for s in lowering.graph.steps if s.unknown),
+        source=f"trained:{e.estimator}" if trained else "analytical",
+        occupancy_source="analytical",
+        memory_source="analytical",
+        coverage_pct=_known(m.coverage_pct),
+        warnings="; ".join(warnings),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
+    lowering, m = e.lowering, e.measures
+    if lowering.graph.unknown_operators:
+        names = ", ".join(lowering.graph.unknown_operators)
+        yield f"unknown operators left out ({names}): time, work and memory are lower bounds"
+    if lowering.host_operators:
+        yield f"runs on the CPU, its time not counted: {', '.join(lowering.host_operators)}"
+    yield from lowering.warnings
+    for family, share in sorted(m.analytical_families.items(), key=lambda item: -item[1]):
+        if share >= 1:
+            yield f"{family}: {share:.0f} % of GPU time from the analytical model"
+    outside = m.trained_pct - m.coverage_pct
+    if outside >= 5:
+        yield f"{outside:.0f} % of GPU time is predicted outside the trained range"
+    if mreq is not None and mreq > e.target.gpu.memory_visible_bytes:
+        yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
+    if engine.streams > 1:
+        yield f"{engine.streams} streams: overlapping kernels are assumed not to slow each other down"
+    if e.target.note:
+        yield e.target.note
+
+
+def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
+    """Every launch of one answer in order, with its operator, duration, share and what bounds it."""
+    lowering, p = e.lowering, e.predictions
+    program = lowering.program
+    durations = p.duration_us[program.kernel] * program.repeat
+    busy = float(durations.sum())
+    for i, row in enumerate(program.kernel):
+        step = program.steps[program.step[i]]
+        kernel = engine.pool.kernels[int(lowering.rows[row])]
+        yield KernelRow(
+            model=lowering.model,
+            gpu=e.target.gpu.name,
+            runtime=engine.request.runtime,
+            dtype=lowering.dtype,
+            batch_size=lowering.batch_size,
+            dims=lowering.dims,
+            sm_share_pct=float(e.sm_share_pct),
+            index=i,
+            operator=step.name,
+            op_type=step.op_type,
+            kernel=kernel.name,
+            family=kernel.family.value,
+            launches=int(program.repeat[i]),
+            duration_us=float(p.duration_us[row]),
+            duration_low_us=float(p.low_us[row]),
+            duration_high_us=float(p.high_us[row]),
+            share_pct=100 * float(durations[i]) / busy if busy > 0 else None,
+            bound_by=_bound_by(p, int(row), engine.host_overhead_us * step.host_calls / len(step.kernels)),
+            flops=kernel.flops,
+            dram_bytes=kernel.read_bytes + kernel.write_bytes,
+            grid_blocks=_count(p.grid_blocks[row]),
+            block_threads=_count(p.block_threads[row]),
+            occupancy_pct=_known(float(p.occupancy_pct[row])),
+            sm_util_pct=_known(float(p.sm_util_pct[row])),
+            source=f"trained:{e.estimator}" if p.trained[row] else "analytical",
+        )
+
+
+def _count(value: np.floating) -> int | None:
+    return None if math.isnan(value) else int(value)
+
+
+def _bound_by(p: KernelPredictions, row: int, host_us: float) -> str:
+    """``host`` when issuing takes longer than running, ``latency`` when the roofline is under a third of the time."""
+    duration = float(p.duration_us[row])
+    if host_us > duration:
+        return "host"
+    if float(p.roofline_us[row]) < duration / 3:
+        return "latency"
+    return "compute" if p.compute_us[row] >= p.memory_us[row] else "memory"

@@ -1,0 +1,181 @@
+"""When every kernel of one inference starts and ends, and which kernels run at the same time.
+
+The host issues framework calls one after another, each costing the launch overhead; a kernel starts when it has been
+issued, when its stream is free and when its producers are done. Loops are one block of ``repeat`` trips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.kernels import Step
+
+__all__ = ["Program", "Timeline", "concurrent_maxima", "schedule"]
+
+TAU_MS = 0.001  # USHER, section 3.2: kernels whose starts differ by at most this are concurrent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A lowered model flattened to launches, ready for arithmetic on arrays.
+
+    ``kernel[i]`` is the row of launch i in the table of distinct kernels, ``step[i]`` the step it belongs to,
+    ``repeat[i]`` how often it runs; ``calls[s]`` is the number of framework calls of step s, trips included.
+    ``producers[s]`` are the steps that step s reads from (only needed with more than one stream).
+    """
+
+    steps: tuple[Step, ...]
+    kernel: np.ndarray
+    step: np.ndarray
+    repeat: np.ndarray
+    calls: np.ndarray
+
+    @property
+    def launches(self) -> int:
+        """Kernel launches of one inference, trips counted."""
+        return int(self.repeat.sum())
+
+    def producers(self) -> tuple[tuple[int, ...], ...]:
+        """For each step the earlier steps whose storages it reads or overwrites."""
+        writer: dict[str, int] = {}
+        found = []
+        for at, step in enumerate(self.steps):
+            touched = (*step.reads, *(name for name, _ in step.writes))
+            found.append(tuple(sorted({writer[name] for name in touched if name in writer})))
+            for name, _ in step.writes:
+                writer[name] = at
+        return tuple(found)
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], row_of: Mapping[int, int]) -> Program:
+        """Flatten ``steps``; ``row_of`` maps ``id(kernel)`` to its row in the table of distinct kernels."""
+        kernel: list[int] = []
+        owner: list[int] = []
+        repeat: list[int] = []
+        for at, step in enumerate(steps):
+            for k in step.kernels:
+                kernel.append(row_of[id(k)])
+                owner.append(at)
+                repeat.append(step.repeat)
+        return cls(
+            steps=tuple(steps),
+            kernel=np.array(kernel, dtype=np.intp),
+            step=np.array(owner, dtype=np.intp),
+            repeat=np.array(repeat, dtype=np.float64),
+            calls=np.array([float(s.host_calls) * s.repeat for s in steps], dtype=np.float64),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Start and end of every launch in microseconds from the first launch; ``stream`` of each; ``end_us`` the whole.
+
+    ``host_us`` is the time the host needs to issue everything; ``busy_us`` the sum of the kernels' durations.
+    """
+
+    start_us: np.ndarray
+    end_us: np.ndarray
+    stream: np.ndarray
+    total_us: float
+    host_us: float
+    busy_us: float
+
+
+def schedule(
+    program: Program, duration_us: np.ndarray, *, host_overhead_us: float, streams: int = 1
+) -> Timeline:
+    """Lay the launches out in time.
+
+    ``duration_us[i]`` is the time of one run of launch i. On one stream the end of launch i is
+    ``max over j <= i of (issue_j + sum of durations j..i)``, a running maximum. On several streams a step goes to
+    the stream that is free first once its producers are done; overlapping kernels are not slowed down here, but the
+    whole never ends before the work would on a GPU kept full (the caller passes utilisations to check).
+    """
+    spans = duration_us * program.repeat
+    issued = np.cumsum(program.calls) * host_overhead_us
+    host = float(issued[-1]) if issued.size else 0.0
+    busy = float(spans.sum())
+    if not spans.size:
+        empty = np.zeros(0)
+        return Timeline(
+            start_us=empty, end_us=empty, stream=empty.astype(int), total_us=host, host_us=host, busy_us=0.0
+        )
+    # A repeated step is issued trip by trip: its first trip can start after one trip's calls, and its last trip
+    # cannot start before all of them are issued.
+    trips = program.repeat
+    calls = program.calls[program.step] * host_overhead_us
+    last_issue = issued[program.step]
+    ready = np.maximum(last_issue - calls + calls / trips, last_issue - (trips - 1) * duration_us)
+    if streams <= 1:
+        done = np.cumsum(spans)
+        end = done + np.maximum.accumulate(ready - (done - spans))
+        start = end - spans
+        stream = np.zeros(spans.size, dtype=int)
+    else:
+        start, end, stream = _on_streams(program, spans, ready, streams)
+    return Timeline(
+        start_us=start,
+        end_us=end,
+        stream=stream,
+        total_us=max(float(end.max()), host),
+        host_us=host,
+        busy_us=busy,
+    )
+
+
+def _on_streams(
+    program: Program, spans: np.ndarray, ready: np.ndarray, streams: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    producers = program.producers()
+    first = np.searchsorted(program.step, np.arange(len(program.steps)), side="left")
+    last = np.searchsorted(program.step, np.arange(len(program.steps)), side="right")
+    free = [0.0] * streams
+    step_end = [0.0] * len(program.steps)
+    start = np.zeros(spans.size)
+    end = np.zeros(spans.size)
+    stream = np.zeros(spans.size, dtype=int)
+    for at in range(len(program.steps)):
+        inputs_done = max((step_end[p] for p in producers[at]), default=0.0)
+        lane = min(range(streams), key=lambda s: (max(free[s], inputs_done), s))
+        clock = max(free[lane], inputs_done)
+        for i in range(int(first[at]), int(last[at])):
+            start[i] = max(clock, float(ready[i]))
+            clock = end[i] = start[i] + float(spans[i])
+            stream[i] = lane
+        if last[at] > first[at]:
+            free[lane] = clock
+        step_end[at] = clock
+    return start, end, stream
+
+
+def concurrent_maxima(
+    timeline: Timeline, values: Mapping[str, np.ndarray], *, tau_ms: float = TAU_MS
+) -> dict[str, float]:
+    """For each named per-launch value: the maximum over sets of concurrent launches of its sum (USHER's Creq, Mreq).
+
+    Launches are concurrent when they run on different streams and their starts differ by at most ``tau_ms`` or their
+    intervals overlap. On one stream every set is a single launch. NaN values are unknown and make the maximum NaN.
+    """
+    if timeline.start_us.size == 0:
+        return dict.fromkeys(values, float("nan"))
+    if not np.any(timeline.stream):
+        return {name: float(np.max(v)) for name, v in values.items()}
+    order = np.argsort(timeline.start_us, kind="stable")
+    tau = tau_ms * 1e3
+    best = dict.fromkeys(values, -np.inf)
+    running: dict[int, int] = {}  # stream -> launch
+    for i in order:
+        now = timeline.start_us[i]
+        running = {
+            s: j
+            for s, j in running.items()
+            if s != timeline.stream[i] and (timeline.end_us[j] > now or now - timeline.start_us[j] <= tau)
+        }
+        running[int(timeline.stream[i])] = int(i)
+        members = list(running.values())
+        for name, v in values.items():
+            best[name] = np.fmax(best[name], v[members].sum()) if not np.isnan(v).any() else np.nan
+    return {name: float(b) for name, b in best.items()}

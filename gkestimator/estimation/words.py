@@ -1,0 +1,81 @@
+"""The closing lines: which GPU is the smallest and the cheapest that fits, and how far to trust the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gkestimator.estimation.engine import Target
+from gkestimator.gpus import GpuSpec
+from gkestimator.tables import Requirement
+
+__all__ = ["closing_words"]
+
+_MODELS_SPELLED_OUT = 4
+
+
+def closing_words(
+    rows: Sequence[Requirement], targets: Sequence[Target], *, slo_ms: float | None, host_overhead_note: str
+) -> tuple[str, ...]:
+    """A few plain sentences about ``rows``; empty when there are none."""
+    if not rows:
+        return ()
+    gpus = {t.gpu.name: t.gpu for t in targets}
+    models = list(dict.fromkeys(r.model for r in rows))
+    lines = []
+    for model in models[:_MODELS_SPELLED_OUT]:
+        lines.append(_fit([r for r in rows if r.model == model], gpus, slo_ms))
+    if len(models) > _MODELS_SPELLED_OUT:
+        lines.append(f"... and {len(models) - _MODELS_SPELLED_OUT} more models: see the table")
+    lines.append(_trust(rows))
+    if any(r.host_bound for r in rows) and host_overhead_note:
+        lines.append(f"Host-bound rows rest on the launch overhead: {host_overhead_note}")
+    return tuple(lines)
+
+
+def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | None) -> str:
+    model = rows[0].model
+    good = [r for r in rows if _fits(r) and (slo_ms is None or (r.latency_ms or 0) <= slo_ms)]
+    what = "fits" if slo_ms is None else f"fits and answers within {slo_ms:g} ms"
+    if not good:
+        return f"{model}: no combination here {what}."
+    largest: dict[str, int] = {}
+    for r in good:
+        largest[r.gpu] = max(largest.get(r.gpu, 0), r.batch_size or 0)
+    sizes = ", ".join(f"{name} up to batch {n}" if n else name for name, n in largest.items())
+    text = f"{model}: {what} on {sizes} (of those asked)."
+    smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
+    if len(largest) > 1:
+        text += f" Smallest: {smallest}."
+    cost = {}
+    for r in good:
+        price = gpus[r.gpu].price_per_hour_usd
+        if price is not None and r.throughput_rps:
+            per_million = price / 3600 / r.throughput_rps * 1e6
+            if r.gpu not in cost or per_million < cost[r.gpu][0]:
+                cost[r.gpu] = (per_million, r.batch_size)
+    if cost:
+        cheapest = min(cost, key=lambda name: cost[name][0])
+        value, batch = cost[cheapest]
+        text += f" Cheapest: {cheapest}, ${value:.2g} per million samples at batch {batch}."
+    return text
+
+
+def _fits(row: Requirement) -> bool:
+    return row.mreq_pct is None or row.mreq_pct <= 100
+
+
+def _trust(rows: Sequence[Requirement]) -> str:
+    covered = sorted(r.coverage_pct for r in rows if r.coverage_pct is not None)
+    widths = sorted(
+        100 * (r.latency_high_ms / r.latency_ms - 1)
+        for r in rows
+        if r.latency_high_ms is not None and r.latency_ms
+    )
+    parts = []
+    if covered:
+        span = f"{covered[0]:.0f}" if covered[0] == covered[-1] else f"{covered[0]:.0f} to {covered[-1]:.0f}"
+        parts.append(f"{span} % of GPU time lies inside the trained range")
+    if widths:
+        parts.append(f"90 % intervals reach up to {widths[-1]:.0f} % above the estimate")
+    parts.append("occupancy and memory are calculated, not learned")
+    return "Trust: " + "; ".join(parts) + "."

@@ -1,0 +1,140 @@
+"""Replay a lowered model's allocations and say what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gkestimator.kernels import Family, Kernel, KernelGraph, Step
+from gkestimator.memory.allocators import make_allocator
+
+__all__ = ["MemoryProfile", "memory_profile"]
+
+_IN_PLACE = frozenset(("bias_add",))
+_GEMM_FAMILIES = frozenset((Family.LINEAR, Family.BMM))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """Bytes on the GPU, without the CUDA context.
+
+    ``weights_bytes`` + ``activations_bytes`` (peak of live inputs, intermediates and outputs) + ``workspace_bytes``
+    (library workspace, and what scratch memory adds to the peak) + ``allocator_bytes`` (rounding, segments,
+    fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step`` is where the
+    peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input and output
+    data of one kernel (of one set of concurrent kernels; this is the single-stream value).
+    """
+
+    weights_bytes: int
+    activations_bytes: int
+    workspace_bytes: int
+    allocator_bytes: int
+    reserved_bytes: int
+    input_bytes: int
+    output_bytes: int
+    peak_step: str
+    usher_mreq_bytes: int
+
+
+def memory_profile(
+    graph: KernelGraph, *, allocator: str, figures: Mapping[str, int], library_workspace_bytes: int
+) -> MemoryProfile:
+    """Replay ``graph`` in a fresh process: weights, then inputs, then every step in order.
+
+    A storage lives from the step that writes it to the last step that touches it; inputs and outputs to the end.
+    ``allocator`` and ``figures`` are the runtime profile's; ``library_workspace_bytes`` (cuBLAS) is allocated at the first matrix product and stays.
+    """
+    arena = make_allocator(allocator, figures)
+    for nbytes in graph.weights.values():
+        arena.allocate(nbytes)
+    held: dict[str, tuple[int, int]] = {}  # storage -> (handle, bytes)
+    live = 0
+    for name, nbytes in graph.inputs.items():
+        held[name] = (arena.allocate(nbytes), nbytes)
+        live += nbytes
+
+    last_use = _last_uses(graph)
+    dying: list[list[str]] = [[] for _ in graph.steps]
+    for storage, at in last_use.items():
+        if at < len(graph.steps):
+            dying[at].append(storage)
+
+    peak_live = peak_total = live
+    peak_step = "the inputs"
+    usher = 0
+    library = 0
+    for at, step in enumerate(graph.steps):
+        if library == 0 and library_workspace_bytes and any(k.family in _GEMM_FAMILIES for k in step.kernels):
+            arena.allocate(library_workspace_bytes)
+            library = library_workspace_bytes
+        scratch = [arena.allocate(n) for n in _scratch(step)]
+        for storage, nbytes in step.writes:
+            if storage not in held:
+                held[storage] = (arena.allocate(nbytes), nbytes)
+                live += nbytes
+        total = live + sum(_scratch(step))
+        if live > peak_live:
+            peak_live = live
+        if total > peak_total:
+            peak_total = total
+            peak_step = step.name
+        for kernel in step.kernels:
+            moved = kernel.read_bytes - kernel.weight_bytes + kernel.write_bytes
+            if moved > usher:
+                usher = moved
+        for handle in scratch:
+            arena.release(handle)
+        for storage in dying[at]:
+            entry = held.pop(storage, None)
+            if entry is not None:
+                arena.release(entry[0])
+                live -= entry[1]
+
+    weights = sum(graph.weights.values())
+    workspace = library + (peak_total - peak_live)
+    return MemoryProfile(
+        weights_bytes=weights,
+        activations_bytes=peak_live,
+        workspace_bytes=workspace,
+        allocator_bytes=arena.reserved_bytes - weights - peak_live - workspace,
+        reserved_bytes=arena.reserved_bytes,
+        input_bytes=sum(graph.inputs.values()),
+        output_bytes=sum(graph.outputs.values()),
+        peak_step=peak_step,
+        usher_mreq_bytes=weights + usher,
+    )
+
+
+def _last_uses(graph: KernelGraph) -> dict[str, int]:
+    """Index of the last step that touches each storage; inputs and outputs of the model outlive every step."""
+    last: dict[str, int] = {}
+    for at, step in enumerate(graph.steps):
+        for storage in step.reads:
+            last[storage] = at
+        for storage, _ in step.writes:
+            last[storage] = at
+    end = len(graph.steps)
+    for storage in (*graph.inputs, *graph.outputs):
+        last[storage] = end
+    for storage in graph.weights:
+        last.pop(storage, None)
+    return last
+
+
+def _scratch(step: Step) -> tuple[int, ...]:
+    """Scratch memory of one call: its workspace, or what one of its kernels hands to the next, whichever is larger."""
+    workspace = max((k.workspace_bytes for k in step.kernels), default=0)
+    need = max(workspace, _handed_on(step.kernels))
+    return (need,) if need else ()
+
+
+def _handed_on(kernels: tuple[Kernel, ...]) -> int:
+    """Largest intermediate inside a call. A bias is added in place, so it hands on nothing new."""
+    return max(
+        (
+            first.write_bytes
+            for first, second in zip(kernels, kernels[1:], strict=False)
+            if second.variant not in _IN_PLACE
+        ),
+        default=0,
+    )

@@ -1,0 +1,61 @@
+"""Ensembles of regression trees as flat arrays, evaluated for all rows and trees at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Forest"]
+
+_CHUNK = 1 << 17  # (row, tree) pairs walked at once: index, value and comparison arrays stay within a core's L2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    """Complete binary trees of one depth, possibly of several members.
+
+    ``feature`` (trees, 2**depth - 1), ``threshold`` likewise, ``leaf`` (trees, 2**depth). A row goes right where its
+    float32 feature is greater than the threshold; the children of node i are 2i + 1 and 2i + 2. A tree that ends
+    early repeats its leaf below a threshold of +inf. ``starts`` are the first trees of the members; ``base`` their constants.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    leaf: np.ndarray
+    starts: np.ndarray
+    base: np.ndarray
+
+    @property
+    def depth(self) -> int:
+        """Comparisons per row and tree."""
+        return int(self.leaf.shape[1]).bit_length() - 1
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """(rows, members) sums of leaves plus bases, float64, for (rows, features) float32."""
+        rows, width = features.shape
+        trees = self.feature.shape[0]
+        result = np.empty((rows, len(self.starts)))
+        if not rows:
+            return result
+        flat = np.ascontiguousarray(features, dtype=np.float32).reshape(-1)
+        nodes = self.feature.shape[1]
+        leaves = self.leaf.shape[1]
+        feature, threshold, leaf = self.feature.reshape(-1), self.threshold.reshape(-1), self.leaf.reshape(-1)
+        first_node = np.arange(trees, dtype=np.int32) * nodes
+        first_leaf = np.arange(trees, dtype=np.int32) * leaves
+        step = max(1, _CHUNK // trees)
+        for start in range(0, rows, step):
+            stop = min(rows, start + step)
+            row = (np.arange(start, stop, dtype=np.int32) * width)[:, None]
+            node = np.zeros((stop - start, trees), dtype=np.int32)
+            for _ in range(self.depth):
+                at = node + first_node
+                value = flat.take(feature.take(at) + row)
+                node += node
+                node += 1
+                node += value > threshold.take(at)
+            node -= nodes
+            node += first_leaf
+            result[start:stop] = np.add.reduceat(leaf.take(node), self.starts, axis=1, dtype=np.float64)
+        return result + self.base

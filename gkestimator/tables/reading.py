@@ -1,0 +1,201 @@
+"""Tables from CSV, JSON and Parquet, strictly: a file says what it means or is refused in one line."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gkestimator.errors import TableError
+from gkestimator.tables.schema import SCHEMA_VERSION, Cell, Column, TableSchema
+from gkestimator.tables.writing import _pyarrow, format_of
+
+__all__ = ["MAX_FILE_BYTES", "MAX_ROWS", "read_table"]
+
+MAX_FILE_BYTES = 512 * 2**20
+MAX_ROWS = 2_000_000
+_MAX_CELL = 1 << 20
+_TRUTH = {"true": True, "false": False}
+Row = TypeVar("Row")
+
+
+def read_table(path: Path, schema: TableSchema[Row], form: str | None = None) -> tuple[Row, ...]:
+    """The rows of the file at ``path`` (csv, json, parquet; None: by suffix).
+
+    Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
+    TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
+    column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
+    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS.
+    """
+    form = form or format_of(path)
+    readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
+    if form not in readers:
+        raise TableError(f"{path}: found a {form} file, expected csv, json or parquet")
+    _check_file(path)
+    rows: list[Row] = []
+    for number, cells in enumerate(readers[form](path, schema), start=1):
+        if number > MAX_ROWS:
+            raise TableError(f"{path}: found more than {MAX_ROWS:,} rows, expected fewer")
+        rows.append(_row(path, schema, number, cells))
+    if schema.key:
+        schema.check_unique(rows, where=str(path))
+    return tuple(rows)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as e:
+        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    if not stat.S_ISREG(found.st_mode):
+        raise TableError(f"{path}: found something other than a regular file, expected a table")
+    if found.st_size > MAX_FILE_BYTES:
+        raise TableError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
+
+
+def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, Cell]) -> Row:
+    for name, value in cells.items():
+        column = schema.by_name[name]
+        if name == "schema_version" and value != SCHEMA_VERSION:
+            raise TableError(
+                f"{path}: row {number}, column {name}: found {value!r}, expected {SCHEMA_VERSION} (what "
+                "this program reads)"
+            )
+        problem = column.problem(value)
+        if problem:
+            raise TableError(f"{path}: row {number}, column {name}: {problem}")
+    return schema.build(cells)
+
+
+def _check_header(path: Path, schema: TableSchema[Row], names: list[str]) -> None:
+    for name in names:
+        if name not in schema.by_name:
+            close = difflib.get_close_matches(name, schema.names, n=1, cutoff=0.6)
+            hint = f"; did you mean {close[0]} (units are part of the name)?" if close else ""
+            raise TableError(f"{path}: column {name!r} is not known to the {schema.name}{hint}")
+        if names.count(name) > 1:
+            raise TableError(f"{path}: column {name!r} stands twice, expected once")
+    missing = [c.name for c in schema.columns if c.required and not c.nullable and c.name not in names]
+    if missing:
+        raise TableError(
+            f"{path}: column{'s' * (len(missing) > 1)} {', '.join(missing)} missing from the {schema.name}"
+        )
+
+
+def _complete(schema: TableSchema[Row], cells: dict[str, Cell]) -> dict[str, Cell]:
+    for column in schema.columns:
+        if column.required and column.nullable:
+            cells.setdefault(column.name, None)  # provenance of what the file does not hold
+    return cells
+
+
+def _csv_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]:
+    old_limit = csv.field_size_limit(_MAX_CELL)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream, strict=True)
+            names = next(reader, None)
+            if names is None:
+                raise TableError(f"{path}: found an empty file, expected a heading line")
+            _check_header(path, schema, names)
+            columns = [schema.by_name[name] for name in names]
+            number = 0
+            for texts in reader:
+                if not texts:
+                    continue
+                number += 1
+                if len(texts) != len(columns):
+                    raise TableError(
+                        f"{path}: row {number}: found {len(texts)} cells, expected {len(columns)}"
+                    )
+                yield _complete(
+                    schema,
+                    {c.name: _parse(path, number, c, t) for c, t in zip(columns, texts, strict=True)},
+                )
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise TableError(f"{path}: cannot be read as CSV in UTF-8: {e}") from e
+    finally:
+        csv.field_size_limit(old_limit)
+
+
+def _parse(path: Path, number: int, column: Column, text: str) -> Cell:
+    if column.type is str:
+        return None if text == "" and column.nullable else text
+    if text.strip() == "":
+        return None
+    try:
+        if column.type is bool:
+            return _TRUTH[text.strip().lower()]
+        if len(text) > 64 or "_" in text:  # int() takes "1_000", which no other program writes or reads
+            raise ValueError(text)
+        return int(text) if column.type is int else float(text)
+    except (ValueError, KeyError) as e:
+        raise TableError(
+            f"{path}: row {number}, column {column.name}: found {text[:40]!r}, expected {column.expected}"
+        ) from e
+
+
+def _json_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]:
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, ValueError, RecursionError) as e:
+        raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
+    if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
+        raise TableError(f'{path}: expected {{"schema_version": {SCHEMA_VERSION}, "rows": [...]}}')
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        raise TableError(f"{path}: schema_version: found {version!r}, expected {SCHEMA_VERSION}")
+    checked: set[tuple[str, ...]] = set()
+    for number, found in enumerate(document["rows"], start=1):
+        if not isinstance(found, dict):
+            raise TableError(f"{path}: row {number}: found {type(found).__name__}, expected an object")
+        names = tuple(found)
+        if names not in checked:
+            _check_header(path, schema, list(names))
+            checked.add(names)
+        yield _complete(schema, {name: _plain(schema.by_name[name], v) for name, v in found.items()})
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"found {text}, expected a finite number or null")
+
+
+def _plain(column: Column, value: Any) -> Cell:
+    """JSON and Parquet do not tell 8 from 8.0; a whole float may stand in a column of whole numbers and
+    vice versa."""
+    if column.type is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _parquet_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]:
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path, memory_map=False) as file:
+            names = list(file.schema_arrow.names)
+            _check_header(path, schema, names)
+            if file.metadata.num_rows > MAX_ROWS:
+                raise TableError(
+                    f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
+                )
+            for batch in file.iter_batches(batch_size=8192):
+                columns = [batch.column(i).to_pylist() for i in range(len(names))]
+                for values in zip(*columns, strict=True):
+                    yield _complete(
+                        schema,
+                        {
+                            n: None if _is_nan(v) else _plain(schema.by_name[n], v)
+                            for n, v in zip(names, values, strict=True)
+                        },
+                    )
+    except (OSError, arrow.ArrowException) as e:
+        raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and value != value  # pandas writes an unknown number as NaN

@@ -1,0 +1,166 @@
+"""What a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
+
+A row class is a frozen dataclass whose fields carry :func:`spec` as metadata. Readers, writers, checks and
+the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`; nothing else says what a
+column means.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from gkestimator.errors import TableError
+
+__all__ = ["SCHEMA_VERSION", "Cell", "Column", "TableSchema", "spec"]
+
+SCHEMA_VERSION = 1
+Cell: TypeAlias = "str | int | float | bool | None"
+Row = TypeVar("Row")
+_INT64_MAX = 2**63 - 1
+
+
+def spec(
+    unit: str,
+    doc: str,
+    *,
+    group: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Mapping[str, Any]:
+    """Metadata of one column: its ``unit`` ("" for none), a sentence, bounds (both inclusive) and allowed
+    words."""
+    return {
+        "unit": unit, "doc": doc, "group": group, "minimum": minimum, "maximum": maximum, "choices": choices
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column. ``type`` is str, int, float or bool; ``required`` columns must be present in a file that
+    is read."""
+
+    name: str
+    type: type
+    unit: str
+    doc: str
+    group: str
+    nullable: bool
+    required: bool
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: object) -> str | None:
+        """What is wrong with ``value`` (``found ..., expected ...``), or None when it may stand in this
+        column."""
+        if value is None:
+            return None if self.nullable else f"found nothing, expected {self.expected}"
+        if self.type is str:
+            if not isinstance(value, str):
+                return f"found {value!r}, expected {self.expected}"
+            if self.choices and value not in self.choices:
+                return f"found {value!r}, expected one of {', '.join(self.choices)}"
+            return None
+        if self.type is bool:
+            return None if isinstance(value, bool) else f"found {value!r}, expected true or false"
+        if isinstance(value, bool) or not isinstance(value, int if self.type is int else (int, float)):
+            return f"found {value!r}, expected {self.expected}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return (
+                f"found {value!r}, expected a finite number (an unknown value is null, an empty cell in CSV)"
+            )
+        if isinstance(value, int) and abs(value) > _INT64_MAX:
+            return "found a number beyond 64 bits"
+        if self.minimum is not None and value < self.minimum:
+            return f"found {value!r}, expected at least {self.minimum:g}"
+        if self.maximum is not None and value > self.maximum:
+            return f"found {value!r}, expected at most {self.maximum:g}"
+        return None
+
+    @property
+    def expected(self) -> str:
+        """What a cell of this column holds, in words."""
+        kind = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
+        return kind + (f" ({self.unit})" if self.unit and self.type in (int, float) else "")
+
+
+class TableSchema(Generic[Row]):
+    """The columns of one table, in order, and the row class they come from.
+
+    ``key`` names the columns that together identify a row; two rows with equal keys contradict each other.
+    """
+
+    def __init__(self, name: str, row_type: type[Row], *, key: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.row_type = row_type
+        self.key = key
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in the order of the row class's fields (resolved on first use: start-up stays
+        cheap)."""
+        hints = typing.get_type_hints(self.row_type)
+        found = []
+        for f in fields(self.row_type):  # type: ignore[arg-type]
+            hint = hints[f.name]
+            members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+            plain = [m for m in members if m is not type(None)]
+            required = f.default is MISSING and f.default_factory is MISSING
+            found.append(
+                Column(
+                    name=f.name,
+                    type=plain[0],
+                    nullable=len(plain) < len(members),
+                    required=required,
+                    **f.metadata,
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        """Columns by name."""
+        return {c.name: c for c in self.columns}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(c.name for c in self.columns)
+
+    def record(self, row: Row) -> dict[str, Cell]:
+        """``row`` as a mapping in column order."""
+        return {name: getattr(row, name) for name in self.names}
+
+    def check(self, rows: Iterable[Row], *, where: str = "table") -> None:
+        """Refuse rows that break the schema. Raises TableError naming ``where``, the row (from 1) and the
+        column."""
+        for number, row in enumerate(rows, start=1):
+            for column in self.columns:
+                problem = column.problem(getattr(row, column.name))
+                if problem:
+                    raise TableError(f"{where}: row {number}, column {column.name}: {problem}")
+
+    def check_unique(self, rows: Sequence[Row], *, where: str = "table") -> None:
+        """Refuse two rows with one key. Raises TableError naming both."""
+        seen: dict[tuple[Cell, ...], int] = {}
+        for number, row in enumerate(rows, start=1):
+            key = tuple(getattr(row, name) for name in self.key)
+            first = seen.setdefault(key, number)
+            if first != number:
+                text = ", ".join(
+                    f"{n}={v}" for n, v in zip(self.key, key, strict=True) if v not in ("", None)
+                )
+                raise TableError(
+                    f"{where}: rows {first} and {number} both answer {text}; expected one row for each"
+                )
+
+    def build(self, cells: Mapping[str, Cell]) -> Row:
+        """A row from checked cells; columns that are absent take their default."""
+        return self.row_type(**cells)

@@ -1,0 +1,156 @@
+"""Tables to CSV, JSON, Parquet, Markdown and plain text. Null is an empty cell in CSV, ``null`` in JSON
+and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from gkestimator.errors import UsageError
+from gkestimator.tables.files import write_atomically
+from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
+from gkestimator.tables.requirement import REQUIREMENTS, Requirement
+from gkestimator.tables.schema import SCHEMA_VERSION, Cell, TableSchema
+from gkestimator.tables.text import kernels_markdown, kernels_text, requirements_markdown, requirements_text
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["FORMATS", "format_of", "render", "to_dataframe", "write_table"]
+
+FORMATS = ("table", "csv", "json", "parquet", "markdown")
+_SUFFIXES = {
+    ".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"
+}  # fmt: skip
+Row = TypeVar("Row")
+
+
+def format_of(path: Path) -> str:
+    """The format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
+    found = _SUFFIXES.get(path.suffix.lower())
+    if found is None:
+        raise UsageError(
+            f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}, or --format"
+        )
+    return found
+
+
+def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
+    """The requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
+
+    ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people,
+    under ``"kernels"`` in JSON; CSV and Parquet hold one table, so there the listing stands in place of the
+    rows. Raises TableError for a row that breaks the schema (NaN, infinity) and UsageError when Parquet
+    support is missing.
+    """
+    REQUIREMENTS.check(rows, where="estimate")
+    if kernels is not None:
+        KERNEL_ROWS.check(kernels, where="kernels")
+    if form == "table":
+        return _people(requirements_text(rows), None if kernels is None else kernels_text(kernels))
+    if form == "markdown":
+        return _people(requirements_markdown(rows), None if kernels is None else kernels_markdown(kernels))
+    if form == "json":
+        document: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "rows": [REQUIREMENTS.record(r) for r in rows],
+        }
+        if kernels is not None:
+            document["kernels"] = [KERNEL_ROWS.record(r) for r in kernels]
+        return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    if form in ("csv", "parquet"):
+        encode = encode_csv if form == "csv" else encode_parquet
+        return encode(REQUIREMENTS, rows) if kernels is None else encode(KERNEL_ROWS, kernels)
+    raise UsageError(f"format {form!r} is not known, expected one of {', '.join(FORMATS)}")
+
+
+def _people(table: str, kernels: str | None) -> bytes:
+    return (table if kernels is None else f"{table}\n{kernels}").encode()
+
+
+def _csv_cell(value: Cell) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
+    """CSV as RFC 4180 has it, with a heading line; floats in full: reading gives the same numbers."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(schema.names)
+    writer.writerows([_csv_cell(getattr(row, name)) for name in schema.names] for row in rows)
+    return buffer.getvalue().encode()
+
+
+def encode_parquet(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
+    """Parquet with an explicit type for every column, so that a column of nulls keeps its type."""
+    arrow, parquet = _pyarrow()
+    types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    table = arrow.table(
+        {c.name: arrow.array([getattr(r, c.name) for r in rows], type=types[c.type]) for c in schema.columns},
+        schema=arrow.schema(
+            [arrow.field(c.name, types[c.type], nullable=c.nullable) for c in schema.columns],
+            metadata={"schema_version": str(SCHEMA_VERSION)},
+        ),
+    )
+    sink = io.BytesIO()
+    parquet.write_table(table, sink)
+    return sink.getvalue()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as e:
+        raise UsageError(
+            "Parquet needs pyarrow: pip install 'gkestimator[parquet]', or choose csv or json"
+        ) from e
+    return pyarrow, pyarrow.parquet
+
+
+def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form: str | None = None) -> None:
+    """Write ``rows`` to ``path`` as csv, json or parquet (None: by suffix), wholly or not at all.
+
+    Raises TableError for bad rows, UsageError for another format, OutputError where ``path`` cannot be
+    written.
+    """
+    form = form or format_of(path)
+    schema.check(rows, where=str(path))
+    if form == "json":
+        document = {"schema_version": SCHEMA_VERSION, "rows": [schema.record(r) for r in rows]}
+        data = (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    elif form in ("csv", "parquet"):
+        data = encode_csv(schema, rows) if form == "csv" else encode_parquet(schema, rows)
+    else:
+        raise UsageError(f"{path}: format {form!r}, expected csv, json or parquet")
+    write_bytes(path, data)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` wholly or not at all. Raises OutputError."""
+
+    def write(stream: IO[bytes]) -> None:
+        stream.write(data)
+
+    write_atomically(path, write)
+
+
+def to_dataframe(rows: Sequence[Any], schema: TableSchema[Any] = REQUIREMENTS) -> pandas.DataFrame:
+    """``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable types."""
+    import pandas
+
+    types = {str: "string", int: "Int64", float: "Float64", bool: "boolean"}
+    return pandas.DataFrame(
+        {
+            c.name: pandas.array([getattr(r, c.name) for r in rows], dtype=types[c.type])
+            for c in schema.columns
+        }
+    )

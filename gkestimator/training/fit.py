@@ -1,0 +1,144 @@
+"""Fits one stack: out-of-fold members, non-negative weights, members refitted on all rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.analytical import analytical_duration_us
+from gkestimator.errors import TableError
+from gkestimator.features import feature_matrix
+from gkestimator.gpus import GpuSpec
+from gkestimator.regressors import MEMBERS, Forest, KernelRidge, Linear, Stack
+from gkestimator.roofline import roofline
+from gkestimator.training.members import Fitted, fit_member, join_forests
+from gkestimator.training.plan import ModelPlan
+from gkestimator.training.rows import TrainingRows, shape_hash
+
+__all__ = ["Problem", "fit_stack", "problem", "sample"]
+
+FOLDS = 3
+_DROP_BELOW = 0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
+_HIDDEN_WEIGHT = 0.1
+_MATRIX_SETS = ("matrix", "conv", "attention")
+_GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operators of one GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a member sees: float32 features (rows, features), targets log(time / roofline), weights, shape hashes.
+
+    ``hidden`` rows have an analytical target, because the launch hides their GPU time.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    hidden: np.ndarray
+    shape: np.ndarray
+    names: tuple[str, ...]
+    roofline_us: np.ndarray
+
+
+def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Problem:
+    """Features and targets of ``rows``."""
+    x: np.ndarray | None = None
+    names: tuple[str, ...] = ()
+    base, anchor = np.empty(len(rows)), np.empty(len(rows))
+    for gpu in np.unique(rows.gpu.astype(str)):
+        mask = np.flatnonzero(rows.gpu == gpu)
+        part = rows.table.take(mask)
+        matrix, names = feature_matrix(plan.features, part, gpus[gpu])
+        if x is None:
+            x = np.empty((len(rows), matrix.shape[1]), dtype=np.float32)
+        x[mask] = matrix
+        base[mask] = roofline(part, gpus[gpu]).roofline_us
+        anchor[mask] = analytical_duration_us(part, gpus[gpu])
+    if x is None:
+        raise TableError(f"regressor {plan.name!r}: no measured rows to train on")
+    measured = rows.duration_us
+    # Of a kernel hidden by the launch only "at most hold" is known. The analytical time, so capped, stands in at a tenth
+    # of the weight: without it trees would carry the ratios of larger kernels, launch noise included, down to small ones.
+    # A memory-bound kernel that should be hidden and yet was measured above the floor is such noise.
+    hidden = ~np.isfinite(measured)
+    if plan.features not in _MATRIX_SETS:
+        hidden |= anchor < 0.7 * rows.hold_us
+    duration = np.where(hidden, np.minimum(anchor, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured)
+    trust = np.where(rows.gap_us > 0, (duration / (duration + _GAP_ERROR_US)) ** 2, 1.0)
+    trust = np.where(hidden, _HIDDEN_WEIGHT, trust)
+    return Problem(
+        x=x, y=np.log(duration / base), weight=rows.weight * trust, hidden=hidden, shape=shape_hash(rows.table), names=names, roofline_us=base
+    )
+
+
+def sample(rows: TrainingRows, most: int, seed: int, gpus: dict[str, GpuSpec]) -> np.ndarray:
+    """Indices of at most ``most`` rows: all heavy-weighted ones, the others evenly over GPU, source and size of work."""
+    if len(rows) <= most:
+        return np.arange(len(rows))
+    rng = np.random.default_rng(seed)
+    base = np.empty(len(rows))
+    for gpu in np.unique(rows.gpu.astype(str)):
+        mask = np.flatnonzero(rows.gpu == gpu)
+        base[mask] = roofline(rows.table.take(mask), gpus[gpu]).roofline_us
+    size = np.floor(np.log2(base)).astype(int)
+    keys = np.char.add(np.char.add(rows.gpu.astype(str), rows.source.astype(str)), size.astype(str))
+    _, stratum, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    chance = rows.weight / np.sqrt(counts[stratum])
+    return np.sort(rng.choice(len(rows), most, replace=False, p=chance / chance.sum()))
+
+
+def _predict(member: Fitted, x: np.ndarray) -> np.ndarray:
+    result = member.predict(x)
+    return result[:, 0] if result.ndim == 2 else result
+
+
+def fit_stack(plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, ...] = MEMBERS) -> tuple[Stack, dict[str, float]]:
+    """The stack fitted on ``data``, and the out-of-fold error (mean |log error|) of each member by itself."""
+    from scipy.optimize import nnls
+
+    low, high = float(np.min(data.y)), float(np.max(data.y))
+    fold = np.floor(data.shape * 1e6).astype(int) % FOLDS
+    held = np.empty((len(data.y), len(members)))
+    for number in range(FOLDS):
+        train, test = fold != number, fold == number
+        for j, name in enumerate(members):
+            fitted = fit_member(
+                name, data.x[train], data.y[train], data.weight[train], seed=seed, estimators=plan.estimators.get(name, 0)
+            )
+            held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
+    root = np.sqrt(data.weight / data.weight.mean())
+    weights = _weights(nnls, held, data.y, root)
+    errors = {name: float(np.average(np.abs(held[:, j] - data.y), weights=data.weight)) for j, name in enumerate(members)}
+    linear = ridge = None
+    forests: dict[str, Forest] = {}
+    for j, name in enumerate(members):
+        if weights[j] <= 0:
+            continue
+        fitted = fit_member(name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0))
+        if isinstance(fitted, Linear):
+            linear = fitted
+        elif isinstance(fitted, KernelRidge):
+            ridge = fitted
+        else:
+            forests[name] = fitted
+    forest, names = join_forests(forests) if forests else (None, ())
+    stack = Stack(
+        weights={name: float(w) for name, w in zip(members, weights, strict=True) if w > 0},
+        low=low, high=high, linear=linear, kernel_ridge=ridge, forest=forest, forest_members=names,
+    )  # fmt: skip
+    return stack, errors
+
+
+def _weights(nnls: object, held: np.ndarray, y: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """Non-negative weights of the members; members with a negligible share are dropped and the rest fitted again."""
+    keep = np.ones(held.shape[1], dtype=bool)
+    weights = np.zeros(held.shape[1])
+    for _ in range(held.shape[1]):
+        weights[:] = 0
+        weights[keep] = nnls(held[:, keep] * root[:, None], y * root)[0]  # type: ignore[operator]
+        small = keep & (weights < _DROP_BELOW * weights.sum())
+        if not small.any():
+            break
+        keep &= ~small
+    return weights

@@ -1,0 +1,2 @@
+matches=lambda p: False
+load=lambda p: []

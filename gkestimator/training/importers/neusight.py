@@ -1,0 +1,186 @@
+"""NeuSight's operator latencies (Lee et al., ASPLOS 2025; folder ``neusight`` with ``train_*`` and ``larger_*`` Parquet files).
+
+FP32, torch 2.1, milliseconds between two CUDA events around one operator call. The GPU stamps the first event at once and
+then waits for the host to launch the kernel, and stamps the second when the kernel is done *and* the host has queued that
+event. So ``measured = gap + max(GPU time, hold)`` with gap the dispatch time of the operator and hold the time to queue an
+event. Both show in the data: small kernels of one operator all last gap + hold (the floor), and elementwise kernels beyond
+it lie on a line over their bytes whose intercept is gap (plus the 1.5 us that a kernel itself takes). Hold belongs to
+the host and the GPU alone, so it is found on the elementwise rows and taken off the floors of the other operators.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gkestimator.analytical import KERNEL_LATENCY_US
+from gkestimator.errors import TableError
+from gkestimator.training.importers.files import read_columns
+from gkestimator.training.rows import TrainingRows, kernel_table
+
+__all__ = ["load", "matches"]
+
+_GPUS = {
+    "Tesla P4": "P4", "Tesla P100-PCIE-16GB": "P100-PCIE-16GB", "Tesla T4": "T4", "Tesla V100-PCIE-32GB": "V100-PCIE-32GB",
+    "NVIDIA A100-PCIE-40GB": "A100-PCIE-40GB", "NVIDIA A100 80GB PCIe": "A100-PCIE-80GB",
+}  # fmt: skip
+_FILES = ("linear", "bmm", "conv", "elem", "softmax", "ln")
+# Operators with a scalar operand end in u and read one tensor.
+_ELEMENTWISE = {
+    "add": ("add", 2), "mul": ("mul", 2), "div": ("div", 2), "pow": ("pow", 2), "addu": ("add", 1), "mulu": ("mul", 1),
+    "divu": ("div", 1), "powu": ("pow", 1), "relu": ("relu", 1), "gelu": ("gelu", 1), "tanh": ("tanh", 1),
+}  # fmt: skip
+_F = 4.0
+
+
+def matches(folder: Path) -> bool:
+    """True for a folder that holds NeuSight's files."""
+    return any((folder / f"train_{name}.parquet").is_file() for name in _FILES)
+
+
+def load(folder: Path) -> list[TrainingRows]:
+    """Rows of every file found. The P4's linear training rows are left out: that card was throttled (three times slower
+    than its own larger rows)."""
+    parts: list[tuple[str, TrainingRows, np.ndarray]] = []
+    for kind in _FILES:
+        for prefix in ("train", "larger"):
+            path = folder / f"{prefix}_{kind}.parquet"
+            if not path.is_file():
+                continue
+            data = read_columns(path, _wanted(kind))
+            if kind == "linear" and prefix == "train":
+                keep = data["Device"] != "Tesla P4"
+                data = {name: values[keep] for name, values in data.items()}
+            parts.append((kind, _rows(kind, prefix, data, path), data["OPName"].astype(str)))
+    gaps = _launch_gaps(parts)
+    result = []
+    for kind, rows, operators in parts:
+        gap, hold = np.zeros(len(rows)), np.zeros(len(rows))
+        for gpu in np.unique(rows.gpu.astype(str)):
+            for operator in np.unique(operators):
+                mask = (rows.gpu == gpu) & (operators == operator)
+                gap[mask], hold[mask] = gaps.get((gpu, operator), (0.0, 0.0))
+        result.append(
+            TrainingRows(
+                table=rows.table, gpu=rows.gpu, measured_us=rows.measured_us, gap_us=gap, hold_us=hold,
+                weight=rows.weight, grid_blocks=rows.grid_blocks, source=rows.source,
+            )  # fmt: skip
+        )
+    return result
+
+
+def _wanted(kind: str) -> tuple[str, ...]:
+    sizes: dict[str, tuple[str, ...]] = {
+        "linear": ("B", "M", "N", "K"),
+        "bmm": ("B", "M", "N", "K"),
+        "conv": ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
+    }
+    return ("OPName", "Latency", "Device", "Grid x", "Grid y", "Grid z", *sizes.get(kind, ("B", "H")))
+
+
+def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingRows:
+    unknown = sorted(set(data["Device"]) - set(_GPUS))
+    if unknown:
+        raise TableError(f"{path}: Device is {unknown[0]!r}; expected one of {', '.join(_GPUS)}")
+    number = {n: v.astype(np.float64) for n, v in data.items() if n not in ("OPName", "Device")}
+    if kind in ("linear", "bmm"):
+        b, m, n, k = number["B"], number["M"], number["N"], number["K"]  # (B, M, N) x (N, K)
+        weight = n * k * _F if kind == "linear" else np.zeros_like(n)
+        right = n * k * _F if kind == "linear" else b * n * k * _F
+        if kind == "linear":
+            b, m = np.ones_like(b), b * m
+        table = kernel_table(
+            family=kind, variant=kind, precision="fp32",
+            columns={"flops": 2 * b * m * n * k, "read_bytes": b * m * n * _F + right, "write_bytes": b * m * k * _F,
+                     "weight_bytes": weight, "rows": b * m * k, "element_bytes": _F, "inputs": 2.0,
+                     "gemm_batch": b, "gemm_m": m, "gemm_n": k, "gemm_k": n},
+        )  # fmt: skip
+    elif kind == "conv":
+        table = conv_table(
+            n=number["B"], c=number["Input_Channel"], h=number["Input_Size"], w=number["Input_Size"],
+            k=number["Output_Channel"], r=number["Kernel_Szie"], s=number["Kernel_Szie"], pad_h=number["Padding"],
+            pad_w=number["Padding"], stride_h=number["Stride"], stride_w=number["Stride"], precision="fp32", size=_F,
+        )  # fmt: skip
+    elif kind == "elem":
+        operators = data["OPName"].astype(str)
+        strange = sorted(set(operators) - set(_ELEMENTWISE))
+        if strange:
+            raise TableError(f"{path}: OPName is {strange[0]!r}; expected one of {', '.join(_ELEMENTWISE)}")
+        inputs = np.array([_ELEMENTWISE[o][1] for o in operators], dtype=np.float64)
+        elements = number["B"] * number["H"]
+        table = kernel_table(
+            family="elementwise", variant=np.array([_ELEMENTWISE[o][0] for o in operators], dtype=object), precision="fp32",
+            columns={"flops": elements, "read_bytes": inputs * elements * _F, "write_bytes": elements * _F, "rows": elements,
+                     "element_bytes": _F, "inputs": inputs},
+        )  # fmt: skip
+    else:
+        rows, cols = number["B"], number["H"]
+        norm = kind == "ln"
+        table = kernel_table(
+            family="layernorm" if norm else "softmax", variant="layer_norm" if norm else "softmax", precision="fp32",
+            columns={"flops": rows * cols * (6 if norm else 5), "read_bytes": rows * cols * _F + (2 * cols * _F if norm else 0),
+                     "write_bytes": rows * cols * _F, "weight_bytes": 2 * cols * _F if norm else np.zeros_like(cols),
+                     "rows": rows, "cols": cols, "element_bytes": _F},
+        )  # fmt: skip
+    grid = number["Grid x"] * number["Grid y"] * number["Grid z"]
+    gpu = np.array([_GPUS[d] for d in data["Device"]], dtype=object)
+    return TrainingRows.make(
+        table, gpu=gpu, measured_us=number["Latency"] * 1e3, source=f"neusight/{prefix}", grid_blocks=grid
+    )
+
+
+def conv_table(
+    *, n: np.ndarray, c: np.ndarray, h: np.ndarray, w: np.ndarray, k: np.ndarray, r: np.ndarray, s: np.ndarray,
+    pad_h: np.ndarray, pad_w: np.ndarray, stride_h: np.ndarray, stride_w: np.ndarray,
+    precision: np.ndarray | str, size: np.ndarray | float,
+) -> Any:  # fmt: skip
+    """Dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per element."""
+    out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
+    out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
+    m, depth = n * out_h * out_w, c * r * s
+    one = np.ones_like(n)
+    return kernel_table(
+        family="conv", variant="conv", precision=precision,
+        columns={"flops": 2 * m * k * depth, "read_bytes": (n * c * h * w + k * depth) * size, "write_bytes": m * k * size,
+                 "weight_bytes": k * depth * size, "rows": m * k, "element_bytes": np.asarray(size * one), "inputs": 2.0,
+                 "gemm_batch": one, "gemm_m": m, "gemm_n": k, "gemm_k": depth,
+                 "conv_batch": n, "conv_in_channels": c, "conv_out_channels": k, "conv_groups": one,
+                 "conv_in_h": h, "conv_in_w": w, "conv_out_h": out_h, "conv_out_w": out_w, "conv_kernel_h": r,
+                 "conv_kernel_w": s, "conv_stride_h": stride_h, "conv_stride_w": stride_w, "conv_dilation_h": one,
+                 "conv_dilation_w": one},
+    )  # fmt: skip
+
+
+def _launch_gaps(parts: list[tuple[str, TrainingRows, np.ndarray]]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(gap, hold) in microseconds of every (GPU, operator); see the module's docstring."""
+    floors: dict[tuple[str, str], float] = {}
+    holds: dict[str, list[float]] = {}
+    for kind, rows, operators in parts:
+        if not str(rows.source[0]).endswith("train"):
+            continue
+        total = rows.table.columns["read_bytes"] + rows.table.columns["write_bytes"]
+        for gpu in np.unique(rows.gpu.astype(str)):
+            for operator in np.unique(operators):
+                mask = (rows.gpu == gpu) & (operators == operator)
+                if mask.sum() < 50:
+                    continue
+                measured, size = rows.measured_us[mask], total[mask]
+                if kind == "conv":  # hardly any row is small enough to show it, so the least is an upper bound
+                    floor = float(np.min(measured))
+                elif kind in ("linear", "bmm"):
+                    floor = float(np.quantile(measured, 0.002))
+                else:
+                    floor = float(np.median(measured[size <= np.quantile(size, 0.05)]))
+                floors[gpu, operator] = floor
+                line = (measured > 1.5 * floor) & (measured < 6 * floor)
+                if kind == "elem" and line.sum() >= 50:
+                    _, intercept = np.polyfit(size[line], measured[line], 1, w=1 / measured[line])
+                    holds.setdefault(gpu, []).append(floor - intercept + KERNEL_LATENCY_US)
+    typical = float(np.median([h for values in holds.values() for h in values])) if holds else 0.0
+    result = {}
+    for (gpu, operator), floor in floors.items():
+        hold = float(np.clip(np.median(holds[gpu]) if gpu in holds else typical, 0.0, floor))
+        result[gpu, operator] = (floor - hold, hold)
+    return result

@@ -1,0 +1,202 @@
+"""Fits the members of a stack and turns them into the arrays that predict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gkestimator.errors import UsageError
+from gkestimator.regressors import Forest, KernelRidge, Linear
+
+__all__ = ["DEPTH", "FITTERS", "Fitted", "fit_member", "join_forests"]
+
+DEPTH = 6
+KERNEL_RIDGE_ROWS = 1_500
+GRADIENT_BOOSTING_ROWS = 12_000
+Fitted = Linear | KernelRidge | Forest
+
+
+def _standard(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean = x.mean(axis=0, dtype=np.float64)
+    scale = x.std(axis=0, dtype=np.float64)
+    return mean, np.where(scale > 1e-9, scale, 1.0)
+
+
+def _sample(count: int, most: int, seed: int) -> np.ndarray:
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+
+
+def fit_lasso(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Linear:
+    """Lasso, alpha 1e-3, on standardised features."""
+    from sklearn.linear_model import Lasso
+
+    mean, scale = _standard(x)
+    model = Lasso(alpha=1e-3, max_iter=2000, tol=1e-3, random_state=seed)
+    model.fit((x - mean) / scale, y, sample_weight=w)
+    return Linear(mean=mean, scale=scale, weights=model.coef_.astype(float), intercept=float(model.intercept_))
+
+
+def fit_kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> KernelRidge:
+    """Kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn in proportion to the weights."""
+    from sklearn.kernel_ridge import KernelRidge as Ridge
+
+    rng = np.random.default_rng(seed)
+    most = min(KERNEL_RIDGE_ROWS, int(np.count_nonzero(w)))
+    pick = np.sort(rng.choice(len(x), most, replace=False, p=w / w.sum()))
+    mean, scale = _standard(x[pick])
+    support = (x[pick] - mean) / scale
+    gamma, offset = 0.5 / x.shape[1], float(y[pick].mean())
+    model = Ridge(alpha=0.05, kernel="rbf", gamma=gamma).fit(support, y[pick] - offset)
+    return KernelRidge(
+        mean=mean, scale=scale, support=support, dual=np.asarray(model.dual_coef_, dtype=float), gamma=gamma, intercept=offset
+    )
+
+
+def fit_gradient_boosting(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Forest:
+    """scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per tree."""
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    pick = _sample(len(x), GRADIENT_BOOSTING_ROWS, seed)
+    model = GradientBoostingRegressor(
+        n_estimators=estimators, max_depth=DEPTH, learning_rate=0.1, subsample=0.5, max_features=0.4, min_samples_leaf=3,
+        random_state=seed,
+    ).fit(x[pick], y[pick], sample_weight=w[pick])  # fmt: skip
+    return from_gradient_boosting(model)
+
+
+def fit_xgboost(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Forest:
+    """XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms."""
+    import xgboost
+
+    matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=2, max_bin=256)
+    options = {
+        "max_depth": DEPTH, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.6, "min_child_weight": 3, "tree_method": "hist",
+        "seed": seed, "nthread": 2, "verbosity": 0,
+    }  # fmt: skip
+    return from_xgboost(xgboost.train(options, matrix, num_boost_round=estimators))
+
+
+def fit_lightgbm(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Forest:
+    """LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features."""
+    import lightgbm
+
+    options = {
+        "objective": "regression", "num_leaves": 48, "max_depth": DEPTH, "learning_rate": 0.1, "bagging_fraction": 0.7,
+        "bagging_freq": 1, "feature_fraction": 0.6, "min_data_in_leaf": 5, "num_threads": 2, "seed": seed, "verbosity": -1,
+        "deterministic": True, "force_row_wise": True,
+    }  # fmt: skip
+    data = lightgbm.Dataset(x.astype(np.float64), y, weight=w)
+    return from_lightgbm(lightgbm.train(options, data, num_boost_round=estimators))
+
+
+FITTERS: Mapping[str, Callable[..., Fitted]] = {
+    "lasso": fit_lasso,
+    "kernel_ridge": fit_kernel_ridge,
+    "gradient_boosting": fit_gradient_boosting,
+    "xgboost": fit_xgboost,
+    "lightgbm": fit_lightgbm,
+}
+
+
+def fit_member(name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Fitted:
+    """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights. UsageError if its library is missing."""
+    try:
+        return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators)
+    except ImportError as e:
+        raise UsageError(f"training {name} needs {e.name}: install gkestimator[train]") from e
+
+
+def _below(threshold: np.ndarray) -> np.ndarray:
+    """The largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for every float32 x."""
+    rounded = threshold.astype(np.float32)
+    return np.where(rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def _complete(trees: list[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
+    """Complete trees of DEPTH from (left, right, feature, threshold, value) node arrays; a leaf has left < 0."""
+    inner, leaves = 2**DEPTH - 1, 2**DEPTH
+    feature = np.zeros((len(trees), inner), dtype=np.int16)
+    threshold = np.full((len(trees), inner), np.inf, dtype=np.float32)
+    leaf = np.zeros((len(trees), leaves), dtype=np.float32)
+    for i, (left, right, split, limit, value) in enumerate(trees):
+        place = [(0, 0, 0)]
+        while place:
+            node, at, depth = place.pop()
+            if left[node] < 0:
+                width = 2 ** (DEPTH - depth)
+                first = (at + 1) * width - 1 - inner
+                leaf[i, first : first + width] = value[node] * scale
+                continue
+            feature[i, at], threshold[i, at] = split[node], limit[node]
+            place += [(int(left[node]), 2 * at + 1, depth + 1), (int(right[node]), 2 * at + 2, depth + 1)]
+    return Forest(feature=feature, threshold=threshold, leaf=leaf, starts=np.array([0]), base=np.array([base]))
+
+
+def from_gradient_boosting(model: Any) -> Forest:
+    """The arrays of a fitted scikit-learn GradientBoostingRegressor."""
+    trees = []
+    for (estimator,) in model.estimators_:
+        tree = estimator.tree_
+        trees.append((tree.children_left, tree.children_right, tree.feature, _below(tree.threshold), tree.value[:, 0, 0]))
+    return _complete(trees, model.learning_rate, float(np.ravel(model.init_.constant_)[0]))
+
+
+def from_xgboost(booster: Any) -> Forest:
+    """The arrays of a fitted xgboost Booster (right where not x < threshold)."""
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    base = float(str(learner["learner_model_param"]["base_score"]).strip("[]"))
+    trees = []
+    for tree in learner["gradient_booster"]["model"]["trees"]:
+        limit = np.asarray(tree["split_conditions"], dtype=np.float32)
+        below = np.nextafter(limit, np.float32(-np.inf))
+        trees.append(
+            (np.asarray(tree["left_children"]), np.asarray(tree["right_children"]), np.asarray(tree["split_indices"]), below, limit)
+        )
+    return _complete(trees, 1.0, base)
+
+
+def from_lightgbm(booster: Any) -> Forest:
+    """The arrays of a fitted lightgbm Booster (left where x <= threshold; its constant is inside the first tree)."""
+    trees = []
+    for info in booster.dump_model()["tree_info"]:
+        left: list[int] = []
+        right: list[int] = []
+        split: list[int] = []
+        limit: list[float] = []
+        value: list[float] = []
+        queue = [(info["tree_structure"], -1, False)]
+        while queue:
+            node, parent, is_right = queue.pop()
+            here = len(left)
+            if parent >= 0:
+                (right if is_right else left)[parent] = here
+            leaf = "leaf_value" in node
+            left.append(-1)
+            right.append(-1)
+            split.append(0 if leaf else int(node["split_feature"]))
+            limit.append(0.0 if leaf else float(node["threshold"]))
+            value.append(float(node["leaf_value"]) if leaf else 0.0)
+            if not leaf:
+                queue += [(node["left_child"], here, False), (node["right_child"], here, True)]
+        trees.append((np.array(left), np.array(right), np.array(split), _below(np.array(limit)), np.array(value)))
+    return _complete(trees, 1.0, 0.0)
+
+
+def join_forests(parts: Mapping[str, Forest]) -> tuple[Forest, tuple[str, ...]]:
+    """One forest with every member's trees, and the members' names in its order."""
+    names = tuple(parts)
+    forests = list(parts.values())
+    sizes = [len(f.leaf) for f in forests]
+    joined = Forest(
+        feature=np.concatenate([f.feature for f in forests]),
+        threshold=np.concatenate([f.threshold for f in forests]),
+        leaf=np.concatenate([f.leaf for f in forests]),
+        starts=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64),
+        base=np.concatenate([f.base for f in forests]),
+    )
+    return joined, names

@@ -1,0 +1,59 @@
+"""Which regressors a bundle holds: the family and precisions of each, its features and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from gkestimator.kernels import KernelTable
+
+__all__ = ["PLAN", "ModelPlan"]
+
+_ALL = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+_REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
+
+    Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows tree
+    members see at most (a deterministic sample, even over GPUs and sizes).
+    """
+
+    name: str
+    features: str
+    trains: tuple[tuple[str, str], ...]
+    covers: tuple[tuple[str, str], ...] = ()
+    rows: int = 24_000
+    estimators: Mapping[str, int] = field(default_factory=lambda: {"gradient_boosting": 120, "xgboost": 220, "lightgbm": 220})
+
+    def mask(self, table: KernelTable) -> np.ndarray:
+        """Rows of ``table`` that this regressor trains on."""
+        pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
+        return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
+
+
+def _pairs(family: str, precisions: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((family, p) for p in precisions)
+
+
+PLAN: tuple[ModelPlan, ...] = (
+    ModelPlan(name="linear", features="matrix", trains=(("linear", "fp32"),)),
+    ModelPlan(name="bmm", features="matrix", trains=(("bmm", "fp32"),)),
+    ModelPlan(name="conv", features="conv", trains=(("conv", "fp32"),)),
+    ModelPlan(name="elementwise", features="elementwise", trains=_pairs("elementwise", ("fp32", "fp16", "bf16")),
+              covers=_pairs("elementwise", ("tf32", "int8", "fp8"))),
+    ModelPlan(name="softmax", features="memory", trains=_pairs("softmax", ("fp32",)), covers=_pairs("softmax", ("fp16", "bf16")),
+              rows=12_000),
+    ModelPlan(name="layernorm", features="layernorm", trains=_pairs("layernorm", ("fp32", "fp16", "bf16")), rows=12_000),
+    # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
+    ModelPlan(name="gemm_half", features="matrix", trains=_pairs("linear", ("fp16", "bf16", "int8")),
+              covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)), rows=40_000),
+    ModelPlan(name="attention", features="attention", trains=_pairs("attention", ("bf16",)),
+              covers=_pairs("attention", ("fp32", "tf32", "fp16"))),
+)  # fmt: skip
+PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})

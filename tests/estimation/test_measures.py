@@ -1,0 +1,92 @@
+"""DESIGN section 4's measures on a program small enough to calculate by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gkestimator.dtypes import Precision
+from gkestimator.estimation.requirement import measure
+from gkestimator.estimation.timeline import Program
+from gkestimator.kernels import Family, Kernel, Step
+from gkestimator.prediction import KernelPredictions
+
+
+def kernels(count: int) -> list[Kernel]:
+    return [
+        Kernel(name=str(i), family=Family.COPY, variant="copy", precision=Precision.FP32, flops=i, read_bytes=1, write_bytes=1)
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def predictions(duration: list[float], **columns: list[float]) -> KernelPredictions:
+    n = len(duration)
+    base = {name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__}
+    base["duration_us"] = np.array(duration)
+    base["low_us"] = np.array(duration) * 0.8
+    base["high_us"] = np.array(duration) * 1.5
+    base["trained"] = np.ones(n, bool)
+    base["in_range"] = np.ones(n, bool)
+    base.update({name: np.array(c) for name, c in columns.items()})
+    return KernelPredictions(**base)
+
+
+def program(ks: list[Kernel], repeat: int = 1) -> Program:
+    steps = [
+        Step(name=k.name, op_type="X", kernels=(k,), reads=(), writes=((k.name, 1),), host_calls=1, repeat=repeat)
+        for k in ks
+    ]
+    return Program.of(steps, {id(k): i for i, k in enumerate(ks)})
+
+
+def ask(p: Program, pred: KernelPredictions, **changes: object):
+    n = len(pred.duration_us)
+    arguments = {
+        "flops": np.arange(n, dtype=float), "dram_bytes": np.full(n, 2.0), "families": np.array(["copy", "conv"][:n], dtype=object),
+        "host_overhead_us": 0.0, "streams": 1, "tau_ms": 0.001,
+    }  # fmt: skip
+    return measure(p, pred, **(arguments | changes))
+
+
+def test_means_are_time_weighted_and_host_gaps_count() -> None:
+    ks = kernels(2)
+    pred = predictions(
+        [30.0, 10.0], occupancy_pct=[80.0, 40.0], sm_util_pct=[100.0, 20.0], dram_util_pct=[50.0, 10.0], l2_util_pct=[1.0, 1.0]
+    )
+    m = ask(program(ks), pred)
+    assert m.latency_ms == pytest.approx(0.040)
+    assert m.occupancy_mean_pct == pytest.approx((80 * 30 + 40 * 10) / 40)
+    assert m.sm_util_mean_pct == m.sm_util_busy_mean_pct == pytest.approx(80)
+    assert (m.occupancy_max_pct, m.sm_util_max_pct) == (80, 100)
+    slow_host = ask(program(ks), pred, host_overhead_us=100.0)
+    assert slow_host.latency_ms == pytest.approx(0.210)  # both kernels wait for their launch
+    assert slow_host.sm_util_mean_pct == pytest.approx((100 * 30 + 20 * 10) / 210)
+    assert slow_host.sm_util_busy_mean_pct == pytest.approx(80)
+    assert slow_host.host_ms > slow_host.gpu_ms
+
+
+def test_the_interval_brackets_the_estimate_and_scales_with_the_kernels() -> None:
+    pred = predictions([30.0, 10.0])
+    m = ask(program(kernels(2)), pred)
+    assert m.latency_low_ms == pytest.approx(0.032)
+    assert m.latency_high_ms == pytest.approx(0.060)
+
+
+def test_trips_multiply_time_work_and_launches() -> None:
+    m = ask(program(kernels(2), repeat=5), predictions([30.0, 10.0]))
+    assert m.latency_ms == pytest.approx(0.2)
+    assert (m.kernels, m.flops, m.dram_bytes) == (10, 5, 20)
+
+
+def test_coverage_is_the_time_inside_the_trained_range() -> None:
+    pred = predictions([30.0, 10.0], trained=[True, False], in_range=[True, True])
+    m = ask(program(kernels(2)), pred)
+    assert m.coverage_pct == pytest.approx(75)
+    assert m.trained_pct == pytest.approx(75)
+    assert m.analytical_families == {"conv": pytest.approx(25)}
+
+
+def test_what_is_unknown_stays_unknown() -> None:
+    m = ask(program(kernels(2)), predictions([30.0, 10.0]))
+    assert np.isnan(m.occupancy_mean_pct) and np.isnan(m.occupancy_max_pct)
+    assert np.isnan(ask(program([]), predictions([])).sm_util_mean_pct)

@@ -1,0 +1,142 @@
+"""The wheel holds every module and data file and nothing else; a bare install of it works and is small."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+FOLDERS = {
+    "gkestimator": "gkestimator",
+    "profiling": "gkestimator.profiling",
+    "cli": "gkestimator.cli",
+    "datasets": "gkestimator.datasets",
+    "models": "gkestimator.models",
+}
+MAX_INSTALL_MB = 250
+TOO_HEAVY = (
+    "torch",
+    "sklearn",
+    "pyarrow",
+    "scipy",
+    "xgboost",
+    "lightgbm",
+    "onnxruntime",
+    "nvidia",
+    "matplotlib",
+)
+
+
+def packages_of_the_tree() -> set[str]:
+    found = set()
+    for folder, package in FOLDERS.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            parts = init.parent.relative_to(ROOT / folder).parts
+            found.add(".".join([package, *parts]))
+    return found
+
+
+def test_declared_packages_equal_the_tree() -> None:
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages_of_the_tree()
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    bare = {
+        str(file.parent.relative_to(ROOT))
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        if not (file.parent / "__init__.py").exists()
+    }
+    assert not bare
+
+
+def expected_files() -> set[str]:
+    """Modules and data of the tree under the names that they have once installed."""
+    found = set()
+    for folder, package in FOLDERS.items():
+        base = package.replace(".", "/")
+        for file in (ROOT / folder).rglob("*"):
+            relative = file.relative_to(ROOT / folder)
+            kernel_data = folder == "datasets" and relative.parts[0] not in ("gpus", "runtimes", "published")
+            if not file.is_file() or "__pycache__" in file.parts or ".egg-info" in str(file):
+                continue
+            if file.suffix == ".py" or not kernel_data:
+                found.add(f"{base}/{relative.as_posix()}")
+    return found
+
+
+def test_the_wheel_holds_exactly_the_tree(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    assert names == expected_files()
+    assert "gkestimator/py.typed" in names
+
+
+def test_the_source_distribution_builds_the_same(distributions: Path) -> None:
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {n.split("/", 1)[1] for n in archive.getnames() if "/" in n}
+    sources = {str(f.relative_to(ROOT)) for f in (ROOT / "gkestimator").rglob("*.py")}
+    assert sources <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "gkestimator/py.typed"} <= names
+    data = {str(f.relative_to(ROOT)) for f in (ROOT / "datasets").rglob("*.toml")}
+    assert data <= names
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(c) for c in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_bare_install_works_and_is_small(distributions: Path, tmp_path: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", wheel, cwd=tmp_path)
+    site = Path(
+        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
+    )
+    size_mb = sum(f.lstat().st_size for f in site.rglob("*") if f.is_file()) / 1e6
+    print(f"bare install: {size_mb:.0f} MB in site-packages, expected at most {MAX_INSTALL_MB} MB")
+    assert size_mb <= MAX_INSTALL_MB
+    assert not [name for name in TOO_HEAVY if (site / name).exists()]
+    out = run(
+        python.parent / "gkest",
+        "demo",
+        "--gpu",
+        "V100",
+        "--batch-size",
+        "1,8",
+        "--format",
+        "csv",
+        cwd=tmp_path,
+    )
+    assert len(out.splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_every_dependency_has_a_wheel_for_the_newest_python(tmp_path: Path) -> None:
+    run(
+        sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", "3.14", "--no-deps",
+        "-d", tmp_path, *PROJECT["project"]["dependencies"], cwd=tmp_path,
+    )  # fmt: skip
+    assert len(list(tmp_path.glob("*.whl"))) == len(PROJECT["project"]["dependencies"])

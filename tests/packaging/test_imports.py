@@ -1,0 +1,114 @@
+"""What is imported when: nothing heavy at start-up, and dependencies between the parts that point one way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+THIRD_PARTY_AT_START = {
+    "import gkestimator": set(),
+    "import gkestimator.tables": set(),
+    "import gkestimator.cli": {"click"},
+    "from gkestimator.cli import run; run(['--help'])": {"click"},
+    "from gkestimator.cli import run; run(['estimate', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['gpus'])": {"click", "numpy"},
+}
+# Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
+LAYERS = (
+    {"errors"},
+    {"dtypes"},
+    {"graph", "gpu_spec", "specfiles"},
+    {"kernels"},
+    {"tables", "naming", "gpus"},
+    {"runtimes", "prediction", "gpu_report"},
+    {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"},
+    {"regressors"},
+    {"bundles"},
+    {"estimation", "training", "evaluation", "doctor"},
+    {"export", "placement", "merging"},
+    {"simulation"},
+    {"profiling"},
+    {"cli"},
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+
+
+@pytest.mark.parametrize("statement", THIRD_PARTY_AT_START)
+def test_third_party_modules_at_start_up(statement: str) -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        f"{statement}\n"
+        "import importlib.metadata as m\n"
+        "tops = {n.partition('.')[0] for n in set(sys.modules) - before}\n"
+        "tops -= set(sys.stdlib_module_names) | {'gkestimator'}\n"
+        "print('MODULES', *sorted(t for t in tops if not t.startswith('_')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    found = set(done.stdout.strip().splitlines()[-1].split()[1:])
+    assert found <= THIRD_PARTY_AT_START[statement], f"{statement} imports {sorted(found)}"
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """(part, file) of every module of the product."""
+    for file in sorted((ROOT / "gkestimator").rglob("*.py")):
+        relative = file.relative_to(ROOT / "gkestimator")
+        if relative.as_posix() != "__init__.py":
+            yield relative.parts[0].removesuffix(".py"), file
+    for folder in ("profiling", "cli"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            yield folder, file
+
+
+def imported(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import in ``file``, also inside functions and under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [a.name for a in node.names] if node.module == "gkestimator" else [""]
+            yield from ((node.lineno, f"{node.module}.{name}".rstrip(".")) for name in names)
+
+
+def test_only_onnx_io_imports_onnx() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for part, file in modules()
+        for line, name in imported(file)
+        if name.partition(".")[0] == "onnx" and part not in ("onnx_io", "profiling")
+    ]
+    assert not wrong
+
+
+def test_every_part_has_a_layer() -> None:
+    assert {part for part, _ in modules()} <= set(LEVEL)
+
+
+def test_dependencies_point_one_way() -> None:
+    wrong = []
+    for part, file in modules():
+        for line, name in imported(file):
+            parts = name.split(".")
+            if parts[0] != "gkestimator" or len(parts) < 2 or parts[1] not in LEVEL:
+                continue  # a third party, or a name of gkestimator itself such as __version__
+            if parts[1] != part and LEVEL[parts[1]] > LEVEL[part]:
+                wrong.append(f"{file.relative_to(ROOT)}:{line}: {part} imports {parts[1]}")
+    assert not wrong
+
+
+def test_a_module_reads_in_one_sitting() -> None:
+    long = {
+        str(file.relative_to(ROOT)): lines
+        for folder in ("gkestimator", "cli", "profiling", "tests", "benchmarks")
+        for file in (ROOT / folder).rglob("*.py")
+        if (lines := len(file.read_text(encoding="utf-8").splitlines())) > 450
+    }
+    assert not long
