@@ -43,4 +43,5 @@ def layer_normalization(ctx: ShapeContext) -> list[ValueType | None]:
     data = tensor(ctx, 0)
     axis = axis_of(int(ctx.attributes.get("axis", -1)), len(data.shape))
     stat = TensorType(DType.FLOAT, (*data.shape[:axis], *(1,) * (len(data.shape) - axis)))
-    return [data, stat, stat][: max(1, ctx.outputs)]
+    outputs: list[ValueType | None] = [data, stat, stat]
+    return outputs[: max(1, ctx.outputs)]
