@@ -12,7 +12,7 @@ from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.control import CONTROL
 from gkestimator.onnx_io.facts import Fact
 from gkestimator.onnx_io.hosts import HOST_INPUTS
-from gkestimator.onnx_io.inference import Inference
+from gkestimator.onnx_io.inference import MALFORMED, Inference
 from gkestimator.onnx_io.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.program import Node, Program
 from gkestimator.onnx_io.rebatch import Rebatcher
@@ -20,6 +20,8 @@ from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, Tens
 
 __all__ = ["Binder", "Statics"]
 
+# WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the batch
+# size, so it is no weight, though no operator writes it.
 ACTIVATION, FOLDED, WEIGHT = 0, 1, 2
 
 
@@ -134,11 +136,11 @@ class Binder:
         if isinstance(fact.type, SequenceType):
             self.step(len(fact.type.elements))
             elements = tuple(
-                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind != ACTIVATION) for i, t in enumerate(fact.type.elements)
+                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind == WEIGHT) for i, t in enumerate(fact.type.elements)
             )
             return TensorSequence(name=name, elements_=elements, bounded=fact.type.bounded)
         storage = self.storage[slot] if kind == WEIGHT else name
-        return _tensor(name, storage, fact.type, kind != ACTIVATION, fact.value)
+        return _tensor(name, storage, fact.type, kind == WEIGHT, fact.value)
 
     def step(self, count: int) -> None:
         """Count work done; LimitError when unrolling makes it too much."""
@@ -155,7 +157,10 @@ class Binder:
         for node in nodes:
             inputs = node.inputs
             if node.kind == CONTROL_FLOW:
-                CONTROL[node.domain, node.op_type](self, node)
+                try:
+                    CONTROL[node.domain, node.op_type](self, node)
+                except MALFORMED as e:
+                    raise ShapeError(f"{node}: its inputs or attributes do not fit the operator ({e})") from e
                 continue
             key = (node.signature, *[facts[i].id if i >= 0 else 0 for i in inputs])  # type: ignore[union-attr]
             found = memo.get(key)
@@ -222,15 +227,17 @@ class Binder:
 
     def live(self, outputs: Sequence[Value]) -> list[bool]:
         """Which operators contribute to ``outputs`` or to a loop's next trip."""
-        needed = {id(v) for v in outputs} | self.keep
+        needed = set(self.keep)
+        for value in outputs:
+            needed.update(_identities(value))
         alive = [False] * len(self.operators)
         for index in range(len(self.operators) - 1, -1, -1):
             operator = self.operators[index]
-            for value in operator.outputs:
-                if value is not None and id(value) in needed:
-                    alive[index] = True
-                    needed.update(map(id, operator.inputs))
-                    break
+            if any([value is not None and not needed.isdisjoint(_identities(value)) for value in operator.outputs]):
+                alive[index] = True
+                for value in operator.inputs:
+                    if value is not None:
+                        needed.update(_identities(value))
         return alive
 
     def weights(self, operators: Sequence[Operator]) -> dict[str, int]:
@@ -256,8 +263,6 @@ def _tensor(name: str, storage: str, type_: TensorType, weight: bool, value: Any
     )  # fmt: skip
 
 
-def require(fact: Fact | None, node: Node, what: str) -> Fact:
-    """``fact``, or a ShapeError when the node's input is missing."""
-    if fact is None:
-        raise ShapeError(f"{node}: {what} is missing")
-    return fact
+def _identities(value: Value) -> list[int]:
+    """Of a value, and of a sequence's elements: subgraphs read those one by one."""
+    return [id(value)] if type(value) is Tensor else [id(value), *map(id, value.elements_)]  # type: ignore[union-attr]

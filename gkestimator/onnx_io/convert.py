@@ -121,6 +121,8 @@ class _Converter:
         op_type, domain = proto.op_type, proto.domain
         if domain == "ai.onnx":
             domain = ""
+        if type(op_type) is not str or type(domain) is not str:
+            raise ModelError(f"node {self.count} has a type that is not UTF-8 text")
         self.count += 1
         if self.count > limits.MAX_NODES:
             raise LimitError(f"more than {limits.MAX_NODES} nodes once functions are inlined")

@@ -23,12 +23,12 @@ from gkestimator.onnx_io.shapes.registry import (
     ValueType,
 )
 
-__all__ = ["Inference", "Inferred"]
+__all__ = ["MALFORMED", "Inference", "Inferred"]
 
 _MEMO_LIMIT = 400_000
 # What a rule raises on inputs that no valid model has (an input too few, an attribute of another type): the rules
 # are written for valid nodes, and a file from a stranger must still give one line.
-_MALFORMED = (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+MALFORMED = (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 Inferred = tuple[tuple["Fact | None", ...], bool]
 
@@ -83,7 +83,7 @@ class Inference:
             raise LimitError(f"{node}: {e}") from e
         except ShapeError as e:
             raise ShapeError(f"{node}: {e}") from e
-        except _MALFORMED as e:
+        except MALFORMED as e:
             raise ShapeError(f"{node}: its inputs {_shapes(facts)} do not fit the operator ({e})") from e
         known = bool(outputs) and all(f is None or f.value is not None for f in outputs)
         result = (outputs, known)

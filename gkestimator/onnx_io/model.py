@@ -53,6 +53,9 @@ def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Mode
         raise _named(e, where.name) from e
     except RecursionError as e:
         raise LimitError(f"{where.name}: nested too deeply") from e
+    except (TypeError, AttributeError, UnicodeError) as e:
+        # protobuf hands out a name that is no valid UTF-8 as bytes, which nothing here takes
+        raise ModelError(f"{where.name}: malformed (a name is not UTF-8 text)") from e
 
 
 def _named(error: GkestimatorError, name: str) -> GkestimatorError:

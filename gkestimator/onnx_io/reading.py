@@ -41,8 +41,8 @@ def _content(path: Path) -> bytes:
         raise ModelError(f"cannot be opened: {e.strerror or e}") from e
     except ValueError as e:
         raise ModelError(f"not a file name: {e}") from e
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ModelError("not a regular file")
         size = status.st_size
@@ -50,10 +50,10 @@ def _content(path: Path) -> bytes:
             raise ModelError("empty file; an ONNX model was expected")
         if size > limits.MAX_FILE_BYTES:
             raise LimitError(f"{size} bytes; at most {limits.MAX_FILE_BYTES} are read")
-        try:
-            if size < _PARSE_WHOLE_BELOW:
-                return file.read(_PARSE_WHOLE_BELOW)
-            # not closed by hand: an error's frames may still hold views into it
-            return strip_values(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-        except OSError as e:
-            raise ModelError(f"cannot be read: {e.strerror or e}") from e
+        # not closed by hand: an error's frames may still hold views into it
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except OSError as e:
+        raise ModelError(f"cannot be read: {e.strerror or e}") from e
+    finally:
+        os.close(descriptor)
+    return mapped[:] if size < _PARSE_WHOLE_BELOW else strip_values(memoryview(mapped))

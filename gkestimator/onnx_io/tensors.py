@@ -140,5 +140,8 @@ def declared_type(tensor: Any, what: str) -> DeclaredType:
                 raise ModelError(f"{what} has the negative dimension {dim.dim_value}")
             dims.append(None if dim.dim_value == -1 else dim.dim_value)  # some exporters write -1 for "any"
         else:
-            dims.append(dim.dim_param or None)
+            name = dim.dim_param
+            if not isinstance(name, str):
+                raise ModelError(f"{what} has a dimension whose name is not UTF-8 text")
+            dims.append(name or None)
     return DeclaredType(dtype, tuple(dims))
