@@ -30,7 +30,12 @@ def overview(specs: Sequence[GpuSpec]) -> str:
 
     columns = [
         TextColumn(heading="GPU", cells=[s.name for s in specs], right=False),
-        TextColumn(heading="architecture", cells=[s.architecture for s in specs], right=False, shrink=8),
+        TextColumn(
+            heading="architecture",
+            cells=[s.architecture.split(" (")[0] for s in specs],
+            right=False,
+            shrink=8,
+        ),
         TextColumn(heading="SMs", cells=[str(s.sms) for s in specs]),
         TextColumn(heading="GiB", cells=[number_text(s.memory_visible_bytes / _GIB) for s in specs]),
         TextColumn(heading="GB/s", cells=[number_text(s.dram_bytes_per_s / 1e9, digits=4) for s in specs]),

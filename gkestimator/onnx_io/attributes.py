@@ -69,7 +69,9 @@ def convert_attributes(
 
 def _bounded(items: Any, what: str, name: str) -> Any:
     if len(items) > limits.MAX_ATTRIBUTE_ITEMS:
-        raise LimitError(f"{what} has {len(items)} items in attribute {name}; at most {limits.MAX_ATTRIBUTE_ITEMS}")
+        raise LimitError(
+            f"{what} has {len(items)} items in attribute {name}; at most {limits.MAX_ATTRIBUTE_ITEMS}"
+        )
     return items
 
 

@@ -146,7 +146,9 @@ class _Converter:
             return
         label = self.unique(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"))
         attributes, graphs, _ = (
-            convert_attributes(proto.attribute, f"node {label}", scope.given) if len(proto.attribute) else ({}, {}, {})
+            convert_attributes(proto.attribute, f"node {label}", scope.given)
+            if len(proto.attribute)
+            else ({}, {}, {})
         )
         blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()} or None
         names = list(proto.output)
@@ -193,7 +195,12 @@ class _Converter:
         raise ModelError(f"{what} (Constant) has no value")
 
     def call(
-        self, key: tuple[str, str, str], proto: onnx.NodeProto, inputs: list[int], scope: _Scope, out: list[Node]
+        self,
+        key: tuple[str, str, str],
+        proto: onnx.NodeProto,
+        inputs: list[int],
+        scope: _Scope,
+        out: list[Node],
     ) -> None:
         """Inline a call of a model-local function."""
         function = self.functions[key]
@@ -201,7 +208,9 @@ class _Converter:
         if key in self.calls:
             raise LimitError(f"function {title} calls itself")
         if len(self.calls) >= limits.MAX_FUNCTION_DEPTH:
-            raise LimitError(f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}")
+            raise LimitError(
+                f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}"
+            )
         label = self.unique(scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"))
         if len(inputs) > len(function.input) or len(proto.output) > len(function.output):
             raise ModelError(
@@ -228,7 +237,9 @@ class _Converter:
         try:
             self.nodes(function.node, inner, out)
         except _Unresolved as e:
-            raise ModelError(f"function {title}: node {e.reader} reads {e.name!r}, which nothing defines") from e
+            raise ModelError(
+                f"function {title}: node {e.reader} reads {e.name!r}, which nothing defines"
+            ) from e
         finally:
             self.calls.pop()
         for name, formal in zip(proto.output, function.output, strict=False):
@@ -284,7 +295,9 @@ def _inputs(converter: _Converter, graph: onnx.GraphProto, scope: _Scope) -> tup
             raise ModelError(f"input {proto.name!r} is declared twice")
         kind, tensor = value_kind(proto.type)
         if kind == "other":
-            raise ModelError(f"input {proto.name!r} is neither a tensor nor a sequence or optional of tensors")
+            raise ModelError(
+                f"input {proto.name!r} is neither a tensor nor a sequence or optional of tensors"
+            )
         slot = converter.define(scope, proto.name, f"input {proto.name}")
         specs.append(InputSpec(slot, proto.name, kind, declared_type(tensor, f"input {proto.name!r}")))
     return tuple(specs)
@@ -314,7 +327,9 @@ def convert_model(model: onnx.ModelProto) -> Program:
     opsets = {_domain(o.domain): o.version for o in model.opset_import}
     for domain, version in opsets.items():
         if not 0 < version < 1 << 31:
-            raise ModelError(f"opset {version} of domain {domain or 'ai.onnx'}; a positive number was expected")
+            raise ModelError(
+                f"opset {version} of domain {domain or 'ai.onnx'}; a positive number was expected"
+            )
     converter = _Converter(model)
     scope = _Scope(None, "", opsets or {"": 1})
     converter.initializers(graph, scope)

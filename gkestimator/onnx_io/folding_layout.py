@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.onnx_io.folding_types import numpy_of
 from gkestimator.onnx_io.shapes.registry import SequenceType, TensorType, ValueType
 
 __all__ = ["LAYOUT"]
@@ -98,8 +97,8 @@ def _range(attributes: Attributes, values: Sequence[Any], version: int, types: T
 def _pad(attributes: Attributes, values: Sequence[Any], version: int, types: Types) -> Any:
     if attributes.get("mode", "constant") != "constant" or _at(values, 3) is not None:
         return None
-    pads = _at(values, 1)
-    pads = [int(v) for v in np.ravel(attributes.get("pads") if pads is None else pads)]
+    given = _at(values, 1)
+    pads = [int(v) for v in np.ravel(attributes["pads"] if given is None else given)]
     if min(pads, default=0) < 0:
         return None
     rank = values[0].ndim

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-
 from gkestimator.errors import LimitError, ShapeError, UnsupportedOperatorError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.facts import Fact, FactPool, check_type, foldable
@@ -98,9 +97,7 @@ class Inference:
             version=node.version,
             attributes=node.attributes,
             types=[f.type if f is not None else None for f in facts],
-            values=[
-                f.value if f is not None and isinstance(f.value, np.ndarray) else None for f in facts
-            ],
+            values=[f.value if f is not None and isinstance(f.value, np.ndarray) else None for f in facts],
             outputs=len(node.outputs),
             declared=declared,
         )
@@ -176,7 +173,12 @@ def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
     for index, slot in enumerate(node.outputs):
         said = declared[index] if slot >= 0 else None
         if slot >= 0:
-            if said is None or said.dtype is None or said.shape is None or not all(type(d) is int for d in said.shape):
+            if (
+                said is None
+                or said.dtype is None
+                or said.shape is None
+                or not all(type(d) is int for d in said.shape)
+            ):
                 title = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
                 raise UnsupportedOperatorError(
                     f"{node}: no rule knows operator {title} and the file does not declare its output shapes",

@@ -87,7 +87,9 @@ class Model:
         self._inference = Inference()
         self._statics = Statics(program, self._inference, self._declared)
         for slot, constant in program.constants.items():
-            self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(_elements(constant.type))
+            self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(
+                _elements(constant.type)
+            )
         self._bindings: dict[tuple[object, ...], OperatorGraph] = {}
         self._tensors: dict[tuple[Any, ...], Value] = {}
         self._structures: dict[tuple[str, ...], tuple[object, list[bool]]] = {}
@@ -153,16 +155,18 @@ class Model:
                 raise LimitError(f"trip count is {trip_count}; at most {limits.MAX_TRIP_COUNT} are supported")
         unknown = sorted(set(inputs) - {i.name for i in self._inputs})
         if unknown:
-            raise UsageError(f"input {unknown[0]!r} is not in the model; known: {', '.join(i.name for i in self._inputs)}")
+            raise UsageError(
+                f"input {unknown[0]!r} is not in the model; known: {', '.join(i.name for i in self._inputs)}"
+            )
         bound, warnings = bind_dims(self._inputs, batch, batch_size, dims, frozenset(inputs))
-        rebatcher = None
+        rebatcher = scale = None
         if not batch.names and batch_size is not None and batch_size != batch.fixed:
             if batch.fixed is None or batch.fixed == 0:
                 raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
-            rebatcher = Rebatcher(reference, batch_size)
-        binder = self._walk(bound, trip_count, inputs, rebatcher, (batch.fixed, batch_size) if rebatcher else None)
+            rebatcher, scale = Rebatcher(reference, batch_size), (batch.fixed, batch_size)
+        binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
         size = batch_size if batch_size is not None else bound[batch.names[0]] if batch.names else batch.fixed
         return self._finish(binder, batch, size if size is not None else 1, bound, warnings)
 
@@ -190,12 +194,16 @@ class Model:
         binder.run(self._statics.dynamic)
         return binder
 
-    def _input_fact(self, spec: InputSpec, bound: Mapping[str, int], given: ValueType | np.ndarray | None) -> Fact:
+    def _input_fact(
+        self, spec: InputSpec, bound: Mapping[str, int], given: ValueType | np.ndarray | None
+    ) -> Fact:
         intern = self._inference.pool.intern
         if isinstance(given, np.ndarray):
             dtype = _NUMPY_TYPES.get(given.dtype, spec.declared.dtype)
             if dtype is None:
-                raise UsageError(f"the value given for input {spec.name!r} has the unknown type {given.dtype}")
+                raise UsageError(
+                    f"the value given for input {spec.name!r} has the unknown type {given.dtype}"
+                )
             return intern(TensorType(dtype, given.shape), given.copy())
         if given is not None:
             return intern(check_type(given))
@@ -203,7 +211,9 @@ class Model:
         if dtype is None:
             raise ModelError(f"input {spec.name!r} declares no element type")
         if shape is None:
-            raise UnboundDimensionError(f"input {spec.name!r} declares no shape, not even how many dimensions it has")
+            raise UnboundDimensionError(
+                f"input {spec.name!r} declares no shape, not even how many dimensions it has"
+            )
         try:
             tensor = TensorType(dtype, tuple(bound[d] if isinstance(d, str) else d or 0 for d in shape))
             check_type(tensor)
@@ -213,7 +223,9 @@ class Model:
             return intern(tensor)
         count = bound.get(f"{spec.name}.length", 1) if spec.kind == "sequence" else 1
         if count > limits.MAX_SEQUENCE:
-            raise LimitError(f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}")
+            raise LimitError(
+                f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}"
+            )
         return intern(SequenceType((tensor,) * count, optional=spec.kind == "optional"))
 
     def _finish(
@@ -230,7 +242,9 @@ class Model:
             alive = binder.live(outputs)
             known = self._structures[names] = (_Structure(self, names), alive)
         structure, alive = known
-        operators: tuple[Operator, ...] = tuple([o for o, a in zip(binder.operators, alive, strict=True) if a])
+        operators: tuple[Operator, ...] = tuple(
+            [o for o, a in zip(binder.operators, alive, strict=True) if a]
+        )
         return OperatorGraph(
             name=self.name,
             operators=operators,

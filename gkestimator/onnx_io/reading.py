@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits

@@ -39,7 +39,9 @@ class Reference:
         self.inputs[node.index, suffix] = [f.type if f is not None else None for f in facts]
         return facts
 
-    def check(self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str) -> None:
+    def check(
+        self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str
+    ) -> None:
         """Record the outputs."""
         self.outputs[node.index, suffix] = [f.type if f is not None else None for f in outputs]
 
@@ -65,7 +67,10 @@ class Rebatcher:
             return None
         if len(before.shape) == len(after.shape):
             changed = [i for i, (a, b) in enumerate(zip(before.shape, after.shape, strict=True)) if a != b]
-            if len(changed) == 1 and before.shape[changed[0]] * self.new == after.shape[changed[0]] * self.old:
+            if (
+                len(changed) == 1
+                and before.shape[changed[0]] * self.new == after.shape[changed[0]] * self.old
+            ):
                 return changed[0]
         raise ValueError(f"{list(before.shape)} became {list(after.shape)}")
 
@@ -76,7 +81,13 @@ class Rebatcher:
         data, target = facts[0], facts[1]
         before = self.reference.inputs.get((node.index, suffix))
         after = self.reference.outputs.get((node.index, suffix))
-        if not before or not after or data is None or target is None or not isinstance(target.value, np.ndarray):
+        if (
+            not before
+            or not after
+            or data is None
+            or target is None
+            or not isinstance(target.value, np.ndarray)
+        ):
             return facts
         old_data, old_out = before[0], after[0]
         if not isinstance(data.type, TensorType) or not isinstance(old_data, TensorType):
@@ -91,9 +102,9 @@ class Rebatcher:
             return facts
         dims = target.value.copy()
         if node.op_type == "Expand":
-            place = axis - len(old_data.shape) + dims.size
-            if 0 <= place < dims.size and int(dims[place]) == self.old and old_data.shape[axis] == self.old:
-                dims[place] = self.new
+            at = axis - len(old_data.shape) + dims.size
+            if 0 <= at < dims.size and int(dims[at]) == self.old and old_data.shape[axis] == self.old:
+                dims[at] = self.new
         else:
             place = _matching_axis(old_data.shape, axis, old_out.shape, self.old)
             if place is not None and int(dims[place]) == old_out.shape[place]:
@@ -103,7 +114,9 @@ class Rebatcher:
         changed[1] = Fact(-1, target.type, dims)
         return changed
 
-    def check(self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str) -> None:
+    def check(
+        self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str
+    ) -> None:
         """Refuse when an output does not scale as its inputs do."""
         key = (node.index, suffix)
         before_in, before_out = self.reference.inputs.get(key), self.reference.outputs.get(key)
@@ -117,7 +130,8 @@ class Rebatcher:
         for old, fact in zip(before_out, outputs, strict=False):
             if fact is not None and self._scales(node, old, fact) != scaled:
                 raise self.refuse(
-                    str(node), "mixes the samples of a batch" if scaled else "scales though none of its inputs does"
+                    str(node),
+                    "mixes the samples of a batch" if scaled else "scales though none of its inputs does",
                 )
 
     def _scales(self, node: Node, old: ValueType | None, fact: Fact | None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import GkestimatorError, GkestimatorWarning
@@ -31,8 +32,21 @@ _BY_NAME = {t.value: t for t in DType} | {
     "float8_e5m2fnuz": DType.FLOAT8E5M2FNUZ, "float4_e2m1fn": DType.FLOAT4E2M1, "float8_e8m0fnu": DType.FLOAT8E8M0,
 }  # fmt: skip
 
-# Cases that no reading of the file alone can shape, each with the words its refusal must hold.
-REFUSED: dict[str, str] = {}
+# Cases that the file alone cannot shape: the run-time value of an input steers the shape of a tensor inside, of which
+# nothing is declared. Each must be refused in one line that says so.
+REFUSED = frozenset("""
+    test_affine_grid_2d_expanded test_affine_grid_2d_align_corners_expanded
+    test_affine_grid_3d_expanded test_affine_grid_3d_align_corners_expanded
+    test_blackmanwindow_expanded test_blackmanwindow_symmetric_expanded
+    test_hammingwindow_expanded test_hammingwindow_symmetric_expanded
+    test_hannwindow_expanded test_hannwindow_symmetric_expanded
+    test_center_crop_pad_crop_expanded test_center_crop_pad_pad_expanded test_center_crop_pad_crop_and_pad_expanded
+    test_center_crop_pad_crop_axes_hwc_expanded test_center_crop_pad_crop_negative_axes_hwc_expanded
+    test_center_crop_pad_crop_axes_chw_expanded
+    test_split_to_sequence_1 test_split_to_sequence_2
+""".split())
+# Loops whose trip count hangs on bfloat16 values, which are not folded: a user names the count.
+TRIP_COUNTS = {"test_range_bfloat16_type_positive_delta_expanded": 2}
 LEAST_CASES = 1_500  # onnx 1.17 has fewer cases than 1.23.2 (1,884); a loader that finds none must fail
 
 
@@ -62,6 +76,12 @@ def _type_of(data: Any) -> TensorType | SequenceType:
     return TensorType(dtype, array.shape)
 
 
+def _array(data: Any) -> np.ndarray | None:
+    """Numbers as an array; None for strings and for what is too large to steer a shape."""
+    array = numpy_helper.to_array(data) if hasattr(data, "data_type") else np.asarray(data)
+    return array if array.size <= 1_024 and array.dtype.kind in "iubfV" else None
+
+
 def _given(model: Any, inputs: list[Any], *, values: bool) -> dict[str, Any]:
     """Types of sequences and optionals (a file cannot state their length); with ``values`` small integers too."""
     given: dict[str, Any] = {}
@@ -74,8 +94,8 @@ def _given(model: Any, inputs: list[Any], *, values: bool) -> dict[str, Any]:
             given[info.name] = found
         elif any(not d.HasField("dim_value") for d in info.type.tensor_type.shape.dim):
             given[info.name] = _type_of(data)
-        elif values and isinstance(data, (np.ndarray, np.generic)) and np.asarray(data).dtype.kind in "iubf":
-            given[info.name] = np.asarray(data)
+        elif values and (array := _array(data)) is not None:
+            given[info.name] = array
     return given
 
 
@@ -115,7 +135,8 @@ def _bind(path: Path, case: Any) -> Outcome:
     how, error = "refused", ""
     for values in (False, True):
         try:
-            graph = read_model(path).bind(inputs=_given(case.model, inputs, values=values))
+            trips = TRIP_COUNTS.get(case.name) if values else None
+            graph = read_model(path).bind(inputs=_given(case.model, inputs, values=values), trip_count=trips)
         except GkestimatorError as e:
             how, error = ("values", str(e)) if not values else ("refused", str(e))
             continue
@@ -161,15 +182,18 @@ def test_at_least_99_percent_are_bound(outcomes: dict[str, Outcome]) -> None:
         if outcome.how != "file":
             print(f"  {outcome.how}: {name}: {outcome.error}")
     assert len(outcomes) >= LEAST_CASES
-    assert counts["refused"] <= 0.01 * len(outcomes)
+    assert counts["file"] + counts["assumed"] >= 0.99 * len(outcomes)
+    assert counts["refused"] == 0  # with the values of its inputs every case binds
 
 
-def test_the_refused_cases_are_those_expected_each_in_one_line(outcomes: dict[str, Outcome]) -> None:
-    refused = {name: o.error for name, o in outcomes.items() if o.how == "refused"}
-    assert set(refused) <= set(REFUSED)
+def test_the_cases_refused_from_the_file_alone_are_those_expected_each_in_one_line(
+    outcomes: dict[str, Outcome],
+) -> None:
+    refused = {name: o.error for name, o in outcomes.items() if o.how in ("values", "refused")}
+    assert set(refused) <= REFUSED
     for name, error in refused.items():
-        assert "\n" not in error
-        assert REFUSED[name] in error
+        assert "\n" not in error, name
+        assert "not known before the model runs" in error, name
 
 
 def test_inferred_outputs_equal_the_stored_ones(outcomes: dict[str, Outcome]) -> None:

@@ -114,7 +114,10 @@ def test_external_data_is_never_opened(load, tmp_path: Path):
 )  # fmt: skip
 def test_hostile_and_wrong_operators(load, body: str, error: type[Exception], says: str):
     started = time.monotonic()
-    text = '<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n' + f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}"
+    text = (
+        '<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n'
+        + f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}"
+    )
     with pytest.raises(error, match=says) as e:
         load(text).bind(batch_size=2)
     assert str(e.value).startswith("model")
@@ -229,7 +232,11 @@ def test_inline_weights_of_a_large_file_are_not_read(tmp_path: Path):
     body = graph.SerializeToString()
     tensors = []
     for i in range(rows):
-        fields = TensorProto(name=f"w{i}", data_type=1, dims=[1 << 20]).SerializeToString() + b"\x4a" + varint(each)
+        fields = (
+            TensorProto(name=f"w{i}", data_type=1, dims=[1 << 20]).SerializeToString()
+            + b"\x4a"
+            + varint(each)
+        )
         tensors.append(b"\x2a" + varint(len(fields) + each) + fields)
     size = len(body) + sum(map(len, tensors)) + rows * each
     with open(path, "wb") as file:

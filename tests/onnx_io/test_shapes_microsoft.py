@@ -215,7 +215,7 @@ _MODELS: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray], set[
         }""",
         {"w": _f(8, 16), "b": _f(16), "root": np.float32(1.4142135), "one": np.float32(1), "half": np.float32(0.5),
          "v": _f(16, 8), "gamma": _f(8), "beta": _f(8)},
-        {"x": _f(2, 5, 8), "s": _f(2, 5, 8)}, {"BiasGelu", "SkipLayerNormalization"},
+        {"x": _f(2, 5, 8), "s": _f(2, 5, 8)}, {"Gelu", "SkipLayerNormalization"},
     ),
     "transposed_product": (
         _HEAD + """g (float[2,4,5,6] q, float[2,4,7,6] k) => (float y) {

@@ -28,7 +28,7 @@ LAYERS = (
     {"tables", "naming", "gpus"},
     {"runtimes", "prediction", "gpu_report"},
     {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"},
-    {"regressors"},
+    {"regressors", "bundle_files"},
     {"bundles"},
     {"estimation", "training", "evaluation", "doctor"},
     {"export", "placement", "merging"},

@@ -143,7 +143,7 @@ def _core(view: GraphView, root: int) -> _Core:
 def _affine(
     view: GraphView, value: Tensor, extent: tuple[int, ...], *, shifted: bool = True
 ) -> tuple[list[int], Tensor | None, Tensor | None]:
-    """The end of the group after an optional scale and shift over ``extent``, its operators, scale and shift."""
+    """An optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")
     if scaling is None:

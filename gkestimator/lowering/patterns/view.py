@@ -125,7 +125,7 @@ class GraphView:
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
 
     def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` before conversions between floating-point types (and copies of it), with those operators."""
+        """``value`` before conversions between floating-point types (and copies), with those operators."""
         passed: list[int] = []
         while True:
             index = self.made_by(value, "Cast", "CastLike", "Identity")
@@ -138,7 +138,7 @@ class GraphView:
             value = before
 
     def through_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` after conversions between floating-point types that alone read it, with those operators."""
+        """``value`` after conversions between floating types that alone read it, with those operators."""
         passed: list[int] = []
         while True:
             index = self.optional_reader(value, "Cast", "CastLike", "Identity")
@@ -153,7 +153,7 @@ class GraphView:
             value = after
 
     def common_source(self, first: Tensor, second: Tensor) -> tuple[Tensor, list[int]]:
-        """The tensor that both are, up to conversions between floating-point types, with those conversions."""
+        """The tensor that both are, up to conversions between floating types, with those conversions."""
         steps: dict[str, int] = {first.name: 0}
         _, passed = self.past_casts(first)
         for count, index in enumerate(passed, start=1):

@@ -78,7 +78,8 @@ def where(ctx: ShapeContext) -> list[ValueType | None]:
 def dropout(ctx: ShapeContext) -> list[ValueType | None]:
     """Data as it comes in, and a mask (bool from opset 10 on)."""
     data = tensor(ctx, 0)
-    return [data, TensorType(DType.BOOL if ctx.version >= 10 else data.dtype, data.shape)][: max(ctx.outputs, 1)]
+    mask = TensorType(DType.BOOL if ctx.version >= 10 else data.dtype, data.shape)
+    return [data, mask] if ctx.outputs > 1 else [data]
 
 
 def cast_target(number: object) -> DType:

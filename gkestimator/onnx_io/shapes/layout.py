@@ -7,7 +7,15 @@ import math
 from gkestimator.dtypes import DType
 from gkestimator.errors import ShapeError
 from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import axes_of, axis_of, broadcast, declared_tensor, has, integers, tensor
+from gkestimator.onnx_io.shapes.support import (
+    axes_of,
+    axis_of,
+    broadcast,
+    declared_tensor,
+    has,
+    integers,
+    tensor,
+)
 
 
 def reshape_dims(dims: tuple[int, ...], data: tuple[int, ...], allow_zero: bool) -> tuple[int, ...]:

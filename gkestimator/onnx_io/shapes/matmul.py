@@ -51,7 +51,9 @@ def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     if len(terms) != len(ranks):
         raise ShapeError(f"equation {equation[:80]!r} has {len(terms)} operands; {len(ranks)} are given")
     letters = [c for c in string.ascii_letters if c not in equation]
-    extra = max((r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0)
+    extra = max(
+        (r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0
+    )
     if not 0 <= extra <= len(letters):
         raise ShapeError(f"equation {equation[:80]!r} does not fit operands of rank {ranks}")
     dots = "".join(letters[:extra])

@@ -44,11 +44,15 @@ def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
     if not has(ctx, 1):
         kept = (1,) if ctx.attributes.get("keepdims", 1) else ()
         if length > 65_536:
-            raise ShapeError(f"splits a dimension of {length} into single elements; at most 65536 are supported")
+            raise ShapeError(
+                f"splits a dimension of {length} into single elements; at most 65536 are supported"
+            )
         return [SequenceType((TensorType(data.dtype, (*before, *kept, *behind)),) * length)]
     sizes = integers(ctx, 1)
     if sizes is None:
-        raise ShapeError("its output shapes depend on the value of its split, which is not known before the model runs")
+        raise ShapeError(
+            "its output shapes depend on the value of its split, which is not known before the model runs"
+        )
     split = tensor(ctx, 1)
     if not split.shape:
         step = sizes[0]

@@ -34,7 +34,9 @@ def tensor(ctx: ShapeContext, index: int) -> TensorType:
     found = ctx.types[index] if index < len(ctx.types) else None
     if type(found) is TensorType:
         return found
-    raise ShapeError(f"input {index} is {'missing' if found is None else 'a sequence'}; a tensor was expected")
+    raise ShapeError(
+        f"input {index} is {'missing' if found is None else 'a sequence'}; a tensor was expected"
+    )
 
 
 def sequence(ctx: ShapeContext, index: int) -> SequenceType:
@@ -42,7 +44,9 @@ def sequence(ctx: ShapeContext, index: int) -> SequenceType:
     found = ctx.types[index] if index < len(ctx.types) else None
     if type(found) is SequenceType:
         return found
-    raise ShapeError(f"input {index} is {'missing' if found is None else 'a tensor'}; a sequence was expected")
+    raise ShapeError(
+        f"input {index} is {'missing' if found is None else 'a tensor'}; a sequence was expected"
+    )
 
 
 def integers(ctx: ShapeContext, index: int, attribute: str | None = None) -> tuple[int, ...] | None:

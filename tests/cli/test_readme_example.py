@@ -1,0 +1,28 @@
+"""The README's worked example is what the program prints today, and its two commands are the documented ones."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_worked_example_is_current() -> None:
+    path = ROOT / "docs" / "refresh_readme.py"
+    loading = importlib.util.spec_from_file_location("refresh_readme", path)
+    assert loading is not None
+    assert loading.loader is not None
+    module = importlib.util.module_from_spec(loading)
+    loading.loader.exec_module(module)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(module.BLOCK.findall(text)) >= 2
+    for found in module.BLOCK.finditer(text):
+        expected = module.output_of(found["arguments"])
+        assert found["output"].splitlines() == expected.splitlines(), "run: python docs/refresh_readme.py"
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "pytest -q -n 2 tests" in readme
+    assert "pytest\" -q -n 2 tests" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
