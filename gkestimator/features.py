@@ -103,7 +103,9 @@ def _specification(out: _Columns, table: KernelTable, gpu: GpuSpec, *, matrix: b
 
 def _gemm(out: _Columns, table: KernelTable, gpu: GpuSpec) -> None:
     columns = table.columns
-    batch, m, n, k = (np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k"))
+    batch, m, n, k = (
+        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
+    )
     out.add("log_weight_over_l2", np.log((columns["weight_bytes"] + 1) / float(gpu.l2_bytes)))
     for name, value in (("batch", batch), ("m", m), ("n", n), ("k", k)):
         out.add(f"log_{name}", np.log(value))
@@ -137,7 +139,9 @@ def _conv_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[
     }  # fmt: skip
     square = conv["kernel_h"] == conv["kernel_w"]
     small = square & ((conv["kernel_h"] == 3) | (conv["kernel_h"] == 5))
-    dense = (conv["stride_h"] * conv["stride_w"] * conv["dilation_h"] * conv["dilation_w"] == 1) & (conv["groups"] == 1)
+    dense = (conv["stride_h"] * conv["stride_w"] * conv["dilation_h"] * conv["dilation_w"] == 1) & (
+        conv["groups"] == 1
+    )
     out.add("kernel_area", conv["kernel_h"] * conv["kernel_w"])
     out.add("stride", conv["stride_h"] * conv["stride_w"])
     out.add("log_out_w", np.log(conv["out_w"]))
@@ -153,7 +157,9 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, t
     out = _Columns()
     _common(out, table, gpu, roofline(table, gpu))
     columns = table.columns
-    batch, m, n, k = (np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k"))
+    batch, m, n, k = (
+        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
+    )
     for name, value in (("batch", batch), ("m", m), ("n", n), ("k", k)):
         out.add(f"log_{name}", np.log(value))
     out.add("align_m", _power_of_two(m))
@@ -181,7 +187,9 @@ def _memory_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tupl
     out.add("inputs", columns["inputs"])
     grid, threads = memory_launch(table)
     blocks_per_sm = np.maximum(grid, 1) / gpu.sms
-    resident = np.maximum(1.0, np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1))))
+    resident = np.maximum(
+        1.0, np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1)))
+    )
     waves = blocks_per_sm / resident
     out.add("log_blocks_per_sm", np.log(blocks_per_sm))
     out.add("fill", waves / np.ceil(waves))
@@ -205,7 +213,13 @@ def _layernorm_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, t
     return np.hstack([matrix, rms]), (*names, "is_rms")
 
 
-_RMS = {"rms_norm": "rms", "rmsnorm": "rms", "rms": "rms", "rms_normalization": "rms", "simplified_layer_norm": "rms"}
+_RMS = {
+    "rms_norm": "rms",
+    "rmsnorm": "rms",
+    "rms": "rms",
+    "rms_normalization": "rms",
+    "simplified_layer_norm": "rms",
+}
 
 FeatureFunction = Callable[[KernelTable, GpuSpec], tuple[np.ndarray, tuple[str, ...]]]
 FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(

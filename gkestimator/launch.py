@@ -116,7 +116,9 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     do, while every part keeps at least 256 of k.
     """
     columns = table.columns
-    batch, m, n, k = (np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k"))
+    batch, m, n, k = (
+        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
+    )
     count = len(table)
     best = np.full(count, np.inf)
     grid, threads, area = np.ones(count), np.full(count, 256.0), np.ones(count)
@@ -164,7 +166,9 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
         elif family == Family.HOST:
             grid[mask] = 0
             threads[mask] = registers[mask] = shared[mask] = np.nan
-    return Launch(grid_blocks=grid, block_threads=threads, registers_per_thread=registers, shared_bytes=shared)
+    return Launch(
+        grid_blocks=grid, block_threads=threads, registers_per_thread=registers, shared_bytes=shared
+    )
 
 
 def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> np.ndarray:
@@ -181,7 +185,7 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> np.ndarray:
     shared = launch.shared_bytes + reserved
     by_shared = np.floor(gpu.shared_bytes_per_sm / np.maximum(shared, 1))
     fit = np.minimum(np.minimum(by_warps, by_registers), np.minimum(by_shared, gpu.blocks_per_sm))
-    return np.maximum(fit, 1)
+    return np.asarray(np.maximum(fit, 1))
 
 
 def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = None) -> np.ndarray:
@@ -207,7 +211,9 @@ def occupancy(launch: Launch, gpu: GpuSpec) -> tuple[np.ndarray, np.ndarray]:
     slots = fit * gpu.sms
     full = np.floor(launch.grid_blocks / slots)
     rest = launch.grid_blocks - full * slots
-    tail = np.where(rest > 0, rest / np.maximum(np.minimum(rest, gpu.sms), 1) * warps / gpu.warps_per_sm * 100.0, 0.0)
+    tail = np.where(
+        rest > 0, rest / np.maximum(np.minimum(rest, gpu.sms), 1) * warps / gpu.warps_per_sm * 100.0, 0.0
+    )
     waves = full + (rest > 0)
     achieved = (full * theoretical + tail) / np.maximum(waves, 1)
     runs = launch.grid_blocks > 0

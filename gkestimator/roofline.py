@@ -22,7 +22,9 @@ MATRIX_FAMILIES = frozenset(
 # A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are widened to
 # FP32, TF32 is an Ampere format and runs as FP32 before it.
 _FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int8": "fp32"}
-_FP64_OF_FP32 = 1 / 32  # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide)
+_FP64_OF_FP32 = (
+    1 / 32
+)  # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide)
 
 # Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs can draw
 # (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to Hopper DRAM read
@@ -75,7 +77,9 @@ def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
     columns = table.columns
     compute = columns["flops"] / rate * 1e6
     memory = (columns["read_bytes"] + columns["write_bytes"]) / gpu.dram_bytes_per_s * 1e6
-    return Roofline(compute_us=compute, memory_us=memory, roofline_us=np.maximum(np.maximum(compute, memory), 1e-3))
+    return Roofline(
+        compute_us=compute, memory_us=memory, roofline_us=np.maximum(np.maximum(compute, memory), 1e-3)
+    )
 
 
 def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:

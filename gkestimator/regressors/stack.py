@@ -114,7 +114,9 @@ class Stack:
         present = {*names, *(["lasso"] if linear else []), *(["kernel_ridge"] if ridge else [])}
         for name, weight in zip(MEMBERS, weights, strict=True):
             if (weight > 0) != (name in present):
-                raise BundleError(f"{where}: member {name} has weight {weight:g} but is {'present' if name in present else 'absent'}")
+                raise BundleError(
+                    f"{where}: member {name} has weight {weight:g} but is {'present' if name in present else 'absent'}"
+                )
         return cls(
             weights={name: float(w) for name, w in zip(MEMBERS, weights, strict=True) if w > 0},
             low=low, high=high, linear=linear, kernel_ridge=ridge, forest=forest, forest_members=names,
@@ -125,13 +127,22 @@ def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
     trees = take.length("forest.leaf", _LARGEST_TREES)
     leaves = take.width("forest.leaf")
     if leaves < 2 or leaves & (leaves - 1) or leaves > 1 << _LARGEST_DEPTH:
-        raise BundleError(f"{take.where}: forest.leaf has {leaves} leaves a tree; expected a power of two from 2 to 1024")
+        raise BundleError(
+            f"{take.where}: forest.leaf has {leaves} leaves a tree; expected a power of two from 2 to 1024"
+        )
     count = take.length("forest.starts", len(TREE_MEMBERS))
     starts = take("forest.starts", (count,), low=0, high=trees - 1).astype(np.int64)
     members = take("forest.members", (count,), low=0, high=len(MEMBERS) - 1).astype(np.int64)
     names = tuple(MEMBERS[i] for i in members)
-    if starts[0] != 0 or np.any(np.diff(starts) <= 0) or len(set(names)) != count or not set(names) <= set(TREE_MEMBERS):
-        raise BundleError(f"{take.where}: forest.starts and forest.members do not describe distinct tree members")
+    if (
+        starts[0] != 0
+        or np.any(np.diff(starts) <= 0)
+        or len(set(names)) != count
+        or not set(names) <= set(TREE_MEMBERS)
+    ):
+        raise BundleError(
+            f"{take.where}: forest.starts and forest.members do not describe distinct tree members"
+        )
     forest = Forest(
         feature=take("forest.feature", (trees, leaves - 1), low=0, high=features - 1).astype(np.int32),
         threshold=take("forest.threshold", (trees, leaves - 1), infinite=True).astype(np.float32),
@@ -156,7 +167,9 @@ class _Reader:
     def length(self, name: str, largest: int) -> int:
         array = self._raw(name)
         if array.ndim < 1 or not 1 <= array.shape[0] <= largest:
-            raise BundleError(f"{self.where}: array {name!r} has shape {array.shape}; expected 1 to {largest} entries")
+            raise BundleError(
+                f"{self.where}: array {name!r} has shape {array.shape}; expected 1 to {largest} entries"
+            )
         return int(array.shape[0])
 
     def width(self, name: str) -> int:
@@ -166,11 +179,19 @@ class _Reader:
         return int(array.shape[1])
 
     def __call__(
-        self, name: str, shape: tuple[int, ...], *, low: float = -1e12, high: float = 1e12, infinite: bool = False
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        low: float = -1e12,
+        high: float = 1e12,
+        infinite: bool = False,
     ) -> np.ndarray:
         array = self._raw(name)
         if array.dtype.kind not in "fiu" or array.shape != shape:
-            raise BundleError(f"{self.where}: array {name!r} is {array.dtype}{array.shape}; expected numbers{shape}")
+            raise BundleError(
+                f"{self.where}: array {name!r} is {array.dtype}{array.shape}; expected numbers{shape}"
+            )
         if array.dtype.kind in "iu":
             within = bool(np.all(array >= low) and np.all(array <= high))
             if not within:
@@ -179,5 +200,7 @@ class _Reader:
         values = array.astype(np.float64)
         checked = values[values != np.inf] if infinite else values
         if not np.all(np.isfinite(checked)) or np.any(checked < low) or np.any(checked > high):
-            raise BundleError(f"{self.where}: array {name!r} has values that are not finite or leave {low:g} .. {high:g}")
+            raise BundleError(
+                f"{self.where}: array {name!r} has values that are not finite or leave {low:g} .. {high:g}"
+            )
         return values

@@ -8,7 +8,9 @@ import numpy as np
 
 __all__ = ["Forest"]
 
-_CHUNK = 1 << 17  # (row, tree) pairs walked at once: index, value and comparison arrays stay within a core's L2
+_CHUNK = (
+    1 << 17
+)  # (row, tree) pairs walked at once: index, value and comparison arrays stay within a core's L2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,4 +60,4 @@ class Forest:
             node -= nodes
             node += first_leaf
             result[start:stop] = np.add.reduceat(leaf.take(node), self.starts, axis=1, dtype=np.float64)
-        return result + self.base
+        return np.asarray(result + self.base)

@@ -19,7 +19,9 @@ from gkestimator.training.rows import TrainingRows, shape_hash
 __all__ = ["Problem", "fit_stack", "problem", "sample"]
 
 FOLDS = 3
-_DROP_BELOW = 0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
+_DROP_BELOW = (
+    0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
+)
 _HIDDEN_WEIGHT = 0.1
 _MATRIX_SETS = ("matrix", "conv", "attention")
 _GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operators of one GPU
@@ -64,11 +66,19 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Pr
     hidden = ~np.isfinite(measured)
     if plan.features not in _MATRIX_SETS:
         hidden |= anchor < 0.7 * rows.hold_us
-    duration = np.where(hidden, np.minimum(anchor, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured)
+    duration = np.where(
+        hidden, np.minimum(anchor, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
+    )
     trust = np.where(rows.gap_us > 0, (duration / (duration + _GAP_ERROR_US)) ** 2, 1.0)
     trust = np.where(hidden, _HIDDEN_WEIGHT, trust)
     return Problem(
-        x=x, y=np.log(duration / base), weight=rows.weight * trust, hidden=hidden, shape=shape_hash(rows.table), names=names, roofline_us=base
+        x=x,
+        y=np.log(duration / base),
+        weight=rows.weight * trust,
+        hidden=hidden,
+        shape=shape_hash(rows.table),
+        names=names,
+        roofline_us=base,
     )
 
 
@@ -93,7 +103,9 @@ def _predict(member: Fitted, x: np.ndarray) -> np.ndarray:
     return result[:, 0] if result.ndim == 2 else result
 
 
-def fit_stack(plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, ...] = MEMBERS) -> tuple[Stack, dict[str, float]]:
+def fit_stack(
+    plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, ...] = MEMBERS
+) -> tuple[Stack, dict[str, float]]:
     """The stack fitted on ``data``, and the out-of-fold error (mean |log error|) of each member by itself."""
     from scipy.optimize import nnls
 
@@ -104,18 +116,28 @@ def fit_stack(plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, 
         train, test = fold != number, fold == number
         for j, name in enumerate(members):
             fitted = fit_member(
-                name, data.x[train], data.y[train], data.weight[train], seed=seed, estimators=plan.estimators.get(name, 0)
+                name,
+                data.x[train],
+                data.y[train],
+                data.weight[train],
+                seed=seed,
+                estimators=plan.estimators.get(name, 0),
             )
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
     weights = _weights(nnls, held, data.y, root)
-    errors = {name: float(np.average(np.abs(held[:, j] - data.y), weights=data.weight)) for j, name in enumerate(members)}
+    errors = {
+        name: float(np.average(np.abs(held[:, j] - data.y), weights=data.weight))
+        for j, name in enumerate(members)
+    }
     linear = ridge = None
     forests: dict[str, Forest] = {}
     for j, name in enumerate(members):
         if weights[j] <= 0:
             continue
-        fitted = fit_member(name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0))
+        fitted = fit_member(
+            name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0)
+        )
         if isinstance(fitted, Linear):
             linear = fitted
         elif isinstance(fitted, KernelRidge):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,16 @@ def fit_lasso(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimat
     from sklearn.linear_model import Lasso
 
     mean, scale = _standard(x)
-    model = Lasso(alpha=1e-3, max_iter=2000, tol=1e-3, random_state=seed)
+    model = Lasso(alpha=1e-3, max_iter=5000, tol=3e-3, random_state=seed)
     model.fit((x - mean) / scale, y, sample_weight=w)
-    return Linear(mean=mean, scale=scale, weights=model.coef_.astype(float), intercept=float(model.intercept_))
+    return Linear(
+        mean=mean, scale=scale, weights=model.coef_.astype(float), intercept=float(model.intercept_)
+    )
 
 
-def fit_kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> KernelRidge:
+def fit_kernel_ridge(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
+) -> KernelRidge:
     """Kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn in proportion to the weights."""
     from sklearn.kernel_ridge import KernelRidge as Ridge
 
@@ -53,11 +57,18 @@ def fit_kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, 
     gamma, offset = 0.5 / x.shape[1], float(y[pick].mean())
     model = Ridge(alpha=0.05, kernel="rbf", gamma=gamma).fit(support, y[pick] - offset)
     return KernelRidge(
-        mean=mean, scale=scale, support=support, dual=np.asarray(model.dual_coef_, dtype=float), gamma=gamma, intercept=offset
+        mean=mean,
+        scale=scale,
+        support=support,
+        dual=np.asarray(model.dual_coef_, dtype=float),
+        gamma=gamma,
+        intercept=offset,
     )
 
 
-def fit_gradient_boosting(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Forest:
+def fit_gradient_boosting(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
+) -> Forest:
     """scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per tree."""
     from sklearn.ensemble import GradientBoostingRegressor
 
@@ -103,7 +114,9 @@ FITTERS: Mapping[str, Callable[..., Fitted]] = {
 }
 
 
-def fit_member(name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Fitted:
+def fit_member(
+    name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
+) -> Fitted:
     """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights. UsageError if its library is missing."""
     try:
         return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators)
@@ -114,10 +127,12 @@ def fit_member(name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: 
 def _below(threshold: np.ndarray) -> np.ndarray:
     """The largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for every float32 x."""
     rounded = threshold.astype(np.float32)
-    return np.where(rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    return np.where(
+        rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded
+    )
 
 
-def _complete(trees: list[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
+def _complete(trees: Sequence[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
     """Complete trees of DEPTH from (left, right, feature, threshold, value) node arrays; a leaf has left < 0."""
     inner, leaves = 2**DEPTH - 1, 2**DEPTH
     feature = np.zeros((len(trees), inner), dtype=np.int16)
@@ -134,7 +149,9 @@ def _complete(trees: list[tuple[np.ndarray, ...]], scale: float, base: float) ->
                 continue
             feature[i, at], threshold[i, at] = split[node], limit[node]
             place += [(int(left[node]), 2 * at + 1, depth + 1), (int(right[node]), 2 * at + 2, depth + 1)]
-    return Forest(feature=feature, threshold=threshold, leaf=leaf, starts=np.array([0]), base=np.array([base]))
+    return Forest(
+        feature=feature, threshold=threshold, leaf=leaf, starts=np.array([0]), base=np.array([base])
+    )
 
 
 def from_gradient_boosting(model: Any) -> Forest:
@@ -142,7 +159,15 @@ def from_gradient_boosting(model: Any) -> Forest:
     trees = []
     for (estimator,) in model.estimators_:
         tree = estimator.tree_
-        trees.append((tree.children_left, tree.children_right, tree.feature, _below(tree.threshold), tree.value[:, 0, 0]))
+        trees.append(
+            (
+                tree.children_left,
+                tree.children_right,
+                tree.feature,
+                _below(tree.threshold),
+                tree.value[:, 0, 0],
+            )
+        )
     return _complete(trees, model.learning_rate, float(np.ravel(model.init_.constant_)[0]))
 
 
@@ -155,7 +180,13 @@ def from_xgboost(booster: Any) -> Forest:
         limit = np.asarray(tree["split_conditions"], dtype=np.float32)
         below = np.nextafter(limit, np.float32(-np.inf))
         trees.append(
-            (np.asarray(tree["left_children"]), np.asarray(tree["right_children"]), np.asarray(tree["split_indices"]), below, limit)
+            (
+                np.asarray(tree["left_children"]),
+                np.asarray(tree["right_children"]),
+                np.asarray(tree["split_indices"]),
+                below,
+                limit,
+            )
         )
     return _complete(trees, 1.0, base)
 
@@ -183,7 +214,9 @@ def from_lightgbm(booster: Any) -> Forest:
             value.append(float(node["leaf_value"]) if leaf else 0.0)
             if not leaf:
                 queue += [(node["left_child"], here, False), (node["right_child"], here, True)]
-        trees.append((np.array(left), np.array(right), np.array(split), _below(np.array(limit)), np.array(value)))
+        trees.append(
+            (np.array(left), np.array(right), np.array(split), _below(np.array(limit)), np.array(value))
+        )
     return _complete(trees, 1.0, 0.0)
 
 

@@ -29,7 +29,9 @@ class ModelPlan:
     trains: tuple[tuple[str, str], ...]
     covers: tuple[tuple[str, str], ...] = ()
     rows: int = 24_000
-    estimators: Mapping[str, int] = field(default_factory=lambda: {"gradient_boosting": 120, "xgboost": 220, "lightgbm": 220})
+    estimators: Mapping[str, int] = field(
+        default_factory=lambda: {"gradient_boosting": 120, "xgboost": 220, "lightgbm": 220}
+    )
 
     def mask(self, table: KernelTable) -> np.ndarray:
         """Rows of ``table`` that this regressor trains on."""

@@ -25,7 +25,11 @@ _DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "work
 
 
 def kernel_table(
-    *, family: str, variant: np.ndarray | str, precision: np.ndarray | str, columns: Mapping[str, np.ndarray | float]
+    *,
+    family: str,
+    variant: np.ndarray | str,
+    precision: np.ndarray | str,
+    columns: Mapping[str, np.ndarray | float],
 ) -> KernelTable:
     """A table of one family from whole columns; absent sizes take the defaults of ``Kernel``, absent shapes NaN."""
     count = max((len(v) for v in columns.values() if isinstance(v, np.ndarray)), default=0)
@@ -38,7 +42,9 @@ def kernel_table(
     full: dict[str, np.ndarray] = {}
     for name in (*_SCALARS, *_GEMM, *_CONV):
         default = _DEFAULTS.get(name, np.nan)
-        full[name] = np.broadcast_to(np.asarray(columns.get(name, default), dtype=np.float64), (count,)).copy()
+        full[name] = np.broadcast_to(
+            np.asarray(columns.get(name, default), dtype=np.float64), (count,)
+        ).copy()
     return KernelTable(family=words(family), variant=words(variant), precision=words(precision), columns=full)
 
 

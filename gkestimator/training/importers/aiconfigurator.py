@@ -76,7 +76,10 @@ def _median(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, list[np.nda
         raise TableError(f"{path}: gpu is {unknown[0]!r}; expected one of {', '.join(_GPUS)}")
     order = sorted(_GPUS)
     keys = np.stack(
-        [np.searchsorted(order, data["gpu"].astype(str)), *(np.nan_to_num(data[n].astype(np.float64)) for n in names)]
+        [
+            np.searchsorted(order, data["gpu"].astype(str)),
+            *(np.nan_to_num(data[n].astype(np.float64)) for n in names),
+        ]
     )
     rank = np.lexsort((data["latency_ms"], *keys[::-1]))
     keys, latency = keys[:, rank], data["latency_ms"].astype(np.float64)[rank]

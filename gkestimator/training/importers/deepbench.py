@@ -37,7 +37,13 @@ def load(folder: Path) -> list[TrainingRows]:
     gpu, precision, size = _where(path, data)
     table = conv_table(**{c: data[c].astype(np.float64) for c in names}, precision=precision, size=size)
     result.append(
-        TrainingRows.make(table, gpu=gpu, measured_us=data["forward_ms"].astype(float) * 1e3, source="deepbench", weight=_CONV_WEIGHT)
+        TrainingRows.make(
+            table,
+            gpu=gpu,
+            measured_us=data["forward_ms"].astype(float) * 1e3,
+            source="deepbench",
+            weight=_CONV_WEIGHT,
+        )
     )
     path = folder / "gemm.parquet"
     if path.is_file():
@@ -51,7 +57,13 @@ def load(folder: Path) -> list[TrainingRows]:
                      "gemm_batch": np.ones_like(m), "gemm_m": m, "gemm_n": n, "gemm_k": k},
         )  # fmt: skip
         result.append(
-            TrainingRows.make(table, gpu=gpu, measured_us=data["time_ms"].astype(float) * 1e3, source="deepbench", weight=_GEMM_WEIGHT)
+            TrainingRows.make(
+                table,
+                gpu=gpu,
+                measured_us=data["time_ms"].astype(float) * 1e3,
+                source="deepbench",
+                weight=_GEMM_WEIGHT,
+            )
         )
     return result
 

@@ -56,7 +56,7 @@ def load(folder: Path) -> list[TrainingRows]:
             parts.append((kind, _rows(kind, prefix, data, path), data["OPName"].astype(str)))
     gaps = _launch_gaps(parts)
     result = []
-    for kind, rows, operators in parts:
+    for _, rows, operators in parts:
         gap, hold = np.zeros(len(rows)), np.zeros(len(rows))
         for gpu in np.unique(rows.gpu.astype(str)):
             for operator in np.unique(operators):
@@ -64,8 +64,14 @@ def load(folder: Path) -> list[TrainingRows]:
                 gap[mask], hold[mask] = gaps.get((gpu, operator), (0.0, 0.0))
         result.append(
             TrainingRows(
-                table=rows.table, gpu=rows.gpu, measured_us=rows.measured_us, gap_us=gap, hold_us=hold,
-                weight=rows.weight, grid_blocks=rows.grid_blocks, source=rows.source,
+                table=rows.table,
+                gpu=rows.gpu,
+                measured_us=rows.measured_us,
+                gap_us=gap,
+                hold_us=hold,
+                weight=rows.weight,
+                grid_blocks=rows.grid_blocks,
+                source=rows.source,
             )  # fmt: skip
         )
     return result
@@ -153,7 +159,9 @@ def conv_table(
     )  # fmt: skip
 
 
-def _launch_gaps(parts: list[tuple[str, TrainingRows, np.ndarray]]) -> dict[tuple[str, str], tuple[float, float]]:
+def _launch_gaps(
+    parts: list[tuple[str, TrainingRows, np.ndarray]],
+) -> dict[tuple[str, str], tuple[float, float]]:
     """(gap, hold) in microseconds of every (GPU, operator); see the module's docstring."""
     floors: dict[tuple[str, str], float] = {}
     holds: dict[str, list[float]] = {}
@@ -167,7 +175,9 @@ def _launch_gaps(parts: list[tuple[str, TrainingRows, np.ndarray]]) -> dict[tupl
                 if mask.sum() < 50:
                     continue
                 measured, size = rows.measured_us[mask], total[mask]
-                if kind == "conv":  # hardly any row is small enough to show it, so the least is an upper bound
+                if (
+                    kind == "conv"
+                ):  # hardly any row is small enough to show it, so the least is an upper bound
                     floor = float(np.min(measured))
                 elif kind in ("linear", "bmm"):
                     floor = float(np.quantile(measured, 0.002))

@@ -21,7 +21,15 @@ __all__ = ["load", "matches"]
 _GPUS = {"a100": "A100-SXM4-80GB", "a40": "A40", "h100": "H100-SXM"}
 _SIZE = 2.0
 _SHORTEST_MS = 0.020
-_TIMES = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "mlp_act", "add", "input_layernorm")
+_TIMES = (
+    "attn_pre_proj",
+    "attn_post_proj",
+    "mlp_up_proj",
+    "mlp_down_proj",
+    "mlp_act",
+    "add",
+    "input_layernorm",
+)
 
 
 def matches(folder: Path) -> bool:
@@ -77,7 +85,12 @@ def _distinct(table: KernelTable, data: dict[str, np.ndarray], name: str, keep: 
     index = np.flatnonzero(keep & np.isfinite(times) & (times >= _SHORTEST_MS))
     columns = table.columns
     key = np.stack(
-        [np.searchsorted(sorted(_GPUS), data["gpu"].astype(str)), columns["flops"], columns["read_bytes"], columns["write_bytes"]]
+        [
+            np.searchsorted(sorted(_GPUS), data["gpu"].astype(str)),
+            columns["flops"],
+            columns["read_bytes"],
+            columns["write_bytes"],
+        ]
     )[:, index]
     _, which = np.unique(key, axis=1, return_inverse=True)
     which = which.reshape(-1)
