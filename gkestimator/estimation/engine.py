@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.bundles import load_bundles
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.requirement import Measures, measure
+from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import Program
 from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.graph import OperatorGraph, Tensor
@@ -123,6 +123,11 @@ class Engine:
         return self.profile.host_overhead_us if given is None else given
 
     @property
+    def host_overhead_source(self) -> str:
+        """Where :attr:`host_overhead_us` is from, in words."""
+        return "given" if self.request.host_overhead_us is not None else self.profile.sources["host_overhead_us"]
+
+    @property
     def streams(self) -> int:
         """Streams that kernels are spread over: the request's, else what the runtime does."""
         return self.profile.streams if self.request.streams is None else self.request.streams
@@ -211,7 +216,7 @@ class Engine:
         return self.estimator.predict(table, gpu, sm_share_pct=share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
-        library = self.profile.workspace_bytes(gpu)
+        library = self.profile.library_workspace_bytes(gpu)
         key = (self.profile.allocator, library)
         if key not in lowering.memory:
             lowering.memory[key] = memory_profile(

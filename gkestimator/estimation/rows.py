@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -86,9 +86,9 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
     if lowering.host_operators:
         yield f"runs on the CPU, its time not counted: {', '.join(lowering.host_operators)}"
     yield from lowering.warnings
-    for family, share in sorted(m.analytical_families.items(), key=lambda item: -item[1]):
-        if share >= 1:
-            yield f"{family}: {share:.0f} % of GPU time from the analytical model"
+    shares = [f"{family} {share:.0f} %" for family, share in _largest(m.analytical_families) if share >= 1]
+    if shares:
+        yield f"not learned but calculated, of GPU time: {', '.join(shares)}"
     outside = m.trained_pct - m.coverage_pct
     if outside >= 5:
         yield f"{outside:.0f} % of GPU time is predicted outside the trained range"
@@ -96,8 +96,10 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
         yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
     if engine.streams > 1:
         yield f"{engine.streams} streams: overlapping kernels are assumed not to slow each other down"
-    if e.target.note:
-        yield e.target.note
+
+
+def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])
 
 
 def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:

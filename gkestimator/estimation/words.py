@@ -14,21 +14,25 @@ _MODELS_SPELLED_OUT = 4
 
 
 def closing_words(
-    rows: Sequence[Requirement], targets: Sequence[Target], *, slo_ms: float | None, host_overhead_note: str
+    rows: Sequence[Requirement], targets: Sequence[Target], *, slo_ms: float | None, host_overhead_source: str
 ) -> tuple[str, ...]:
     """A few plain sentences about ``rows``; empty when there are none."""
     if not rows:
         return ()
     gpus = {t.gpu.name: t.gpu for t in targets}
     models = list(dict.fromkeys(r.model for r in rows))
-    lines = []
+    lines = [t.note for t in targets if t.note]
     for model in models[:_MODELS_SPELLED_OUT]:
         lines.append(_fit([r for r in rows if r.model == model], gpus, slo_ms))
     if len(models) > _MODELS_SPELLED_OUT:
         lines.append(f"... and {len(models) - _MODELS_SPELLED_OUT} more models: see the table")
     lines.append(_trust(rows))
-    if any(r.host_bound for r in rows) and host_overhead_note:
-        lines.append(f"Host-bound rows rest on the launch overhead: {host_overhead_note}")
+    bound = [r for r in rows if r.host_bound]
+    if bound:
+        lines.append(
+            f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us assumed per "
+            f"framework call ({host_overhead_source}); --host-overhead-us sets yours."
+        )
     return tuple(lines)
 
 

@@ -1,0 +1,29 @@
+"""Where the estimator's bundles come from: the option, the user's folder, the package, in that order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gkestimator.bundles import Bundle, load_bundle, stack_bundles
+
+__all__ = ["bundle_folders", "load_bundles"]
+
+
+def bundle_folders() -> tuple[Path, ...]:
+    """Bundles in ``$GKEST_HOME/bundles`` (default ``~/.config/gkest/bundles``): the folders with a ``card.json``, by name."""
+    home = os.environ.get("GKEST_HOME")
+    try:
+        folder = Path(home) / "bundles" if home else Path.home() / ".config" / "gkest" / "bundles"
+        return tuple(sorted(p for p in folder.iterdir() if (p / "card.json").is_file()))
+    except (OSError, RuntimeError):  # no such folder, or no home directory at all
+        return ()
+
+
+def load_bundles(paths: Sequence[Path]) -> Bundle:
+    """The bundles of ``paths``, then the user's, then the packaged one, as one estimator.
+
+    The first that covers a kernel and knows the chip answers. Raises BundleError for one that cannot be read.
+    """
+    return stack_bundles([*(load_bundle(p) for p in (*paths, *bundle_folders())), load_bundle()])
