@@ -12,10 +12,10 @@ __all__ = ["bundle_folders", "load_bundles"]
 
 
 def bundle_folders() -> tuple[Path, ...]:
-    """Bundles in ``$GKEST_HOME/bundles`` (default ``~/.config/gkest/bundles``): the folders with a ``card.json``, by name."""
+    """Bundles in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``): the folders with a ``card.json``, by name."""
     home = os.environ.get("GKEST_HOME")
     try:
-        folder = Path(home) / "bundles" if home else Path.home() / ".config" / "gkest" / "bundles"
+        folder = Path(home) / "models" if home else Path.home() / ".config" / "gkest" / "models"
         return tuple(sorted(p for p in folder.iterdir() if (p / "card.json").is_file()))
     except (OSError, RuntimeError):  # no such folder, or no home directory at all
         return ()
