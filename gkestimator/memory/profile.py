@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gkestimator.kernels import Family, Kernel, KernelGraph, Step
+from gkestimator.kernels import Family, Kernel, KernelGraph
 from gkestimator.memory.allocators import make_allocator
 
 __all__ = ["MemoryProfile", "memory_profile"]
@@ -53,41 +53,42 @@ def memory_profile(
         held[name] = (arena.allocate(nbytes), nbytes)
         live += nbytes
 
-    last_use = _last_uses(graph)
-    dying: list[list[str]] = [[] for _ in graph.steps]
-    for storage, at in last_use.items():
-        if at < len(graph.steps):
-            dying[at].append(storage)
-
+    dying = _deaths(graph)
     peak_live = peak_total = live
     peak_step = "the inputs"
     usher = 0
     library = 0
+    allocate, release = arena.allocate, arena.release
     for at, step in enumerate(graph.steps):
-        if library == 0 and library_workspace_bytes and any(k.family in _GEMM_FAMILIES for k in step.kernels):
-            arena.allocate(library_workspace_bytes)
-            library = library_workspace_bytes
-        scratch = [arena.allocate(n) for n in _scratch(step)]
-        for storage, nbytes in step.writes:
-            if storage not in held:
-                held[storage] = (arena.allocate(nbytes), nbytes)
-                live += nbytes
-        total = live + sum(_scratch(step))
-        if live > peak_live:
-            peak_live = live
-        if total > peak_total:
-            peak_total = total
-            peak_step = step.name
-        for kernel in step.kernels:
+        kernels = step.kernels
+        scratch = 0
+        for kernel in kernels:
+            if kernel.workspace_bytes > scratch:
+                scratch = kernel.workspace_bytes
             moved = kernel.read_bytes - kernel.weight_bytes + kernel.write_bytes
             if moved > usher:
                 usher = moved
-        for handle in scratch:
-            arena.release(handle)
+            if library == 0 and library_workspace_bytes and kernel.family in _GEMM_FAMILIES:
+                allocate(library_workspace_bytes)
+                library = library_workspace_bytes
+        if len(kernels) > 1:
+            scratch = max(scratch, _handed_on(kernels))
+        handle = allocate(scratch) if scratch else -1
+        for storage, nbytes in step.writes:
+            if storage not in held:
+                held[storage] = (allocate(nbytes), nbytes)
+                live += nbytes
+        if live > peak_live:
+            peak_live = live
+        if live + scratch > peak_total:
+            peak_total = live + scratch
+            peak_step = step.name
+        if handle >= 0:
+            release(handle)
         for storage in dying[at]:
             entry = held.pop(storage, None)
             if entry is not None:
-                arena.release(entry[0])
+                release(entry[0])
                 live -= entry[1]
 
     weights = sum(graph.weights.values())
@@ -105,27 +106,19 @@ def memory_profile(
     )
 
 
-def _last_uses(graph: KernelGraph) -> dict[str, int]:
-    """Index of the last step that touches each storage; inputs and outputs of the model outlive every step."""
+def _deaths(graph: KernelGraph) -> list[list[str]]:
+    """For each step the storages that nothing touches after it; inputs, outputs and weights outlive every step."""
     last: dict[str, int] = {}
     for at, step in enumerate(graph.steps):
         for storage in step.reads:
             last[storage] = at
         for storage, _ in step.writes:
             last[storage] = at
-    end = len(graph.steps)
-    for storage in (*graph.inputs, *graph.outputs):
-        last[storage] = end
-    for storage in graph.weights:
-        last.pop(storage, None)
-    return last
-
-
-def _scratch(step: Step) -> tuple[int, ...]:
-    """Scratch memory of one call: its workspace, or what one of its kernels hands to the next, whichever is larger."""
-    workspace = max((k.workspace_bytes for k in step.kernels), default=0)
-    need = max(workspace, _handed_on(step.kernels))
-    return (need,) if need else ()
+    dying: list[list[str]] = [[] for _ in graph.steps]
+    for storage, at in last.items():
+        if storage not in graph.inputs and storage not in graph.outputs and storage not in graph.weights:
+            dying[at].append(storage)
+    return dying
 
 
 def _handed_on(kernels: tuple[Kernel, ...]) -> int:
