@@ -3,6 +3,7 @@ a status."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def run_estimate(
         if rows:
             data = render(rows, form, kernels=result.kernel_rows if options["kernels"] else None)
             if output is None:
-                stream = click.get_binary_stream("stdout")
+                stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
                 stream.write(data)
                 stream.flush()
             else:

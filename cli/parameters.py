@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,11 +14,16 @@ from gkestimator.tables import FORMATS
 
 __all__ = ["DIM", "NUMBERS", "WHOLE_NUMBERS", "Names", "estimate_options"]
 
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic since click 8.5 only
+
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_ITEMS = 1024
 
 
-def _items(param: click.ParamType, text: str) -> list[str]:
+def _items(param: _ParamType, text: str) -> list[str]:
     items = [item.strip() for item in text.split(",")]
     if not all(items):
         param.fail(f"found {text!r}, expected values separated by commas")
@@ -27,7 +32,7 @@ def _items(param: click.ParamType, text: str) -> list[str]:
     return list(dict.fromkeys(items))
 
 
-class _WholeNumbers(click.ParamType):
+class _WholeNumbers(_ParamType):
     """``1,4,8``: whole numbers from 1, repeats dropped."""
 
     name = "N,N,..."
@@ -47,7 +52,7 @@ class _WholeNumbers(click.ParamType):
         return tuple(dict.fromkeys(numbers))
 
 
-class _Numbers(click.ParamType):
+class _Numbers(_ParamType):
     """``20,50,100``: finite numbers."""
 
     name = "X,X,..."
@@ -69,7 +74,7 @@ class _Numbers(click.ParamType):
         return tuple(dict.fromkeys(numbers))
 
 
-class Names(click.ParamType):
+class Names(_ParamType):
     """``V100,H100``: names separated by commas."""
 
     name = "NAME"
@@ -81,7 +86,7 @@ class Names(click.ParamType):
         return value if isinstance(value, tuple) else tuple(_items(self, value))
 
 
-class _Dim(click.ParamType):
+class _Dim(_ParamType):
     """``seq=128``."""
 
     name = "NAME=N"
