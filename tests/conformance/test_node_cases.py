@@ -1,8 +1,8 @@
 """ONNX's own backend node tests: every case is bound, and what is inferred equals the stored outputs.
 
 A case is bound from its file alone, as a user would. Where that is refused because a shape inside hangs on
-the *value* of a run-time input (the cases hold no initializers: Reshape's target is a graph input), it is bound again
-with the values of the stored integer inputs, which ``Model.bind(inputs=...)`` takes; both counts are printed.
+the *value* of a run-time input (the cases hold no initializers: Reshape's target is a graph input), it is bound
+again with the values of the stored integer inputs, which ``Model.bind(inputs=...)`` takes; both counts are printed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BY_NAME = {t.value: t for t in DType} | {
     "float8_e8m0fnu": DType.FLOAT8E8M0,
 }  # fmt: skip
 
-# Cases that the file alone cannot shape: the run-time value of an input steers the shape of a tensor inside, of
-# which nothing is declared. Each must be refused in one line that says so.
+# Cases that the file alone cannot shape: the run-time value of an input steers the shape of a tensor inside,
+# of which nothing is declared. Each must be refused in one line that says so.
 REFUSED = frozenset(
     [
         "test_affine_grid_2d_expanded",
@@ -58,8 +58,8 @@ REFUSED = frozenset(
         "test_split_to_sequence_2",
     ]
 )
-# Cases whose shape only a declaration can name: the size of an encoded image, the pieces of a text. Extremes of
-# an empty set have no value to fold.
+# Cases whose shape only a declaration can name: the size of an encoded image, the pieces of a text. Extremes
+# of an empty set have no value to fold.
 UNDECLARED = ("test_image_decoder_", "test_string_split_", "test_reduce_max_empty", "test_reduce_min_empty")
 # Loops whose trip count hangs on bfloat16 values, which are not folded: a user names the count.
 TRIP_COUNTS = {"test_range_bfloat16_type_positive_delta_expanded": 2}

@@ -1,7 +1,7 @@
 """Shape rules of com.microsoft operators against what ONNX Runtime really returns on the CPU.
 
-Single nodes are run as they stand; whole models go through ONNX Runtime's optimiser first, every tensor of the
-result is made an output, and each is compared.
+Single nodes are run as they stand; whole models go through ONNX Runtime's optimiser first, every tensor of
+the result is made an output, and each is compared.
 """
 
 from __future__ import annotations
