@@ -1,4 +1,7 @@
-"""Types (and small values) of one node's outputs: shape rule, evaluation of known values, and a memo of both."""
+"""Types (and small values) of one node's outputs.
+
+Shape rule, evaluation of known values, and a memo of both.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ from gkestimator.onnx_io.shapes.registry import (
 __all__ = ["MALFORMED", "Inference", "Inferred"]
 
 _MEMO_LIMIT = 400_000
-# What a rule raises on inputs that no valid model has (an input too few, an attribute of another type): the rules
-# are written for valid nodes, and a file from a stranger must still give one line.
+# What a rule raises on inputs that no valid model has (an input too few, an attribute of another type): the
+# rules are written for valid nodes, and a file from a stranger must still give one line.
 MALFORMED = (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 Inferred = tuple[tuple["Fact | None", ...], bool]
@@ -140,7 +143,8 @@ class Inference:
                 if evaluate is not None:
                     with np.errstate(all="ignore"):
                         values = evaluate(
-                            node.attributes, [f.value if f is not None else None for f in facts], node.version,
+                            node.attributes, [f.value if f is not None else None for f in facts],
+                            node.version,
                             types,
                         )  # fmt: skip
         return tuple(
@@ -150,7 +154,7 @@ class Inference:
 
 
 def _matching(type_: ValueType, value: Any) -> Any:
-    """An evaluated value, if it has the shape that the rule inferred; a rule is never overruled by an evaluator."""
+    """An evaluated value, if it has the shape that the rule inferred: evaluators never overrule rules."""
     if isinstance(type_, SequenceType):
         return value if isinstance(value, tuple) and len(value) == len(type_.elements) else None
     if not isinstance(value, np.ndarray | np.generic):
@@ -168,7 +172,7 @@ def _is_single(type_: ValueType) -> bool:
 
 
 def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
-    """The last resort: what the file says of the outputs. UnsupportedOperatorError where it says too little."""
+    """What the file says of the outputs, the last resort. UnsupportedOperatorError where that is too little."""
     types: list[ValueType | None] = []
     for index, slot in enumerate(node.outputs):
         said = declared[index] if slot >= 0 else None

@@ -43,8 +43,8 @@ _NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
 def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Model:
     """Read the ONNX file at ``path``; ``name`` defaults to the file's stem.
 
-    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound on
-    untrusted input is exceeded) in one line that names the file.
+    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound
+    on untrusted input is exceeded) in one line that names the file.
     """
     where = Path(path)
     try:
@@ -67,11 +67,12 @@ def _named(error: GkestimatorError, name: str) -> GkestimatorError:
 
 
 class Model:
-    """A model read from a file, ready to be bound to batch sizes. Not safe to bind from several threads at once.
+    """A model read from a file, ready to be bound to batch sizes. Not safe to bind from several threads at
+    once.
 
-    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous one is
-    called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a fixed number;
-    ``batch_reason`` says how it was found.
+    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous
+    one is called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a
+    fixed number; ``batch_reason`` says how it was found.
     """
 
     def __init__(self, program: Program, *, name: str) -> None:
@@ -114,9 +115,9 @@ class Model:
     ) -> OperatorGraph:
         """Give every dimension a number and list the operators that run.
 
-        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the other symbolic
-        dimensions. ``trip_count`` is used for loops whose trip count the file does not fix. ``inputs`` gives whole
-        types, or values, of inputs that the file leaves open.
+        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the
+        other symbolic dimensions. ``trip_count`` is used for loops whose trip count the file does not fix.
+        ``inputs`` gives whole types, or values, of inputs that the file leaves open.
 
         Raises UsageError (a number or name that cannot be), UnboundDimensionError, ShapeError, LimitError,
         UnsupportedOperatorError or ModelError.
@@ -261,7 +262,10 @@ class Model:
 
 
 class _Structure:
-    """Stands for the operator list of one model: bindings with equal lists share one object, so identity is equality."""
+    """Stands for the operator list of one model.
+
+    Bindings with equal lists share one object, so identity is equality.
+    """
 
     __slots__ = ("__weakref__",)
 
