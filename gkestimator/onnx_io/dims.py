@@ -66,9 +66,9 @@ _OTHER_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChoice:
-    """How the batch is bound. ``names`` are symbolic dims that stand for it; empty: the inputs' first fixed
-    dim.
+    """How the batch is bound.
 
+    ``names`` are symbolic dims that stand for it; none: the inputs' first fixed dim does.
     ``fixed`` is the size that the file was exported at, where no name stands for it (None: no batch at all).
     """
 

@@ -1,5 +1,4 @@
-"""Evaluation of small known values: shape arithmetic, and whatever little constants exporters leave
-unevaluated.
+"""Evaluation of small known values: shape arithmetic, and little constants that exporters leave unevaluated.
 
 An evaluator gets ``(attributes, input values, opset version, output types)`` and returns the output values,
 or None where it does not know. The output types are inferred before, so an evaluator is only called when

@@ -14,6 +14,7 @@ from gkestimator.errors import LimitError, ShapeError, UnsupportedOperatorError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.facts import Fact, FactPool, check_type, foldable
 from gkestimator.onnx_io.folding import FOLDERS, TYPE_FOLDERS
+from gkestimator.onnx_io.node_kinds import CONTROL_FLOW
 from gkestimator.onnx_io.program import Node
 from gkestimator.onnx_io.schemas import infer_by_schema, known_to_onnx
 from gkestimator.onnx_io.shapes.registry import (
@@ -25,7 +26,7 @@ from gkestimator.onnx_io.shapes.registry import (
     ValueType,
 )
 
-__all__ = ["MALFORMED", "Inference", "Inferred"]
+__all__ = ["MALFORMED", "Inference", "Inferred", "unknown_operators"]
 
 _MEMO_LIMIT = 400_000
 # What a rule raises on inputs that no valid model has (an input too few, an attribute of another type): the
@@ -171,8 +172,28 @@ def _is_single(type_: ValueType) -> bool:
     return isinstance(type_, TensorType) and all(d == 1 for d in type_.shape)
 
 
+def unknown_operators(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Operator types, subgraphs' included, that have neither a rule here nor a schema in onnx; sorted."""
+    found: set[str] = set()
+    for node in nodes:
+        key = (node.domain, node.op_type)
+        for block in (node.blocks or {}).values():
+            found.update(unknown_operators(block.nodes))
+        if (
+            node.kind != CONTROL_FLOW
+            and key not in SHAPE_RULES
+            and not known_to_onnx(node.domain, node.op_type, node.version)
+        ):
+            found.add(_title(node))
+    return tuple(sorted(found))
+
+
+def _title(node: Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
 def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
-    """What the file says of the outputs, the last resort. UnsupportedOperatorError where that is too little."""
+    """What the file says of the outputs, as a last resort; UnsupportedOperatorError if too little."""
     types: list[ValueType | None] = []
     for index, slot in enumerate(node.outputs):
         said = declared[index] if slot >= 0 else None
@@ -183,7 +204,7 @@ def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
                 or said.shape is None
                 or not all(type(d) is int for d in said.shape)
             ):
-                title = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+                title = _title(node)
                 raise UnsupportedOperatorError(
                     f"{node}: no rule knows operator {title} and the file does not declare its output shapes",
                     operators=(title,),

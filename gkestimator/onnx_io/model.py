@@ -24,7 +24,7 @@ from gkestimator.onnx_io.binding import Binder, Statics
 from gkestimator.onnx_io.convert import convert_model
 from gkestimator.onnx_io.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
 from gkestimator.onnx_io.facts import Fact, check_type
-from gkestimator.onnx_io.inference import Inference
+from gkestimator.onnx_io.inference import Inference, unknown_operators
 from gkestimator.onnx_io.program import InputSpec, Program
 from gkestimator.onnx_io.reading import read_proto
 from gkestimator.onnx_io.rebatch import Rebatcher, Reference
@@ -67,8 +67,7 @@ def _named(error: GkestimatorError, name: str) -> GkestimatorError:
 
 
 class Model:
-    """A model read from a file, ready to be bound to batch sizes. Not safe to bind from several threads at
-    once.
+    """A model read from a file, ready to be bound to batch sizes (from one thread at a time).
 
     ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous
     one is called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a
@@ -86,7 +85,10 @@ class Model:
         self.batch_dim = self._batch.name
         self.batch_reason = self._batch.reason
         self._inference = Inference()
-        self._statics = Statics(program, self._inference, self._declared)
+        try:
+            self._statics = Statics(program, self._inference, self._declared)
+        except UnsupportedOperatorError as e:
+            raise self._unsupported(e) from e
         for slot, constant in program.constants.items():
             self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(
                 _elements(constant.type)
@@ -99,6 +101,16 @@ class Model:
     def exported_batch(self) -> int | None:
         """The batch size that the file was exported at, None where it is symbolic or there is no batch."""
         return self._batch.fixed
+
+    def _unsupported(self, error: UnsupportedOperatorError) -> UnsupportedOperatorError:
+        """``error`` with every operator type of the model that nothing here or in onnx knows."""
+        unknown = unknown_operators(self._program.main.nodes)
+        if len(unknown) < 2:
+            return error
+        return UnsupportedOperatorError(
+            f"operators {', '.join(unknown)} are unknown; the file does not declare their output shapes",
+            operators=unknown,
+        )
 
     def _declared(self, slot: int) -> DeclaredType | None:
         said = self._program.declared[self._program.names[slot]]
@@ -132,6 +144,8 @@ class Model:
                     self._bindings.clear()
                 self._bindings[key] = graph
             return graph
+        except UnsupportedOperatorError as e:
+            raise _named(self._unsupported(e), self.name) from e
         except GkestimatorError as e:
             raise _named(e, self.name) from e
         except RecursionError as e:

@@ -1,5 +1,4 @@
-"""Bind a model that was exported at a fixed batch to another batch size, where that is provably the same
-model.
+"""Bind a model that was exported at a fixed batch to another batch size, where that is provably sound.
 
 The model is walked twice: at the exported batch (:class:`Reference` records every shape), then at the new
 one. Exporters bake the batch into targets of Reshape and Expand; there the axis that carries the batch is

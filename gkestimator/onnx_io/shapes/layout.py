@@ -294,7 +294,7 @@ def pad(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 def split_sizes(ctx: ShapeContext, length: int, parts: int) -> tuple[int, ...] | None:
-    """Sizes along the axis: given, or ``length`` over ``parts`` (the last is smaller); None when not known."""
+    """Sizes along the axis: given, or ``length`` over ``parts`` (the last is smaller); None if not known."""
     sizes = integers(ctx, 1, "split")
     if sizes is None:
         if has(ctx, 1):

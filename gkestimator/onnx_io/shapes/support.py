@@ -53,8 +53,7 @@ def sequence(ctx: ShapeContext, index: int) -> SequenceType:
 
 
 def integers(ctx: ShapeContext, index: int, attribute: str | None = None) -> tuple[int, ...] | None:
-    """Integers of input ``index``, or of ``attribute`` where older opsets have them there; None when unknown
-    or absent.
+    """Integers of input ``index``, or of ``attribute`` in older opsets; None when unknown or absent.
 
     Use :func:`has` to tell an absent input from one whose value is not known.
     """
