@@ -50,7 +50,7 @@ def _softmax(rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray
     warp = np.minimum(32, width)
     per_block = 128 / warp * np.where(width <= 128, 2, 1)
     # SoftMax_getBlockSize: the power of two from 1 up while below half of min(cols / 4, 1024), at least one warp.
-    half = np.maximum(np.minimum(np.floor(cols / 4), 1024) / 2, 1)
+    half = np.maximum(np.floor(np.minimum(np.floor(cols / 4), 1024) / 2), 1)
     threads = np.maximum(32, np.exp2(np.ceil(np.log2(half))))
     small = cols <= 1024
     return np.where(small, np.ceil(rows / per_block), rows), np.where(small, 128.0, threads)
@@ -134,6 +134,11 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
             threads = np.where(better, float(block), threads)
             area = np.where(better, float(rows * cols), area)
     slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))
+    # Without matrix dimensions (a recurrent layer, say) nothing is known of tiles: one per 128 x 64 outputs.
+    shapeless = np.isnan(columns["gemm_m"])
+    outputs = columns["write_bytes"] / np.maximum(columns["element_bytes"], 1e-3)
+    grid = np.where(shapeless, np.maximum(1.0, np.ceil(outputs / 8192)), grid)
+    slowdown = np.where(shapeless, 1.0, slowdown)
     return Tiling(grid_blocks=grid, block_threads=threads, outputs=area, slowdown=slowdown)
 
 

@@ -20,8 +20,8 @@ from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, Tens
 
 __all__ = ["Binder", "Statics"]
 
-# WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the batch
-# size, so it is no weight, though no operator writes it.
+# WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the
+# batch size, so it is no weight, though no operator writes it.
 ACTIVATION, FOLDED, WEIGHT = 0, 1, 2
 
 
@@ -186,7 +186,7 @@ class Binder:
 
     def _fold(self, node: Node) -> None:
         kinds, values = self.kinds, self.values
-        weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])
+        weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])  # noqa: C419 (a list is faster here)
         view = weight and node.kind == VIEW and bool(node.inputs) and node.inputs[0] >= 0
         for slot in node.outputs:
             if slot >= 0:
@@ -199,7 +199,9 @@ class Binder:
     def emit(self, node: Node) -> None:
         """List ``node`` as an operator that runs; or not, when only weights go in."""
         kinds, values = self.kinds, self.values
-        if node.kind != RANDOM and all([i < 0 or kinds[i] == WEIGHT for i in node.inputs]):
+        if node.kind != RANDOM and all(
+            [i < 0 or kinds[i] == WEIGHT for i in node.inputs]  # noqa: C419 (a list is faster here)
+        ):
             self._fold(
                 node
             )  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
@@ -238,7 +240,7 @@ class Binder:
         alive = [False] * len(self.operators)
         for index in range(len(self.operators) - 1, -1, -1):
             operator = self.operators[index]
-            if any([v is not None and not needed.isdisjoint(_identities(v)) for v in operator.outputs]):
+            if any(v is not None and not needed.isdisjoint(_identities(v)) for v in operator.outputs):
                 alive[index] = True
                 for read in operator.inputs:
                     if read is not None:
@@ -263,7 +265,8 @@ class Binder:
 
 def _tensor(name: str, storage: str, type_: TensorType, weight: bool, value: Any = None) -> Tensor:
     return Tensor(
-        name=name, dtype=type_.dtype, shape=type_.shape, storage=storage, is_weight=weight, bounded=type_.bounded,
+        name=name, dtype=type_.dtype, shape=type_.shape, storage=storage, is_weight=weight,
+        bounded=type_.bounded,
         value=value,
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Control flow: If, Loop, Scan and SequenceMap are expanded into the operators of their subgraphs.
 
-A trip whose shapes repeat is listed once with its trip count; one whose carried shapes change from trip to trip is
-unrolled. The branch of an If is taken when its condition is known; otherwise the branch whose nodes produce more
-elements stands for both (a heuristic for the costlier one), with a warning.
+A trip whose shapes repeat is listed once with its trip count; one whose carried shapes change from trip to
+trip is unrolled. The branch of an If is taken when its condition is known; otherwise the branch whose nodes
+produce more elements stands for both (a heuristic for the costlier one), with a warning.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-class _Unresolved(Exception):
+class _UnresolvedError(Exception):
     """A node reads a name that is not defined (yet); caught where nodes can still be reordered."""
 
     def __init__(self, name: str, reader: str) -> None:
@@ -101,7 +101,10 @@ class _Converter:
             self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
 
     def nodes(self, protos: Sequence[onnx.NodeProto], scope: _Scope, out: list[Node]) -> None:
-        """Convert ``protos``; when one reads what is defined later, bring the rest into an executable order."""
+        """Convert ``protos``.
+
+        When one reads what is defined later, bring the rest into an executable order.
+        """
         pending: Iterable[onnx.NodeProto] = protos
         done = 0
         for attempt in range(2):
@@ -110,7 +113,7 @@ class _Converter:
                     self.node(proto, scope, out)
                     done += 1
                 return
-            except _Unresolved as e:
+            except _UnresolvedError as e:
                 rest = list(pending)[done:]
                 if attempt or (scope.outer is not None and not any(e.name in p.output for p in rest)):
                     raise  # perhaps a graph around this one defines it later
@@ -134,7 +137,7 @@ class _Converter:
                 continue
             slot = find(name)
             if slot is None:
-                raise _Unresolved(name, proto.name or op_type)
+                raise _UnresolvedError(name, proto.name or op_type)
             inputs.append(slot)
         if self.functions:
             key = (domain, op_type, proto.overload)
@@ -165,7 +168,8 @@ class _Converter:
         out.append(
             Node(
                 self.count - 1, label, domain, op_type, version, attributes, tuple(inputs), outputs,
-                self.signatures.setdefault(signature, len(self.signatures)), blocks, node_kind(domain, op_type),
+                self.signatures.setdefault(signature, len(self.signatures)), blocks, node_kind(domain,
+                op_type),
             )
         )  # fmt: skip
 
@@ -214,8 +218,8 @@ class _Converter:
         label = self.unique(scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"))
         if len(inputs) > len(function.input) or len(proto.output) > len(function.output):
             raise ModelError(
-                f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function {title}, "
-                f"which has {len(function.input)} and {len(function.output)}"
+                f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function "
+                f"{title}, which has {len(function.input)} and {len(function.output)}"
             )
         given = {a.name: a for a in function.attribute_proto}
         for attribute in proto.attribute:
@@ -236,7 +240,7 @@ class _Converter:
         first = len(self.names)
         try:
             self.nodes(function.node, inner, out)
-        except _Unresolved as e:
+        except _UnresolvedError as e:
             raise ModelError(
                 f"function {title}: node {e.reader} reads {e.name!r}, which nothing defines"
             ) from e
@@ -281,7 +285,8 @@ class _Converter:
 
 
 _CONSTANT_TYPES = {
-    "value_float": DType.FLOAT, "value_floats": DType.FLOAT, "value_int": DType.INT64, "value_ints": DType.INT64,
+    "value_float": DType.FLOAT, "value_floats": DType.FLOAT, "value_int": DType.INT64,
+    "value_ints": DType.INT64,
     "value_string": DType.STRING, "value_strings": DType.STRING,
 }  # fmt: skip
 
@@ -337,7 +342,7 @@ def convert_model(model: onnx.ModelProto) -> Program:
     nodes: list[Node] = []
     try:
         converter.nodes(graph.node, scope, nodes)
-    except _Unresolved as e:
+    except _UnresolvedError as e:
         raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
     block = Block(tuple(i.slot for i in inputs), converter.outputs(graph, scope, "graph"), nodes)
     return Program(

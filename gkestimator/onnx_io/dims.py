@@ -66,8 +66,9 @@ _OTHER_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChoice:
-    """How the batch is bound. ``names`` are symbolic dims that stand for it; empty: the inputs' first fixed dim.
+    """How the batch is bound.
 
+    ``names`` are symbolic dims that stand for it; none: the inputs' first fixed dim does.
     ``fixed`` is the size that the file was exported at, where no name stands for it (None: no batch at all).
     """
 
@@ -148,8 +149,8 @@ def bind_dims(
 ) -> tuple[dict[str, int], list[str]]:
     """A number for every symbolic dimension, and warnings about numbers that nobody gave.
 
-    ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an impossible
-    number, UnboundDimensionError on a dimension without one.
+    ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an
+    impossible number, UnboundDimensionError on a dimension without one.
     """
     names = list(
         dict.fromkeys(

@@ -1,4 +1,7 @@
-"""What binding knows of a value: its type, and its value where that is small and known. Interned, so compared by id."""
+"""What binding knows of a value.
+
+Its type, and its value where that is small and known. Interned, so compared by id.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def _value_key(value: Known) -> Hashable:
 
 
 def check_type(type_: ValueType) -> ValueType:
-    """``type_`` with plain int dims. Raises ShapeError on a negative dimension, LimitError on one too large."""
+    """``type_`` with plain int dims.
+
+    Raises ShapeError on a negative dimension, LimitError on one too large.
+    """
     if isinstance(type_, SequenceType):
         if len(type_.elements) > limits.MAX_SEQUENCE:
             raise LimitError(f"a sequence of {len(type_.elements)} tensors; at most {limits.MAX_SEQUENCE}")

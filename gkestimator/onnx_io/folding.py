@@ -1,8 +1,9 @@
-"""Evaluation of small known values: shape arithmetic, and whatever little constants exporters leave unevaluated.
+"""Evaluation of small known values: shape arithmetic, and little constants that exporters leave unevaluated.
 
-An evaluator gets ``(attributes, input values, opset version, output types)`` and returns the output values, or None
-where it does not know. The output types are inferred before, so an evaluator is only called when every output is
-small (``facts.foldable``); inputs are small because only small values are known. Exact keys ``(domain, op_type)``.
+An evaluator gets ``(attributes, input values, opset version, output types)`` and returns the output values,
+or None where it does not know. The output types are inferred before, so an evaluator is only called when
+every output is small (``facts.foldable``); inputs are small because only small values are known. Exact keys
+``(domain, op_type)``.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "Erf": lambda v: np.vectorize(math.erf, otypes=[v.dtype])(v) if v.size else v,
 }  # fmt: skip
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "ReduceSum": np.sum, "ReduceProd": np.prod, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceMean": np.mean,
+    "ReduceSum": np.sum, "ReduceProd": np.prod, "ReduceMax": np.max, "ReduceMin": np.min,
+    "ReduceMean": np.mean,
 }  # fmt: skip
 
 FOLDERS: dict[tuple[str, str], Folder] = {

@@ -153,9 +153,11 @@ LAYOUT: dict[tuple[str, str], Callable[[Attributes, Sequence[Any], int, Types], 
     for op, folder in {
         "Reshape": _to_inferred_shape, "Flatten": _to_inferred_shape, "Squeeze": _to_inferred_shape,
         "Unsqueeze": _to_inferred_shape, "Transpose": _transpose, "Concat": _concat, "Gather": _gather,
-        "GatherElements": _gather_elements, "GatherND": _gather_nd, "Slice": _slice, "Expand": _expand, "Tile": _tile,
+        "GatherElements": _gather_elements, "GatherND": _gather_nd, "Slice": _slice, "Expand": _expand,
+        "Tile": _tile,
         "ConstantOfShape": _constant_of_shape, "Range": _range, "Pad": _pad, "Split": _split,
-        "SplitToSequence": _split_to_sequence, "SequenceConstruct": _sequence_construct, "SequenceAt": _sequence_at,
+        "SplitToSequence": _split_to_sequence, "SequenceConstruct": _sequence_construct,
+        "SequenceAt": _sequence_at,
         "ConcatFromSequence": _concat_from_sequence, "OptionalGetElement": _optional_get, "Trilu": _trilu,
     }.items()
 }  # fmt: skip

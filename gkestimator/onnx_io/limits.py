@@ -1,4 +1,7 @@
-"""Bounds on what a model file may ask for. Each one turns into a one-line LimitError, never into hours or gigabytes."""
+"""Bounds on what a model file may ask for.
+
+Each one turns into a one-line LimitError, never into hours or gigabytes.
+"""
 
 from __future__ import annotations
 

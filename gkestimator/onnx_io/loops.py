@@ -65,7 +65,7 @@ def _constant_true(binder: Binder, slot: int) -> bool:
 
 
 def _always_true(binder: Binder, body: Block) -> bool:
-    """Whether the body's condition is passed through Identity nodes, or made from constants alone and true."""
+    """Whether the body's condition is passed through Identity nodes, or is a constant that is true."""
     producers = {slot: inner for inner in body.nodes for slot in inner.outputs}
     slot = body.outputs[0] if body.outputs else -1
     for _ in range(len(body.nodes) + 1):
@@ -123,7 +123,10 @@ def _set_trip(binder: Binder, body: Block, trip: int | None) -> None:
 def _run_repeated(
     binder: Binder, node: Node, body: Block, start: Sequence[tuple[Fact, int]], trips: int
 ) -> bool:
-    """List the body once with its trip count, if its carried types are the same after a trip; else leave no trace."""
+    """List the body once with its trip count, if its carried types are the same after a trip.
+
+    Else leave no trace.
+    """
     mark, repeat = Mark(binder), binder.repeat
     binder.repeat = scaled_repeat(binder, node, trips)
     try:
@@ -189,7 +192,10 @@ def _run_unrolled(
 def _empty_scan(
     binder: Binder, node: Node, body: Block, index: int, start: Sequence[tuple[Fact, int]]
 ) -> None:
-    """A scan output of no trips: the body is walked once for the shape of a piece, and nothing of it is kept."""
+    """A scan output of no trips.
+
+    The body is walked once for the shape of a piece, and nothing of it is kept.
+    """
     mark = Mark(binder)
     _set_trip(binder, body, None)
     for (fact, _), inner in zip(start, body.inputs[2:], strict=True):

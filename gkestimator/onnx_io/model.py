@@ -24,7 +24,7 @@ from gkestimator.onnx_io.binding import Binder, Statics
 from gkestimator.onnx_io.convert import convert_model
 from gkestimator.onnx_io.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
 from gkestimator.onnx_io.facts import Fact, check_type
-from gkestimator.onnx_io.inference import Inference
+from gkestimator.onnx_io.inference import Inference, unknown_operators
 from gkestimator.onnx_io.program import InputSpec, Program
 from gkestimator.onnx_io.reading import read_proto
 from gkestimator.onnx_io.rebatch import Rebatcher, Reference
@@ -43,8 +43,8 @@ _NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
 def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Model:
     """Read the ONNX file at ``path``; ``name`` defaults to the file's stem.
 
-    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound on
-    untrusted input is exceeded) in one line that names the file.
+    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound
+    on untrusted input is exceeded) in one line that names the file.
     """
     where = Path(path)
     try:
@@ -67,11 +67,11 @@ def _named(error: GkestimatorError, name: str) -> GkestimatorError:
 
 
 class Model:
-    """A model read from a file, ready to be bound to batch sizes. Not safe to bind from several threads at once.
+    """A model read from a file, ready to be bound to batch sizes (from one thread at a time).
 
-    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous one is
-    called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a fixed number;
-    ``batch_reason`` says how it was found.
+    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous
+    one is called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a
+    fixed number; ``batch_reason`` says how it was found.
     """
 
     def __init__(self, program: Program, *, name: str) -> None:
@@ -85,7 +85,10 @@ class Model:
         self.batch_dim = self._batch.name
         self.batch_reason = self._batch.reason
         self._inference = Inference()
-        self._statics = Statics(program, self._inference, self._declared)
+        try:
+            self._statics = Statics(program, self._inference, self._declared)
+        except UnsupportedOperatorError as e:
+            raise self._unsupported(e) from e
         for slot, constant in program.constants.items():
             self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(
                 _elements(constant.type)
@@ -98,6 +101,16 @@ class Model:
     def exported_batch(self) -> int | None:
         """The batch size that the file was exported at, None where it is symbolic or there is no batch."""
         return self._batch.fixed
+
+    def _unsupported(self, error: UnsupportedOperatorError) -> UnsupportedOperatorError:
+        """``error`` with every operator type of the model that nothing here or in onnx knows."""
+        unknown = unknown_operators(self._program.main.nodes)
+        if len(unknown) < 2:
+            return error
+        return UnsupportedOperatorError(
+            f"operators {', '.join(unknown)} are unknown; the file does not declare their output shapes",
+            operators=unknown,
+        )
 
     def _declared(self, slot: int) -> DeclaredType | None:
         said = self._program.declared[self._program.names[slot]]
@@ -114,9 +127,9 @@ class Model:
     ) -> OperatorGraph:
         """Give every dimension a number and list the operators that run.
 
-        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the other symbolic
-        dimensions. ``trip_count`` is used for loops whose trip count the file does not fix. ``inputs`` gives whole
-        types, or values, of inputs that the file leaves open.
+        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the
+        other symbolic dimensions. ``trip_count`` is used for loops whose trip count the file does not fix.
+        ``inputs`` gives whole types, or values, of inputs that the file leaves open.
 
         Raises UsageError (a number or name that cannot be), UnboundDimensionError, ShapeError, LimitError,
         UnsupportedOperatorError or ModelError.
@@ -131,6 +144,8 @@ class Model:
                     self._bindings.clear()
                 self._bindings[key] = graph
             return graph
+        except UnsupportedOperatorError as e:
+            raise _named(self._unsupported(e), self.name) from e
         except GkestimatorError as e:
             raise _named(e, self.name) from e
         except RecursionError as e:
@@ -261,7 +276,10 @@ class Model:
 
 
 class _Structure:
-    """Stands for the operator list of one model: bindings with equal lists share one object, so identity is equality."""
+    """Stands for the operator list of one model.
+
+    Bindings with equal lists share one object, so identity is equality.
+    """
 
     __slots__ = ("__weakref__",)
 

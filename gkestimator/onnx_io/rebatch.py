@@ -1,10 +1,11 @@
-"""Bind a model that was exported at a fixed batch to another batch size, where that is provably the same model.
+"""Bind a model that was exported at a fixed batch to another batch size, where that is provably sound.
 
-The model is walked twice: at the exported batch (:class:`Reference` records every shape), then at the new one.
-Exporters bake the batch into targets of Reshape and Expand; there the axis that carries the batch is found by comparing
-the input with its reference shape, and the target's matching axis is scaled. At every node the outputs must have the
-reference's shape with exactly one axis scaled by new / exported when one of its inputs was scaled, and the same shape
-otherwise; so must the model's outputs. The first node that breaks this is named in the refusal.
+The model is walked twice: at the exported batch (:class:`Reference` records every shape), then at the new
+one. Exporters bake the batch into targets of Reshape and Expand; there the axis that carries the batch is
+found by comparing the input with its reference shape, and the target's matching axis is scaled. At every node
+the outputs must have the reference's shape with exactly one axis scaled by new / exported when one of its
+inputs was scaled, and the same shape otherwise; so must the model's outputs. The first node that breaks this
+is named in the refusal.
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ class Rebatcher:
     def refuse(self, what: str, why: str) -> ModelError:
         """The error that says why the batch cannot be changed."""
         return ModelError(
-            f"exported at batch {self.old} and cannot be re-batched to {self.new}: {what} {why}; export it with a "
-            f"symbolic batch dimension"
+            f"exported at batch {self.old} and cannot be re-batched to {self.new}: {what} {why}; export it "
+            f"with a symbolic batch dimension"
         )
 
     def scaled_axis(self, before: TensorType, after: TensorType) -> int | None:
-        """The axis of ``after`` that is scaled by new / old, None when the shapes agree; ValueError otherwise."""
+        """The axis of ``after`` that is scaled by new / old, None when the shapes agree.
+
+        ValueError otherwise.
+        """
         if before.shape == after.shape:
             return None
         if len(before.shape) == len(after.shape):
@@ -149,7 +153,7 @@ class Rebatcher:
         if fact.value is not None and all(a.shape == b.shape for a, b in pairs):
             return False
         try:
-            return any([self.scaled_axis(a, b) is not None for a, b in pairs])
+            return any(axis is not None for axis in [self.scaled_axis(a, b) for a, b in pairs])
         except ValueError as e:
             raise self.refuse(str(node), f"does not scale with the batch: {e}") from e
 
@@ -162,7 +166,10 @@ class Rebatcher:
 
 
 def _matching_axis(source: tuple[int, ...], axis: int, target: tuple[int, ...], exported: int) -> int | None:
-    """The axis of a reshaped tensor that begins with the elements of ``axis``: what lies before it has equal size."""
+    """The axis of a reshaped tensor that begins with the elements of ``axis``.
+
+    What lies before it has equal size.
+    """
     outside = math.prod(source[:axis])
     for place in range(len(target)):
         if math.prod(target[:place]) == outside and target[place] % exported == 0 and target[place]:

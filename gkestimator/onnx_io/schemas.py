@@ -40,7 +40,10 @@ def _proto(type_: ValueType) -> onnx.TypeProto:
 
 
 def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
-    """Types of all outputs, or None where onnx leaves one open. Raises ShapeError where onnx finds a contradiction."""
+    """Types of all outputs, or None where onnx leaves one open.
+
+    Raises ShapeError where onnx finds a contradiction.
+    """
     inputs = [f"i{i}" if t is not None else "" for i, t in enumerate(context.types)]
     attributes = {k: _attribute(v) for k, v in context.attributes.items() if v is not None}
     node = helper.make_node(

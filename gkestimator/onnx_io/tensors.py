@@ -60,7 +60,7 @@ def tensor_type(dtype: DType, shape: tuple[int, ...], what: str) -> TensorType:
 
 
 def constant(proto: onnx.TensorProto, what: str) -> Constant:
-    """Type of ``proto``, and its value where it is small, in the file and may take part in shape arithmetic."""
+    """Type of ``proto``, and its value where it is small, in the file and may be shape arithmetic."""
     if len(proto.dims) > limits.MAX_RANK:
         raise LimitError(f"{what} has {len(proto.dims)} dimensions; at most {limits.MAX_RANK} are supported")
     type_ = tensor_type(dtype_of(proto.data_type, what), tuple(proto.dims), what)

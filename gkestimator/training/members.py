@@ -14,8 +14,9 @@ from gkestimator.regressors import Forest, KernelRidge, Linear
 __all__ = ["DEPTH", "FITTERS", "Fitted", "fit_member", "join_forests"]
 
 DEPTH = 6
-KERNEL_RIDGE_ROWS = 1_500
-GRADIENT_BOOSTING_ROWS = 12_000
+KERNEL_RIDGE_ROWS = 1_000
+GRADIENT_BOOSTING_ROWS = 8_000
+THREADS = 1  # more spin-wait for each other on a shared machine, and one thread gives the same trees everywhere
 Fitted = Linear | KernelRidge | Forest
 
 
@@ -84,10 +85,10 @@ def fit_xgboost(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estim
     """XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms."""
     import xgboost
 
-    matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=2, max_bin=256)
+    matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=THREADS, max_bin=256)
     options = {
         "max_depth": DEPTH, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.6, "min_child_weight": 3, "tree_method": "hist",
-        "seed": seed, "nthread": 2, "verbosity": 0,
+        "seed": seed, "nthread": THREADS, "verbosity": 0,
     }  # fmt: skip
     return from_xgboost(xgboost.train(options, matrix, num_boost_round=estimators))
 
@@ -98,7 +99,7 @@ def fit_lightgbm(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, esti
 
     options = {
         "objective": "regression", "num_leaves": 48, "max_depth": DEPTH, "learning_rate": 0.1, "bagging_fraction": 0.7,
-        "bagging_freq": 1, "feature_fraction": 0.6, "min_data_in_leaf": 5, "num_threads": 2, "seed": seed, "verbosity": -1,
+        "bagging_freq": 1, "feature_fraction": 0.6, "min_data_in_leaf": 5, "num_threads": THREADS, "seed": seed, "verbosity": -1,
         "deterministic": True, "force_row_wise": True,
     }  # fmt: skip
     data = lightgbm.Dataset(x.astype(np.float64), y, weight=w)

@@ -28,7 +28,7 @@ class ModelPlan:
     features: str
     trains: tuple[tuple[str, str], ...]
     covers: tuple[tuple[str, str], ...] = ()
-    rows: int = 24_000
+    rows: int = 15_000
     estimators: Mapping[str, int] = field(
         default_factory=lambda: {"gradient_boosting": 120, "xgboost": 220, "lightgbm": 220}
     )
@@ -50,11 +50,11 @@ PLAN: tuple[ModelPlan, ...] = (
     ModelPlan(name="elementwise", features="elementwise", trains=_pairs("elementwise", ("fp32", "fp16", "bf16")),
               covers=_pairs("elementwise", ("tf32", "int8", "fp8"))),
     ModelPlan(name="softmax", features="memory", trains=_pairs("softmax", ("fp32",)), covers=_pairs("softmax", ("fp16", "bf16")),
-              rows=12_000),
-    ModelPlan(name="layernorm", features="layernorm", trains=_pairs("layernorm", ("fp32", "fp16", "bf16")), rows=12_000),
+              rows=8_000),
+    ModelPlan(name="layernorm", features="layernorm", trains=_pairs("layernorm", ("fp32", "fp16", "bf16")), rows=8_000),
     # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
     ModelPlan(name="gemm_half", features="matrix", trains=_pairs("linear", ("fp16", "bf16", "int8")),
-              covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)), rows=40_000),
+              covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)), rows=24_000),
     ModelPlan(name="attention", features="attention", trains=_pairs("attention", ("bf16",)),
               covers=_pairs("attention", ("fp32", "tf32", "fp16"))),
 )  # fmt: skip

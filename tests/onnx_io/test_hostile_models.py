@@ -124,6 +124,18 @@ def test_hostile_and_wrong_operators(load, body: str, error: type[Exception], sa
     assert time.monotonic() - started < 5
 
 
+def test_all_unknown_operators_are_listed(load):
+    text = '<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n' + (
+        "g (float[N,4] x) => (float[N,4] y) { a = acme.Zip(x) b = Relu(a) c = acme.Zap(b) y = acme.Zip(c) }"
+    )
+    with pytest.raises(UnsupportedOperatorError) as e:
+        load(text).bind(batch_size=1)
+    assert e.value.operators == ("acme.Zap", "acme.Zip")
+    declared = onnx.parser.parse_model(text.replace("{ a", "<float[N,4] a, float[N,4] c> { a"))
+    graph = load(declared).bind(batch_size=3)
+    assert [o.outputs[0].shape for o in graph.operators] == [(3, 4)] * 4
+
+
 def test_large_values_are_not_evaluated_but_their_shapes_are_known(load):
     graph = load(
         "g (float[N,4] x) => (int64[1] y) { s = Constant<value_ints = [1000000, 1000000, 1000]>()"

@@ -57,8 +57,8 @@ def conv(ctx: ShapeContext) -> list[ValueType | None]:
         )
     if group < 1 or data.shape[1] != weight.shape[1] * group or weight.shape[0] % group:
         raise ShapeError(
-            f"input {list(data.shape)} has {data.shape[1]} channels; weights {list(weight.shape)} in {group} groups "
-            f"expect {weight.shape[1] * group}"
+            f"input {list(data.shape)} has {data.shape[1]} channels; weights {list(weight.shape)} in {group} "
+            f"groups expect {weight.shape[1] * group}"
         )
     kernel = ctx.attributes.get("kernel_shape") or weight.shape[2:]
     if tuple(kernel) != weight.shape[2:]:

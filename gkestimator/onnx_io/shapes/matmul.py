@@ -44,7 +44,7 @@ def gemm(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Operand terms and output term with every ellipsis spelled out in capitals that the equation does not use."""
+    """Operand terms and output term, every ellipsis spelled out in letters that the equation does not use."""
     equation = equation.replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")

@@ -14,7 +14,10 @@ from gkestimator.onnx_io.shapes.support import axes_of, axis_of, declared_tensor
     "ReduceLogSumExp", "ReduceSumSquare",
 )  # fmt: skip
 def reduce(ctx: ShapeContext) -> list[ValueType | None]:
-    """Reduced axes become 1, or vanish without ``keepdims``; no axes: all, unless ``noop_with_empty_axes``."""
+    """Reduced axes become 1, or vanish without ``keepdims``.
+
+    No axes: all, unless ``noop_with_empty_axes``.
+    """
     data = tensor(ctx, 0)
     rank = len(data.shape)
     axes = integers(ctx, 1, "axes")

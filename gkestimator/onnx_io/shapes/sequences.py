@@ -37,7 +37,10 @@ def largest(elements: tuple[TensorType, ...]) -> TensorType:
 
 @shape_rule("SplitToSequence")
 def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
-    """Pieces along ``axis``: of size 1 by default (``keepdims`` says whether the axis stays), else as ``split`` says."""
+    """Pieces along ``axis``.
+
+    Of size 1 by default (``keepdims`` says whether the axis stays), else as ``split`` says.
+    """
     data = tensor(ctx, 0)
     axis = axis_of(int(ctx.attributes.get("axis", 0)), len(data.shape))
     before, length, behind = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
