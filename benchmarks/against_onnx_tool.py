@@ -37,7 +37,10 @@ def ours(path: Path) -> tuple[float, float]:
         graph = lower(read_model(path).bind(batch_size=1), OPTIONS)
         seconds.append(time.perf_counter() - start)
     macs = sum(
-        k.flops * s.repeat / 2 for s in graph.steps for k in s.kernels if k.gemm is not None or k.conv is not None
+        k.flops * s.repeat / 2
+        for s in graph.steps
+        for k in s.kernels
+        if k.gemm is not None or k.conv is not None
     )
     return statistics.median(seconds), macs / 1e9
 
@@ -59,14 +62,20 @@ def theirs(path: Path) -> tuple[float, float]:
         graph.profile()
         seconds = time.perf_counter() - start
     layers = ("Conv", "Gemm", "MatMul", "ConvTranspose")
-    macs = sum(n.macs[0] if isinstance(n.macs, list) else n.macs for n in graph.nodemap.values() if n.op_type in layers)
+    macs = sum(
+        n.macs[0] if isinstance(n.macs, list) else n.macs
+        for n in graph.nodemap.values()
+        if n.op_type in layers
+    )
     return seconds, macs / 1e9
 
 
 def main() -> None:
     folder = shared_dir() / "models"
     wanted = set(sys.argv[1:])
-    print(f"{'model':<40}{'ours ms':>9}{'onnx-tool s':>13}{'times faster':>14}{'our GMACs':>11}{'theirs':>9}{'off %':>7}")
+    print(
+        f"{'model':<40}{'ours ms':>9}{'onnx-tool s':>13}{'times faster':>14}{'our GMACs':>11}{'theirs':>9}{'off %':>7}"
+    )
     ratios, ours_all, theirs_all = [], [], []
     for source in sorted(folder.glob("*/*.onnx")):
         if wanted and source.stem not in wanted and source.parent.name not in wanted:
@@ -79,14 +88,19 @@ def main() -> None:
             try:
                 other, other_macs = theirs(copy)
             except Exception as e:  # noqa: BLE001 - a peer's failure is a result, not ours to narrow
-                print(f"{source.parent.name}/{source.stem:<34}{mine * 1e3:>9.1f}  onnx-tool failed: {e!r:.60}")
+                print(
+                    f"{source.parent.name}/{source.stem:<34}{mine * 1e3:>9.1f}  onnx-tool failed: {e!r:.60}"
+                )
                 continue
         ratios.append(other / mine)
         ours_all.append(mine)
         theirs_all.append(other)
         off = 100 * (macs / other_macs - 1)
         name = f"{source.parent.name}/{source.stem}"
-        print(f"{name:<40}{mine * 1e3:>9.1f}{other:>13.2f}{other / mine:>14.1f}{macs:>11.3f}{other_macs:>9.3f}{off:>7.2f}", flush=True)
+        print(
+            f"{name:<40}{mine * 1e3:>9.1f}{other:>13.2f}{other / mine:>14.1f}{macs:>11.3f}{other_macs:>9.3f}{off:>7.2f}",
+            flush=True,
+        )
     if ratios:
         print(
             f"median: ours {statistics.median(ours_all) * 1e3:.1f} ms, onnx-tool {statistics.median(theirs_all):.2f} s; "

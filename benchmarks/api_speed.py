@@ -32,7 +32,9 @@ def main() -> None:
 
     start = time.perf_counter()
     rows = call()
-    print(f"first call (imports, bundle): {(time.perf_counter() - start) * 1e3 / rows:.2f} ms per row, {rows} rows")
+    print(
+        f"first call (imports, bundle): {(time.perf_counter() - start) * 1e3 / rows:.2f} ms per row, {rows} rows"
+    )
     if "--profile" in sys.argv:
         with cProfile.Profile() as profile:
             call()

@@ -1,6 +1,6 @@
 """Whole processes, as a user starts them: seconds (median of 5) and peak memory.
 
-    GKEST_SHARED=... python benchmarks/cold_start.py
+GKEST_SHARED=... python benchmarks/cold_start.py
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ def main() -> None:
         "gkest --help": [gkest, "--help"],
         "resnet50, 6 batch sizes, 1 GPU": [gkest, "estimate", str(models / "ethz/resnet50.onnx"), *sizes],
         "bert, 6 batch sizes, 1 GPU": [gkest, "estimate", str(models / "ethz/bert.onnx"), *sizes],
-        "llama2_7b, 6 batch sizes, 1 GPU": [gkest, "estimate", str(models / "llm/llama2_7b_s512.onnx"), *sizes],
+        "llama2_7b, 6 batch sizes, 1 GPU": [
+            gkest,
+            "estimate",
+            str(models / "llm/llama2_7b_s512.onnx"),
+            *sizes,
+        ],
     }
     print(f"{'command':<36}{'median s':>10}{'min':>7}{'max':>7}{'peak MiB':>10}")
     for label, command in cases.items():

@@ -38,7 +38,9 @@ def ethz(folder: Path, show: bool) -> None:
         measured = [r for r in csv.DictReader(f) if r["status"] == "clean"]
     models = sorted({r["model"] for r in measured})
     everything: dict[str, list[tuple[float, float]]] = {}
-    print(f"{'V100, fp32, torch':<20}{'n':>4}{'latency median / mean':>24}{'reserved memory':>24}{'SM util':>16}{'mean occ.':>16}{'max occ.':>16}")
+    print(
+        f"{'V100, fp32, torch':<20}{'n':>4}{'latency median / mean':>24}{'reserved memory':>24}{'SM util':>16}{'mean occ.':>16}{'max occ.':>16}"
+    )
     for model in models:
         path = folder / f"models/ethz/{model}.onnx"
         rows = {int(r["batch"]): r for r in measured if r["model"] == model}
@@ -55,7 +57,11 @@ def ethz(folder: Path, show: bool) -> None:
             latency = row.batch_size / float(truth["throughput_rps"]) * 1e3
             for key, estimated, value in (
                 ("latency", row.latency_ms, latency),
-                ("memory", row.reserved_bytes, float(truth["mem_cap_pct"] or "nan") / 100 * THESIS_VISIBLE_BYTES),
+                (
+                    "memory",
+                    row.reserved_bytes,
+                    float(truth["mem_cap_pct"] or "nan") / 100 * THESIS_VISIBLE_BYTES,
+                ),
                 ("sm", row.sm_util_mean_pct, float(truth["wavg_sm_util_pct"] or "nan")),
                 ("occ", row.occupancy_mean_pct, float(truth["wavg_achieved_occupancy_pct"] or "nan")),
                 ("max", row.occupancy_max_pct, float(truth["achieved_occupancy_pct"] or "nan")),
@@ -64,7 +70,9 @@ def ethz(folder: Path, show: bool) -> None:
                     pairs.setdefault(key, []).append((estimated, value))
                     everything.setdefault(key, []).append((estimated, value))
             if show:
-                print(f"    b{row.batch_size:<4} est {row.latency_ms:9.2f} ms, measured {latency:9.2f} ({100 * (row.latency_ms / latency - 1):+5.0f} %); memory {row.reserved_bytes / 2**20:8.0f} / {float(truth['mem_cap_pct'] or 'nan') / 100 * 16144:8.0f} MiB; host {row.host_bound}; sm {row.sm_util_mean_pct:.0f} / {truth['wavg_sm_util_pct']}")
+                print(
+                    f"    b{row.batch_size:<4} est {row.latency_ms:9.2f} ms, measured {latency:9.2f} ({100 * (row.latency_ms / latency - 1):+5.0f} %); memory {row.reserved_bytes / 2**20:8.0f} / {float(truth['mem_cap_pct'] or 'nan') / 100 * 16144:8.0f} MiB; host {row.host_bound}; sm {row.sm_util_mean_pct:.0f} / {truth['wavg_sm_util_pct']}"
+                )
         print(line(model, pairs))
     print(line("all", everything))
 
@@ -90,7 +98,9 @@ def timm(folder: Path, show: bool) -> None:
             row = estimate_rows([path], gpus=["RTX-3090"], batch_sizes=[batch], dtype="amp").rows[0]
             step = batch / float(r["infer_samples_per_sec"]) * 1e3
             pairs.append((row.latency_ms, step))
-            print(f"{path.stem:<34}{batch:>6}{row.latency_ms:>14.1f}{step:>13.1f}{100 * (row.latency_ms / step - 1):>+7.0f} %")
+            print(
+                f"{path.stem:<34}{batch:>6}{row.latency_ms:>14.1f}{step:>13.1f}{100 * (row.latency_ms / step - 1):>+7.0f} %"
+            )
     print(f"{'all':<34}{len(pairs):>6}   median / mean {mape(pairs)}")
 
 

@@ -107,7 +107,9 @@ def estimate_rows(
         rows=tuple(rows),
         kernel_rows=tuple(launches),
         failures=tuple(failures),
-        messages=closing_words(rows, engine.targets, slo_ms=slo_ms, host_overhead_source=engine.host_overhead_source),
+        messages=closing_words(
+            rows, engine.targets, slo_ms=slo_ms, host_overhead_source=engine.host_overhead_source
+        ),
     )
 
 

@@ -125,14 +125,18 @@ class Engine:
     @property
     def host_overhead_source(self) -> str:
         """Where :attr:`host_overhead_us` is from, in words."""
-        return "given" if self.request.host_overhead_us is not None else self.profile.sources["host_overhead_us"]
+        return (
+            "given" if self.request.host_overhead_us is not None else self.profile.sources["host_overhead_us"]
+        )
 
     @property
     def streams(self) -> int:
         """Streams that kernels are spread over: the request's, else what the runtime does."""
         return self.profile.streams if self.request.streams is None else self.request.streams
 
-    def lower_model(self, model: Model, path: Path, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
+    def lower_model(
+        self, model: Model, path: Path, batch_size: int | None
+    ) -> dict[LoweringOptions, Lowering]:
         """Bind ``model`` at one batch size and lower it once per distinct set of options."""
         request = self.request
         bound = model.bind(
@@ -310,7 +314,11 @@ def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
 def _prefill(bound: OperatorGraph) -> tuple[str, ...]:
     """A language model's row says that it is one forward pass."""
     for value in bound.inputs:
-        if isinstance(value, Tensor) and value.name in ("input_ids", "decoder_input_ids") and len(value.shape) == 2:
+        if (
+            isinstance(value, Tensor)
+            and value.name in ("input_ids", "decoder_input_ids")
+            and len(value.shape) == 2
+        ):
             return (f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding",)
     return ()
 

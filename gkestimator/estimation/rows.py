@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.prediction import KernelPredictions
 from gkestimator.tables import KernelRow, Requirement
 
 __all__ = ["kernel_rows", "requirement_row"]

@@ -50,7 +50,7 @@ def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | 
     smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
     if len(largest) > 1:
         text += f" Smallest: {smallest}."
-    cost = {}
+    cost: dict[str, tuple[float, int | None]] = {}
     for r in good:
         price = gpus[r.gpu].price_per_hour_usd
         if price is not None and r.throughput_rps:

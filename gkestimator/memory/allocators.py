@@ -192,7 +192,10 @@ class ArenaAllocator(Allocator):
         return block_bytes >= 2 * size or block_bytes - size >= self._dead_limit
 
 
-_ALLOCATORS: dict[str, type[CachingAllocator | ArenaAllocator]] = {"caching": CachingAllocator, "arena": ArenaAllocator}
+_ALLOCATORS: dict[str, type[CachingAllocator | ArenaAllocator]] = {
+    "caching": CachingAllocator,
+    "arena": ArenaAllocator,
+}
 
 
 def make_allocator(kind: str, figures: Mapping[str, int]) -> Allocator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -126,7 +127,7 @@ def _handed_on(kernels: tuple[Kernel, ...]) -> int:
     return max(
         (
             first.write_bytes
-            for first, second in zip(kernels, kernels[1:], strict=False)
+            for first, second in itertools.pairwise(kernels)
             if second.variant not in _IN_PLACE
         ),
         default=0,

@@ -33,7 +33,15 @@ def predictions(duration: list[float], **columns: list[float]) -> KernelPredicti
 
 def program(ks: list[Kernel], repeat: int = 1) -> Program:
     steps = [
-        Step(name=k.name, op_type="X", kernels=(k,), reads=(), writes=((k.name, 1),), host_calls=1, repeat=repeat)
+        Step(
+            name=k.name,
+            op_type="X",
+            kernels=(k,),
+            reads=(),
+            writes=((k.name, 1),),
+            host_calls=1,
+            repeat=repeat,
+        )
         for k in ks
     ]
     return Program.of(steps, {id(k): i for i, k in enumerate(ks)})
@@ -51,7 +59,11 @@ def ask(p: Program, pred: KernelPredictions, **changes: object):
 def test_means_are_time_weighted_and_host_gaps_count() -> None:
     ks = kernels(2)
     pred = predictions(
-        [30.0, 10.0], occupancy_pct=[80.0, 40.0], sm_util_pct=[100.0, 20.0], dram_util_pct=[50.0, 10.0], l2_util_pct=[1.0, 1.0]
+        [30.0, 10.0],
+        occupancy_pct=[80.0, 40.0],
+        sm_util_pct=[100.0, 20.0],
+        dram_util_pct=[50.0, 10.0],
+        l2_util_pct=[1.0, 1.0],
     )
     m = ask(program(ks), pred)
     assert m.latency_ms == pytest.approx(0.040)

@@ -19,15 +19,28 @@ def program(spec: list[tuple[int, int, int]], reads: list[tuple[str, ...]] | Non
     keep = []
     for i, (count, calls, repeat) in enumerate(spec):
         kernels = tuple(
-            Kernel(name=f"{i}.{j}", family=Family.COPY, variant="copy", precision=Precision.FP32, flops=0, read_bytes=1, write_bytes=1)
+            Kernel(
+                name=f"{i}.{j}",
+                family=Family.COPY,
+                variant="copy",
+                precision=Precision.FP32,
+                flops=0,
+                read_bytes=1,
+                write_bytes=1,
+            )
             for j in range(count)
         )
         keep.extend(kernels)
         steps.append(
             Step(
-                name=str(i), op_type="X", kernels=kernels, reads=(reads[i] if reads else ()),
-                writes=((f"s{i}", 1),), host_calls=calls, repeat=repeat,
-            )  # fmt: skip
+                name=str(i),
+                op_type="X",
+                kernels=kernels,
+                reads=(reads[i] if reads else ()),
+                writes=((f"s{i}", 1),),
+                host_calls=calls,
+                repeat=repeat,
+            )
         )
     for k in keep:
         rows[id(k)] = len(rows)
@@ -84,7 +97,9 @@ def test_streams_overlap_independent_steps_and_keep_dependent_ones_in_order() ->
 
 def timeline(spans: list[tuple[float, float, int]]) -> Timeline:
     start, end, stream = (np.array(c) for c in zip(*spans, strict=True))
-    return Timeline(start_us=start, end_us=end, stream=stream.astype(int), total_us=float(end.max()), host_us=0, busy_us=0)
+    return Timeline(
+        start_us=start, end_us=end, stream=stream.astype(int), total_us=float(end.max()), host_us=0, busy_us=0
+    )
 
 
 def test_creq_is_the_largest_sum_over_kernels_that_run_together() -> None:

@@ -32,7 +32,12 @@ def test_caching_allocator_takes_a_two_mib_segment_for_a_small_request() -> None
 
 
 def test_caching_allocator_segments_by_size_class() -> None:
-    for nbytes, segment in ((MIB + 1, 20 * MIB), (10 * MIB - 512, 20 * MIB), (10 * MIB, 10 * MIB), (11 * MIB + 1, 12 * MIB)):
+    for nbytes, segment in (
+        (MIB + 1, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (11 * MIB + 1, 12 * MIB),
+    ):
         a = caching()
         a.allocate(nbytes)
         assert a.reserved_bytes == segment, nbytes

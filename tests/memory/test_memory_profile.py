@@ -11,7 +11,15 @@ MIB = 1 << 20
 FIGURES = load_runtime("torch").allocator_bytes
 
 
-def kernel(*, read: int = 0, write: int = 0, workspace: int = 0, family: Family = Family.ELEMENTWISE, variant: str = "add", weight: int = 0) -> Kernel:
+def kernel(
+    *,
+    read: int = 0,
+    write: int = 0,
+    workspace: int = 0,
+    family: Family = Family.ELEMENTWISE,
+    variant: str = "add",
+    weight: int = 0,
+) -> Kernel:
     return Kernel(
         name="k", family=family, variant=variant, precision=Precision.FP32, flops=1, read_bytes=read,
         write_bytes=write, weight_bytes=weight, workspace_bytes=workspace,
@@ -19,7 +27,9 @@ def kernel(*, read: int = 0, write: int = 0, workspace: int = 0, family: Family 
 
 
 def step(name: str, reads: tuple[str, ...], writes: tuple[tuple[str, int], ...], *kernels: Kernel) -> Step:
-    return Step(name=name, op_type="Add", kernels=kernels or (kernel(),), reads=reads, writes=writes, host_calls=1)
+    return Step(
+        name=name, op_type="Add", kernels=kernels or (kernel(),), reads=reads, writes=writes, host_calls=1
+    )
 
 
 def graph(*steps: Step, weights: dict[str, int] | None = None) -> KernelGraph:
@@ -36,7 +46,8 @@ def test_an_intermediate_dies_after_its_last_reader() -> None:
             step("b", ("t",), (("u", 40 * MIB),)),
             step("c", ("u",), (("y", 30 * MIB),)),
         ),
-        allocator="caching", figures=FIGURES,
+        allocator="caching",
+        figures=FIGURES,
         library_workspace_bytes=0,
     )
     assert p.activations_bytes == (10 + 40 + 30) * MIB  # x, u and y at step c; t is gone
@@ -48,7 +59,8 @@ def test_an_intermediate_dies_after_its_last_reader() -> None:
 def test_a_storage_written_again_is_written_in_place() -> None:
     p = memory_profile(
         graph(step("a", ("x",), (("y", 30 * MIB),)), step("relu", ("y",), (("y", 30 * MIB),))),
-        allocator="caching", figures=FIGURES,
+        allocator="caching",
+        figures=FIGURES,
         library_workspace_bytes=0,
     )
     assert p.activations_bytes == 40 * MIB
@@ -57,7 +69,8 @@ def test_a_storage_written_again_is_written_in_place() -> None:
 def test_workspace_is_what_scratch_adds_to_the_peak() -> None:
     p = memory_profile(
         graph(step("conv", ("x",), (("y", 30 * MIB),), kernel(workspace=16 * MIB))),
-        allocator="caching", figures=FIGURES,
+        allocator="caching",
+        figures=FIGURES,
         library_workspace_bytes=0,
     )
     assert p.activations_bytes == 40 * MIB
@@ -70,23 +83,40 @@ def test_what_one_kernel_hands_to_the_next_is_held_unless_a_bias_is_added_in_pla
     bias = kernel(read=30 * MIB, write=30 * MIB, variant="bias_add")
     two = graph(step("conv", ("x",), (("y", 30 * MIB),), conv, norm))
     one = graph(step("conv", ("x",), (("y", 30 * MIB),), conv, bias))
-    assert memory_profile(two, allocator="caching", figures=FIGURES, library_workspace_bytes=0).workspace_bytes == 30 * MIB
-    assert memory_profile(one, allocator="caching", figures=FIGURES, library_workspace_bytes=0).workspace_bytes == 0
+    assert (
+        memory_profile(two, allocator="caching", figures=FIGURES, library_workspace_bytes=0).workspace_bytes
+        == 30 * MIB
+    )
+    assert (
+        memory_profile(one, allocator="caching", figures=FIGURES, library_workspace_bytes=0).workspace_bytes
+        == 0
+    )
 
 
 def test_the_library_workspace_appears_with_the_first_matrix_product() -> None:
     plain = graph(step("a", ("x",), (("y", 30 * MIB),)))
     product = graph(step("a", ("x",), (("y", 30 * MIB),), kernel(family=Family.LINEAR)))
     size = 8_519_680
-    assert memory_profile(plain, allocator="caching", figures=FIGURES, library_workspace_bytes=size).workspace_bytes == 0
-    assert memory_profile(product, allocator="caching", figures=FIGURES, library_workspace_bytes=size).workspace_bytes == size
+    assert (
+        memory_profile(
+            plain, allocator="caching", figures=FIGURES, library_workspace_bytes=size
+        ).workspace_bytes
+        == 0
+    )
+    assert (
+        memory_profile(
+            product, allocator="caching", figures=FIGURES, library_workspace_bytes=size
+        ).workspace_bytes
+        == size
+    )
 
 
 def test_usher_mreq_is_weights_and_the_largest_kernel() -> None:
     big = kernel(read=25 * MIB, weight=5 * MIB, write=30 * MIB)
     p = memory_profile(
         graph(step("a", ("x", "w"), (("y", 30 * MIB),), big), weights={"w": 5 * MIB}),
-        allocator="caching", figures=FIGURES,
+        allocator="caching",
+        figures=FIGURES,
         library_workspace_bytes=0,
     )
     assert p.usher_mreq_bytes == (5 + 20 + 30) * MIB

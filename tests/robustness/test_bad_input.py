@@ -23,7 +23,9 @@ GOOD = """
 SECONDS = 60
 
 
-def gkest(*arguments: str | Path, cwd: Path | None = None, memory: int | None = None) -> subprocess.CompletedProcess[str]:
+def gkest(
+    *arguments: str | Path, cwd: Path | None = None, memory: int | None = None
+) -> subprocess.CompletedProcess[str]:
     def limit() -> None:
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -123,7 +125,12 @@ def test_options_that_make_no_sense(good: Path, option: str, value: str, word: s
 
 
 def test_an_unbound_dimension_says_how_to_bind_it(tmp_path: Path) -> None:
-    path = save(tmp_path, GOOD.replace("float[N, 16] x", "float[N, tokens, 16] x").replace("float[N, 16] y", "float[N, tokens, 16] y"))
+    path = save(
+        tmp_path,
+        GOOD.replace("float[N, 16] x", "float[N, tokens, 16] x").replace(
+            "float[N, 16] y", "float[N, tokens, 16] y"
+        ),
+    )
     refused(estimate(path), "tokens", "--dim")
     assert estimate(path, "--dim", "tokens=12").returncode == 0
 
@@ -174,9 +181,13 @@ def test_unknown_operators_are_all_listed_and_may_be_let_through(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("where", "word"), [("no/such/folder/out.csv", "out.csv"), ("", "")], ids=["missing folder", "a directory"]
+    ("where", "word"),
+    [("no/such/folder/out.csv", "out.csv"), ("", "")],
+    ids=["missing folder", "a directory"],
 )
-def test_an_output_that_cannot_be_written_leaves_nothing(good: Path, tmp_path: Path, where: str, word: str) -> None:
+def test_an_output_that_cannot_be_written_leaves_nothing(
+    good: Path, tmp_path: Path, where: str, word: str
+) -> None:
     target = tmp_path / where if where else tmp_path
     before = sorted(tmp_path.rglob("*"))
     refused(estimate(good, "--format", "csv", "-o", str(target)), word or tmp_path.name)
@@ -222,10 +233,14 @@ def test_functions_that_call_themselves_or_double_forty_times(tmp_path: Path) ->
     head = '<ir_version: 8, opset_import: ["" : 17, "f" : 1]> n (float[N, 4] x) => (float[N, 4] y) { y = f.g0 (x) }'
     itself = head + '<domain: "f", opset_import: ["" : 17, "f" : 1]> g0 (x) => (y) { y = f.g0 (x) }'
     refused(estimate(save(tmp_path, itself)), "g0")
-    doubling = head + "".join(
-        f'<domain: "f", opset_import: ["" : 17, "f" : 1]> g{i} (x) => (y) {{ a = f.g{i + 1} (x)\n y = f.g{i + 1} (a) }}'
-        for i in range(40)
-    ) + '<domain: "f", opset_import: ["" : 17]> g40 (x) => (y) { y = Relu (x) }'
+    doubling = (
+        head
+        + "".join(
+            f'<domain: "f", opset_import: ["" : 17, "f" : 1]> g{i} (x) => (y) {{ a = f.g{i + 1} (x)\n y = f.g{i + 1} (a) }}'
+            for i in range(40)
+        )
+        + '<domain: "f", opset_import: ["" : 17]> g40 (x) => (y) { y = Relu (x) }'
+    )
     refused(estimate(save(tmp_path, doubling)), "bad.onnx")
 
 
@@ -233,7 +248,9 @@ def test_external_data_is_never_opened(good: Path, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(GOOD)
     secret = tmp_path / "pipe"
     os.mkfifo(secret)  # opening it would block for ever
-    weight = model.graph.initializer.add(name="w", data_type=1, dims=[16, 16], data_location=onnx.TensorProto.EXTERNAL)
+    weight = model.graph.initializer.add(
+        name="w", data_type=1, dims=[16, 16], data_location=onnx.TensorProto.EXTERNAL
+    )
     weight.external_data.add(key="location", value="../" * 12 + str(secret).lstrip("/"))
     del model.graph.input[1]
     path = tmp_path / "external.onnx"

@@ -138,7 +138,15 @@ def mutate_message(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProt
     changed.CopyFrom(model)
     graph = changed.graph
     names = [o for n in graph.node for o in n.output] + [i.name for i in graph.input] + [""]
-    types = [n.op_type for n in graph.node] + ["Loop", "If", "Range", "Tile", "NonZero", "NoSuchOperator", "Scan"]
+    types = [n.op_type for n in graph.node] + [
+        "Loop",
+        "If",
+        "Range",
+        "Tile",
+        "NonZero",
+        "NoSuchOperator",
+        "Scan",
+    ]
     for _ in range(rng.choice((1, 1, 2, 4))):
         node = rng.choice(graph.node) if graph.node else None
         match rng.randrange(9):
@@ -192,7 +200,9 @@ def bounded(seconds: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_every_mutated_file_is_estimated_or_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mutated_file_is_estimated_or_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = random.Random(20260920)
     originals = seeds()
     path = tmp_path / "mutated.onnx"
@@ -217,7 +227,9 @@ def test_every_mutated_file_is_estimated_or_refused_in_one_line(tmp_path: Path, 
             path.write_bytes(data)
             try:
                 with bounded(SECONDS_PER_FILE):
-                    result = estimate_rows([path], gpus=["V100"], batch_sizes=[2], dims=dims_of(model), trip_count=3)
+                    result = estimate_rows(
+                        [path], gpus=["V100"], batch_sizes=[2], dims=dims_of(model), trip_count=3
+                    )
                 for _, error in result.failures:
                     raise error
                 estimated += 1
@@ -236,4 +248,8 @@ def test_every_mutated_file_is_estimated_or_refused_in_one_line(tmp_path: Path, 
 
 
 def dims_of(model: onnx.ModelProto) -> dict[str, int]:
-    return {"S": 16} if any(d.dim_param == "S" for i in model.graph.input for d in i.type.tensor_type.shape.dim) else {}
+    return (
+        {"S": 16}
+        if any(d.dim_param == "S" for i in model.graph.input for d in i.type.tensor_type.shape.dim)
+        else {}
+    )

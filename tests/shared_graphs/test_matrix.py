@@ -35,11 +35,15 @@ def test_graph_is_estimated(path: Path, runtime: str) -> None:
     by_gpu: dict[str, list[float]] = {}
     for row in result.rows:
         assert row.unknown_kernels == 0
-        assert row.latency_ms is not None and row.latency_high_ms is not None and row.latency_low_ms is not None
+        assert (
+            row.latency_ms is not None and row.latency_high_ms is not None and row.latency_low_ms is not None
+        )
         assert 0 < row.latency_low_ms <= row.latency_ms <= row.latency_high_ms
         assert row.mreq_bytes is not None and row.mreq_bytes > row.weights_bytes > 0
         assert row.flops > 0 and row.kernels > 0
-        assert row.occupancy_max_pct is not None and 0 < row.occupancy_mean_pct <= row.occupancy_max_pct <= 100
+        assert (
+            row.occupancy_max_pct is not None and 0 < row.occupancy_mean_pct <= row.occupancy_max_pct <= 100
+        )
         assert row.sm_util_mean_pct is not None and 0 < row.sm_util_mean_pct <= 100
         by_gpu.setdefault(row.gpu, []).append(row.latency_ms)
     for gpu, latencies in by_gpu.items():
