@@ -172,3 +172,12 @@ def test_folded_values_equal_the_reference_evaluator(load, body):
     np.testing.assert_allclose(got.value, expected, rtol=1e-6)
     assert got.value.dtype == expected.dtype
     assert TensorProto.DataType.Value(got.dtype.name) == helper.np_dtype_to_tensor_dtype(expected.dtype)
+
+
+def test_split_into_unknown_pieces_is_bounded_by_the_whole(load):
+    graph = load(
+        "g (float[N,8] x, int64[K] s) => (float[N,M] y) { q = SplitToSequence<axis = 1>(x, s)"
+        " z = Constant<value_int = 0>() y = SequenceAt(q, z) }"
+    ).bind(batch_size=3, dims={"K": 2})
+    assert graph.outputs[0].shape == (3, 8)
+    assert graph.outputs[0].bounded

@@ -52,10 +52,8 @@ def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
             )
         return [SequenceType((TensorType(data.dtype, (*before, *kept, *behind)),) * length)]
     sizes = integers(ctx, 1)
-    if sizes is None:
-        raise ShapeError(
-            "its output shapes depend on the value of its split, which is not known before the model runs"
-        )
+    if sizes is None:  # however it is cut, the pieces are together as large as the whole
+        return [SequenceType((data._replace(bounded=True),), True)]
     split = tensor(ctx, 1)
     if not split.shape:
         step = sizes[0]
