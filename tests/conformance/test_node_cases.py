@@ -1,8 +1,8 @@
 """ONNX's own backend node tests: every case is bound, and what is inferred equals the stored outputs.
 
 A case is bound from its file alone, as a user would. Where that is refused because a shape inside hangs on
-the *value* of a run-time input (the cases hold no initializers: Reshape's target is a graph input), it is bound
-again with the values of the stored integer inputs, which ``Model.bind(inputs=...)`` takes; both counts are printed.
+the *value* of a run-time input (the cases hold no initializers: Reshape's target is a graph input), it is
+bound again with the values of the stored inputs, which ``Model.bind(inputs=...)`` takes; counts are printed.
 """
 
 from __future__ import annotations

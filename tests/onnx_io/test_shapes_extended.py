@@ -1,4 +1,4 @@
-"""Shape rules of the extended families where ONNX's node tests do not reach: old opsets, bounds, bad nodes."""
+"""Shape rules of the extended families beyond ONNX's node tests: old opsets, bounds, bad nodes."""
 
 from __future__ import annotations
 
