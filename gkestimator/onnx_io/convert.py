@@ -194,7 +194,7 @@ class _Converter:
             return
         for name, value in attributes.items():
             if name in _CONSTANT_TYPES:
-                self.constants[slot] = plain_constant(value, _CONSTANT_TYPES[name])
+                self.constants[slot] = plain_constant(value, _CONSTANT_TYPES[name], what)
                 return
         raise ModelError(f"{what} (Constant) has no value")
 

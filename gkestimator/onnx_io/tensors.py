@@ -77,12 +77,15 @@ def constant(proto: onnx.TensorProto, what: str) -> Constant:
     return Constant(type_, _value(proto, type_, elements, what))
 
 
-def plain_constant(value: Any, dtype: DType) -> Constant:
+def plain_constant(value: Any, dtype: DType, what: str) -> Constant:
     """A constant from a number or string (a scalar) or a tuple of them (one dimension)."""
     shape: tuple[int, ...] = (len(value),) if isinstance(value, tuple) else ()
     if shape and shape[0] > limits.MAX_FOLD_ELEMENTS:
         return Constant(TensorType(dtype, shape), None)
-    array = np.array(value, dtype=object if dtype is DType.STRING else _NUMPY[dtype])
+    try:
+        array = np.array(value, dtype=object if dtype is DType.STRING else _NUMPY[dtype])
+    except (ValueError, TypeError, OverflowError) as e:
+        raise ModelError(f"{what} holds {value!r:.40}; {dtype} was expected") from e
     array.flags.writeable = False
     return Constant(TensorType(dtype, shape), array)
 

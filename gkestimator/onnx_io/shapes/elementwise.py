@@ -127,6 +127,7 @@ def batch_normalization(ctx: ShapeContext) -> list[ValueType | None]:
     """The data's type; further outputs (training) are per channel."""
     data = tensor(ctx, 0)
     channel = tensor(ctx, 3) if has(ctx, 3) else TensorType(data.dtype, data.shape[1:2] or (1,))
-    if len(data.shape) > 1 and channel.shape not in ((data.shape[1],), ()):
+    per_channel = ctx.attributes.get("spatial", 1)  # before opset 9, 0 meant statistics per element
+    if per_channel and len(data.shape) > 1 and channel.shape not in ((data.shape[1],), ()):
         raise ShapeError(f"{data.shape[1]} channels but statistics of shape {list(channel.shape)}")
     return [data, *[channel] * (ctx.outputs - 1)]
