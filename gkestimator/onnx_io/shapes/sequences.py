@@ -52,11 +52,15 @@ def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
             )
         return [SequenceType((TensorType(data.dtype, (*before, *kept, *behind)),) * length)]
     sizes = integers(ctx, 1)
+    split = tensor(ctx, 1)
+    if sizes is None and len(split.shape) == 1 and split.shape[0] <= 65_536:
+        # as many pieces as there are sizes, none of them larger than the whole
+        piece = TensorType(data.dtype, data.shape, True)
+        return [SequenceType((piece,) * split.shape[0], bounded=True)]
     if sizes is None:
         raise ShapeError(
             "its output shapes depend on the value of its split, which is not known before the model runs"
         )
-    split = tensor(ctx, 1)
     if not split.shape:
         step = sizes[0]
         if step < 1 or length // step > 65_536:
