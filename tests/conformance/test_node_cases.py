@@ -55,7 +55,6 @@ REFUSED = frozenset(
         "test_center_crop_pad_crop_negative_axes_hwc_expanded",
         "test_center_crop_pad_crop_axes_chw_expanded",
         "test_split_to_sequence_1",
-        "test_split_to_sequence_2",
     ]
 )
 # Cases whose shape only a declaration can name: the size of an encoded image, the pieces of a text. Extremes
