@@ -1,8 +1,8 @@
 """ONNX's own backend node tests: every case is bound, and what is inferred equals the stored outputs.
 
 A case is bound from its file alone, as a user would. Where that is refused because a shape inside hangs on
-the *value* of a run-time input (the cases hold no initializers: Reshape's target is a graph input), it is bound
-again with the values of the stored integer inputs, which ``Model.bind(inputs=...)`` takes; both counts are printed.
+the *value* of a run-time input (the cases hold no initializers: Reshape's target is a graph input), it is
+bound again with the values of the stored inputs, which ``Model.bind(inputs=...)`` takes; counts are printed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ REFUSED = frozenset(
         "test_center_crop_pad_crop_negative_axes_hwc_expanded",
         "test_center_crop_pad_crop_axes_chw_expanded",
         "test_split_to_sequence_1",
-        "test_split_to_sequence_2",
     ]
 )
 # Cases whose shape only a declaration can name: the size of an encoded image, the pieces of a text. Extremes

@@ -1,7 +1,8 @@
-"""Shape rules of the extended families where ONNX's node tests do not reach: old opsets, bounds, bad nodes."""
+"""Shape rules of the extended families beyond ONNX's node tests: old opsets, bounds, bad nodes."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -168,3 +169,92 @@ def test_contradictions_are_refused_in_one_line(
 ) -> None:
     with pytest.raises(ShapeError, match=message):
         _infer(op, *inputs, **attributes)
+
+
+_ATTRIBUTES: dict[str, tuple[Any, ...]] = {
+    "axis": (-3, 0, 1, 7),
+    "axes": ((0,), (1, 9), (-1, 0)),
+    "kernel_shape": ((2, 2), (3,), (0, 1), (2**40, 2)),
+    "strides": ((1, 2), (0, 0), (-1, 3), (2,)),
+    "pads": ((1, 1, 1, 1), (-9, 0, 0, 0), (1, 2)),
+    "dilations": ((2, 2), (0, 1)),
+    "group": (0, 1, 2, -1),
+    "auto_pad": ("SAME_UPPER", "VALID", "?"),
+    "num_heads": (0, 1, 3, -2),
+    "kv_num_heads": (0, 1, 2),
+    "q_num_heads": (0, 2),
+    "hidden_size": (3, -1),
+    "direction": ("bidirectional", "?"),
+    "blocksize": (0, 2, -2),
+    "to": (1, 0, 77),
+    "dtype": (1, 10, -4),
+    "output_dtype": (0, 3, 99),
+    "K": (3, 0),
+    "N": (2, -1),
+    "k": (1, -1, 99),
+    "shape": ((2, 3), (-1,)),
+    "bits": (4, 3),
+    "ngram_indexes": ((0, 5), ()),
+    "targets": (2, 0),
+    "n_targets": (3, -1),
+    "classlabels_strings": (("a", "b"), ()),
+    "classlabels_int64s": ((1, 2),),
+    "cats_int64s": ((1,),),
+    "xs": (("a",),),
+    "pooled_shape": ((2, 2), (0,)),
+    "scales": ((1.0, 2.0, float("nan"), 1.0), ()),
+    "output_shape": ((5, 5), (1, 2, 3)),
+    "output_padding": ((1, 1), (1,)),
+    "layout": (1,),
+    "new_axis": (1,),
+    "maxsplit": (0, 2),
+    "sample_size": (0, 3),
+    "keep_aspect_ratio_policy": ("not_larger", "?"),
+    "transA": (1,),
+    "transBatchA": (1,),
+    "channels": (3, 0),
+    "qkv_hidden_sizes": ((4, 4, 4), (1, 2)),
+    "channels_last": (1,),
+    "size": (2, 0),
+    "step": (1, 0),
+    "inverse": (1,),
+    "onesided": (1, 0),
+    "reduction": ("none", "?"),
+    "cast_to": ("TO_FLOAT", "?"),
+    "num_groups": (0, 2),
+}
+_HOME = "gkestimator.onnx_io.shapes."
+_RULES = sorted(
+    k for k, rule in SHAPE_RULES.items() if rule.__module__.removeprefix(_HOME) in extended.__all__
+)
+
+
+def _arbitrary(rng: random.Random) -> ValueType | np.ndarray | None:
+    kind = rng.random()
+    if kind < 0.08:
+        return None
+    shape = tuple(rng.choice((0, 1, 2, 3, 4, 6, 8, 2**40)) for _ in range(rng.randint(0, 5)))
+    if kind < 0.16:
+        return SequenceType((TensorType(_F, shape),) * rng.randint(0, 2))
+    if kind < 0.4:
+        return np.array([rng.choice((-3, -1, 0, 1, 2, 5, 2**40)) for _ in range(rng.randint(0, 5))])
+    return TensorType(rng.choice(list(DType)), shape)
+
+
+@pytest.mark.parametrize(("domain", "op"), _RULES)
+def test_arbitrary_nodes_are_shaped_or_refused(domain: str, op: str) -> None:
+    rng = random.Random(f"{domain}.{op}")
+    for _ in range(150):
+        inputs = [_arbitrary(rng) for _ in range(rng.randint(0, 9))]
+        names = rng.sample(sorted(_ATTRIBUTES), rng.randint(0, 30))
+        attributes = {n: rng.choice(_ATTRIBUTES[n]) for n in names}
+        version, outputs = rng.choice((1, 7, 10, 13, 22)), rng.randint(1, 4)
+        try:
+            found = _infer(op, *inputs, domain=domain, version=version, outputs=outputs, **attributes)
+        except ShapeError as e:
+            assert op in str(e)
+            continue
+        for value in found:
+            if isinstance(value, TensorType):
+                assert isinstance(value.dtype, DType)
+                assert all(type(d) is int and d >= 0 for d in value.shape), value

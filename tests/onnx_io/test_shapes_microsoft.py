@@ -184,13 +184,16 @@ def _optimised(path: Path, model: onnx.ModelProto) -> set[str]:
     raw, fused = path.with_suffix(".raw.onnx"), path.with_suffix(".fused.onnx")
     raw.write_bytes(model.SerializeToString())
     _session(raw, "ORT_ENABLE_EXTENDED", fused)
-    result = onnx.load(str(fused))
-    known = {o.name for o in result.graph.output}
-    for node in result.graph.node:
-        result.graph.output.extend(_open(n) for n in node.output if n and n not in known)
-    del result.graph.value_info[:]
-    path.write_bytes(result.SerializeToString())
-    return {n.op_type for n in result.graph.node if n.domain == _MS}
+    return _opened(path, onnx.load(str(fused)))
+
+
+def _opened(path: Path, model: onnx.ModelProto) -> set[str]:
+    """Write ``model`` with every tensor an output and nothing declared of any; its com.microsoft types."""
+    names = [n for node in model.graph.node for n in node.output if n]
+    del model.graph.output[:], model.graph.value_info[:]
+    model.graph.output.extend(_open(n) for n in names)
+    path.write_bytes(model.SerializeToString())
+    return {n.op_type for n in model.graph.node if n.domain == _MS}
 
 
 def _model(text: str, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
@@ -228,6 +231,45 @@ _MODELS: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray], set[
          "v": _f(16, 8), "gamma": _f(8), "beta": _f(8)},
         {"x": _f(2, 5, 8), "s": _f(2, 5, 8)}, {"Gelu", "SkipLayerNormalization"},
     ),
+    "attention": (
+        _HEAD + """g (float[2,5,16] x, int64[2,5] mask) => (float y) {
+            n = LayerNormalization<axis=-1>(x, gamma, beta)
+            qm = MatMul(n, qw)
+            qa = Add(qm, qb)
+            qr = Reshape(qa, split)
+            q = Transpose<perm=[0,2,1,3]>(qr)
+            km = MatMul(n, kw)
+            ka = Add(km, kb)
+            kr = Reshape(ka, split)
+            k = Transpose<perm=[0,2,3,1]>(kr)
+            vm = MatMul(n, vw)
+            va = Add(vm, vb)
+            vr = Reshape(va, split)
+            v = Transpose<perm=[0,2,1,3]>(vr)
+            m1 = Unsqueeze(mask, one_i)
+            m2 = Unsqueeze(m1, two_i)
+            mf = Cast<to=1>(m2)
+            ms = Sub(one, mf)
+            mm = Mul(ms, low)
+            s = MatMul(q, k)
+            d = Div(s, root)
+            a = Add(d, mm)
+            p = Softmax<axis=3>(a)
+            c = MatMul(p, v)
+            t = Transpose<perm=[0,2,1,3]>(c)
+            r = Reshape(t, join)
+            o = MatMul(r, ow)
+            ob1 = Add(o, ob)
+            z = Add(ob1, n)
+            y = LayerNormalization<axis=-1>(z, gamma, beta)
+        }""",
+        {"gamma": _f(16), "beta": _f(16), "qw": _f(16, 16), "kw": _f(16, 16), "vw": _f(16, 16),
+         "ow": _f(16, 16),
+         "qb": _f(16), "kb": _f(16), "vb": _f(16), "ob": _f(16), "split": np.array([0, 0, 2, 8]),
+         "join": np.array([0, 0, 16]), "one_i": np.array([1]), "two_i": np.array([2]), "one": np.float32(1),
+         "low": np.float32(-10000), "root": np.float32(8**0.5)},
+        {"x": _f(2, 5, 16), "mask": np.ones((2, 5), np.int64)}, {"FusedMatMul", "SkipLayerNormalization"},
+    ),
     "transposed_product": (
         _HEAD + """g (float[2,4,5,6] q, float[2,4,7,6] k) => (float y) {
             t = Transpose<perm=[0,1,3,2]>(k)
@@ -259,6 +301,25 @@ def test_a_model_optimised_by_onnx_runtime_has_the_shapes_it_returns(tmp_path: P
     text, weights, feeds, expected = _MODELS[name]
     path = tmp_path / "model.onnx"
     assert expected <= _optimised(path, _model(text, weights))
+    _compare(path, feeds)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("attention", {"Attention", "SkipLayerNormalization"}),
+        ("feed_forward", {"BiasGelu", "SkipLayerNormalization"}),
+    ],
+)
+def test_a_model_fused_by_the_transformers_tool_has_the_shapes_it_returns(
+    tmp_path: Path, name: str, expected: set[str]
+) -> None:
+    optimizer = pytest.importorskip("onnxruntime.transformers.optimizer")
+    text, weights, feeds, _ = _MODELS[name]
+    raw, path = tmp_path / "raw.onnx", tmp_path / "model.onnx"
+    raw.write_bytes(_model(text, weights).SerializeToString())
+    fused = optimizer.optimize_model(str(raw), model_type="bert", num_heads=2, hidden_size=16, opt_level=0)
+    assert expected <= _opened(path, fused.model)
     _compare(path, feeds)
 
 

@@ -52,9 +52,13 @@ def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
             )
         return [SequenceType((TensorType(data.dtype, (*before, *kept, *behind)),) * length)]
     sizes = integers(ctx, 1)
+    split = tensor(ctx, 1)
+    if sizes is None and len(split.shape) == 1 and split.shape[0] <= 65_536:
+        # as many pieces as there are sizes, none of them larger than the whole
+        piece = TensorType(data.dtype, data.shape, True)
+        return [SequenceType((piece,) * split.shape[0], bounded=True)]
     if sizes is None:  # however it is cut, the pieces are together as large as the whole
         return [SequenceType((data._replace(bounded=True),), True)]
-    split = tensor(ctx, 1)
     if not split.shape:
         step = sizes[0]
         if step < 1 or length // step > 65_536:
