@@ -1,7 +1,9 @@
 """Rule results by operator signature: a model repeats its operators, and a scheduler its models.
 
-The signature is everything a rule may depend on: exact key, opset version, attributes, the element type, shape and weight
-flag of every value, which operands are the same tensor, and the values of small constants for the operators that
+The signature is everything a rule may depend on: exact key, opset version, attributes, the element type,
+shape and weight
+flag of every value, which operands are the same tensor, and the values of small constants for the operators
+that
 look at them. Equal signatures share one Lowered, so equal kernels are one object.
 """
 
@@ -79,7 +81,9 @@ def _value_key(value: Value | None) -> object:
 
 
 def lower_operator(op: Operator, options: LoweringOptions) -> Lowered:
-    """What the rule of ``op`` says, from memory where it said so before. ModelError names the node a rule cannot digest."""
+    """What the rule of ``op`` says, from memory where it said so before. ModelError names the node a rule
+    cannot digest.
+    """
     rule = LOWERINGS[(op.domain, op.op_type)]
     signature = (rule, *_signature(op, options))
     lowered = _MEMO.get(signature)
