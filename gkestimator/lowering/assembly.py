@@ -13,7 +13,7 @@ from gkestimator.kernels import Family, Kernel, KernelGraph, Step
 from gkestimator.lowering import patterns, runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.builders import batchnorm_kernel
 from gkestimator.lowering.convolution import conv_kernels, conv_shape
-from gkestimator.lowering.memo import lower_operator
+from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, Lowered, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 
@@ -94,6 +94,7 @@ class _Assembly:
         self._graph = graph
         self._options = options
         self._unknown = unknown
+        self._memo = memo_of(options)
         self._torch = options.runtime == "torch"
         self._layouts = runtime_torch.Layouts()
         self._root: dict[str, str] = {}
@@ -131,7 +132,7 @@ class _Assembly:
             elif self._torch and runtime_torch.folded_batchnorm(op):
                 self._add_unfolded(op)
             else:
-                self._add(op, op.op_type, lower_operator(op, options), op.inputs, op.outputs)
+                self._add(op, op.op_type, lower_operator(op, options, self._memo), op.inputs, op.outputs)
         return self._finish()
 
     def _resolve(self, storage: str) -> str:
@@ -290,16 +291,22 @@ class _Assembly:
                 written.update(sizes)
             steps.append(
                 Step(
-                    name=draft.name, op_type=draft.op_type, kernels=draft.kernels, reads=tuple(sources), writes=writes,
-                    host_calls=draft.host_calls, repeat=draft.repeat, unknown=draft.unknown,
+                    name=draft.name,
+                    op_type=draft.op_type,
+                    kernels=draft.kernels,
+                    reads=tuple(sources),
+                    writes=writes,
+                    host_calls=draft.host_calls,
+                    repeat=draft.repeat,
+                    unknown=draft.unknown,
                 )
-            )  # fmt: skip
+            )
         warnings = list(graph.warnings)
         unfolded = self._notes.get("batchnorm_unfolded", 0)
         if unfolded:
             warnings.append(
-                f"{unfolded} convolutions carry a BatchNorm that the exporter folded in (weights named onnx::Conv_*): "
-                f"torch runs it as a kernel of its own, so it is counted apart"
+                f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
+                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart"
             )
         return KernelGraph(
             name=graph.name,
@@ -337,7 +344,7 @@ class _Assembly:
 
 
 def _shared(lowered: Lowered) -> Lowered:
-    """``lowered`` with the kernel objects that equal kernels already have: estimators deduplicate by identity."""
+    """``lowered`` with the objects that equal kernels already have: estimators deduplicate by identity."""
     if len(_KERNELS) >= _MOST_KERNELS:
         _KERNELS.clear()
     kernels = tuple(_KERNELS.setdefault(k, k) for k in lowered.kernels)

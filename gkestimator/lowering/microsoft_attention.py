@@ -1,4 +1,4 @@
-"""``com.microsoft`` attention: packed, multi-head and grouped-query forms with their caches, and rotary embedding."""
+"""``com.microsoft`` attention: packed, multi-head and grouped-query forms with caches, rotary embedding."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def packed_attention(
 
 @lowering_rule("MultiHeadAttention", domain=MS, kind="attention")
 def multi_head_attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Separate Q, K, V, or packed in query (5 dimensions), or K and V packed in key; the bias is added first."""
+    """Separate Q, K, V, or packed in query (5 dimensions), or K and V packed in key; the bias comes first."""
     query, key, value = input_at(op, 0), optional_input(op, 1), optional_input(op, 2)
     bias, padding, extra, past_key = (optional_input(op, i) for i in (3, 4, 5, 6))
     result = output_at(op)
