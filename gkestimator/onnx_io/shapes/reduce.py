@@ -12,7 +12,10 @@ from gkestimator.onnx_io.shapes.support import axes_of, axis_of, declared_tensor
     "ReduceLogSumExp", "ReduceSumSquare",
 )  # fmt: skip
 def reduce(ctx: ShapeContext) -> list[ValueType | None]:
-    """Reduced axes become 1, or vanish without ``keepdims``; no axes: all, unless ``noop_with_empty_axes``."""
+    """Reduced axes become 1, or vanish without ``keepdims``.
+
+    No axes: all, unless ``noop_with_empty_axes``.
+    """
     data = tensor(ctx, 0)
     rank = len(data.shape)
     axes = integers(ctx, 1, "axes")
@@ -43,4 +46,5 @@ def layer_normalization(ctx: ShapeContext) -> list[ValueType | None]:
     data = tensor(ctx, 0)
     axis = axis_of(int(ctx.attributes.get("axis", -1)), len(data.shape))
     stat = TensorType(DType.FLOAT, (*data.shape[:axis], *(1,) * (len(data.shape) - axis)))
-    return [data, stat, stat][: max(1, ctx.outputs)]
+    outputs: list[ValueType | None] = [data, stat, stat]
+    return outputs[: max(1, ctx.outputs)]
