@@ -26,8 +26,13 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
         raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
     add = view.source(scores, "Add")
     left, right = view.operand(add, 0), view.operand(add, 1)
-    data, bias = (left, right) if left.shape == scores.shape else (right, left)
-    if data.shape != scores.shape or bias.shape == scores.shape or len(bias.shape) != rank:
+    data, bias = (right, left) if left.is_weight or left.shape != scores.shape else (left, right)
+    # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
+    if (
+        data.shape != scores.shape
+        or len(bias.shape) != rank
+        or (bias.shape == scores.shape and not bias.is_weight)
+    ):
         raise Mismatch(f"{view.operators[add].name} adds no mask that broadcasts to {list(scores.shape)}")
     if bias.shape[-1] != scores.shape[-1]:
         raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")

@@ -42,7 +42,7 @@ def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Mat
 
 @lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm")
 def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
-    """x (..., K) times W (K, N) plus bias (N): one GEMM of 2 M N K FLOPs and one addition per result element."""
+    """x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
     x, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
     k, n = weight.shape
     shape = GemmShape(batch=1, m=result.elements // max(1, n), n=n, k=k)

@@ -57,7 +57,7 @@ class Match:
         return tuple(v for v in self.operator.outputs if isinstance(v, Tensor))
 
     def lower(self, options: LoweringOptions) -> Lowered:
-        """The kernels of the group. Raises UnsupportedOperatorError when its operator has no lowering rule."""
+        """The kernels of the group. Raises UnsupportedOperatorError when its operator has no rule."""
         rule = LOWERINGS.get(self.operator.key)
         if rule is None:
             named = f"{self.operator.domain}.{self.op_type}".lstrip(".")

@@ -6,7 +6,7 @@ and through casts. RMSNorm has no match: transformers' LlamaRMSNorm and its kin 
 mean, add, rsqrt, mul, mul), which eager mode launches one by one; the pattern ``rsqrt`` joins Sqrt and
 Reciprocal.
 onnxruntime (LayerNormFusion, SimplifiedLayerNormFusion, verified on its CPU provider, same passes for CUDA):
-LayerNorm needs Pow for the square, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root,
+LayerNorm needs the last axis, Pow, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root,
 or of 1 by the root) and a scale. A Reciprocal is not recognised. LayerNorm without shift becomes RMSNorm of
 (x - mean).
 """
@@ -63,6 +63,8 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
             raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
         if scale is None or shift is None:
             raise Mismatch("onnxruntime fuses LayerNorm only with scale and shift")
+        if core.axis != rank - 1:
+            raise Mismatch("onnxruntime fuses LayerNorm only over the last axis")
     attributes: dict[str, Attribute] = {"axis": core.axis - rank, "epsilon": core.epsilon}
     return fused(
         view,
@@ -84,8 +86,8 @@ def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Matc
         raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
     x = core.centred
     tail, scale, _ = _affine(view, core.result, x.shape[core.axis :], shifted=False)
-    if scale is None:
-        raise Mismatch("onnxruntime fuses RMSNorm only with a scale")
+    if scale is None or core.axis != len(x.shape) - 1:
+        raise Mismatch("onnxruntime fuses RMSNorm only with a scale and over the last axis")
     return fused(
         view,
         "rms_norm",
@@ -143,7 +145,7 @@ def _core(view: GraphView, root: int) -> _Core:
 def _affine(
     view: GraphView, value: Tensor, extent: tuple[int, ...], *, shifted: bool = True
 ) -> tuple[list[int], Tensor | None, Tensor | None]:
-    """The end of the group after an optional scale and shift over ``extent``, its operators, scale and shift."""
+    """An optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")
     if scaling is None:

@@ -22,7 +22,8 @@ def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) 
     first, second = view.operand(add, 0), view.operand(add, 1)
     if len(first.shape) != 3 or first.shape != second.shape or first.is_weight or second.is_weight:
         raise Mismatch(
-            f"{view.operators[add].name} adds {list(first.shape)} and {list(second.shape)}, expected one shape of rank 3"
+            f"{view.operators[add].name} adds {list(first.shape)} and {list(second.shape)}, "
+            "expected one shape of rank 3"
         )
     if op.attributes.get("axis", -1) not in (-1, 2):
         raise Mismatch(f"{op.name} normalises from axis {op.attributes.get('axis')}, expected the last")

@@ -7,7 +7,6 @@ of operators it expects and every refusal says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
@@ -125,7 +124,7 @@ class GraphView:
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
 
     def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` before conversions between floating-point types (and copies of it), with those operators."""
+        """``value`` before conversions between floating-point types (and copies), with those operators."""
         passed: list[int] = []
         while True:
             index = self.made_by(value, "Cast", "CastLike", "Identity")
@@ -138,7 +137,7 @@ class GraphView:
             value = before
 
     def through_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` after conversions between floating-point types that alone read it, with those operators."""
+        """``value`` after conversions between floating types that alone read it, with those operators."""
         passed: list[int] = []
         while True:
             index = self.optional_reader(value, "Cast", "CastLike", "Identity")
@@ -153,7 +152,7 @@ class GraphView:
             value = after
 
     def common_source(self, first: Tensor, second: Tensor) -> tuple[Tensor, list[int]]:
-        """The tensor that both are, up to conversions between floating-point types, with those conversions."""
+        """The tensor that both are, up to conversions between floating types, with those conversions."""
         steps: dict[str, int] = {first.name: 0}
         _, passed = self.past_casts(first)
         for count, index in enumerate(passed, start=1):
@@ -218,6 +217,8 @@ def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
     """The axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
     op = view.operators[index]
     rank = len(view.operand(index, 0).shape)
+    if rank == 0:
+        raise Mismatch(f"{op.name} reduces a scalar")
     if op.attributes.get("keepdims", 1) != 1:
         raise Mismatch(f"{op.name} drops the reduced dimensions, expected them kept")
     axes: object = op.attributes.get("axes")
@@ -225,7 +226,7 @@ def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
         if op.inputs[1].value is None:
             raise Mismatch(f"{op.name} has axes that are not constant")
         axes = tuple(int(a) for a in op.inputs[1].value.reshape(-1))
-    if not isinstance(axes, Sequence) or not axes:
+    if not isinstance(axes, tuple) or not axes:
         raise Mismatch(f"{op.name} reduces over all axes, expected the last ones")
     return tuple(sorted(int(a) % rank for a in axes))
 
