@@ -84,7 +84,7 @@ def _value_key(value: Value | None) -> object:
 
 
 def memo_of(options: LoweringOptions) -> Memo:
-    """The results remembered under ``options``: looked up once a model, for hashing the options is not free."""
+    """The results remembered under ``options``, looked up once a model: hashing the options is not free."""
     return _MEMOS.setdefault(options, {})
 
 

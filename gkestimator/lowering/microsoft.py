@@ -8,6 +8,7 @@ import math
 
 from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family, GemmShape, Kernel
+from gkestimator.lowering.attention import linear_attention
 from gkestimator.lowering.builders import (
     LAYERNORM_FLOPS,
     RMSNORM_FLOPS,
@@ -22,14 +23,15 @@ from gkestimator.lowering.builders import (
     tensor_inputs,
     tensor_outputs,
 )
-from gkestimator.lowering.convolution import conv_kernels, conv_shape
+from gkestimator.lowering.convolution import causal_conv, conv_kernels, conv_shape
 from gkestimator.lowering.elementwise import FLOPS, GELU_TANH_FLOPS
+from gkestimator.lowering.indexing import unique
 from gkestimator.lowering.matmul import gemm_shape, matmul_kernels, matmul_shape
-from gkestimator.lowering.movement import rearrange
+from gkestimator.lowering.movement import rearrange, reshape
 from gkestimator.lowering.normalisation import axis_of, layer_norm
-from gkestimator.lowering.pooling import pool_kernel
+from gkestimator.lowering.pooling import global_pool, pool_kernel
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
-from gkestimator.lowering.resample import grid_sample
+from gkestimator.lowering.resample import grid_sample, resize
 
 __all__ = ["MS", "activation_flops"]
 
@@ -318,6 +320,12 @@ def inverse(op: Operator, options: LoweringOptions) -> Lowered:
 
 lowering_rule("Trilu", domain=MS, kind="copy")(rearrange)
 lowering_rule("GridSample", domain=MS, kind="resample")(grid_sample)
+lowering_rule("Unique", domain=MS, kind="sort")(unique)
+lowering_rule("ExpandDims", domain=MS, kind="view")(reshape)
+lowering_rule("LinearAttention", domain=MS, kind="linear_attention")(linear_attention)
+lowering_rule("CausalConvWithState", domain=MS, kind="convolution")(causal_conv)
+lowering_rule("GlobalAveragePool", "GlobalMaxPool", domain=NCHWC, kind="global_pool")(global_pool)
+lowering_rule("Upsample", domain=NCHWC, kind="resample")(resize)
 
 
 @lowering_rule("MoE", domain=MS, kind="mixture_of_experts")
