@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gkestimator.graph import OperatorGraph
@@ -116,6 +117,48 @@ def test_onnxruntime_itself_fuses_the_same(
     ours = lowered_operators(graph_of(text, _C))
     theirs = optimised_operators(onnx_model(text, _C))
     assert ours == theirs
+
+
+_STANDARD = ("Gelu", "Swish", "HardSwish", "Mish", "LayerNormalization", "RMSNormalization", "Clip")
+
+
+@pytest.mark.parametrize(
+    ("case", "runtime"),
+    [(c, r) for c, (_, *found) in _CASES.items() for r, t in zip(("torch", "onnxruntime"), found, strict=True)
+     if t in _STANDARD],
+)  # fmt: skip
+def test_the_fused_operator_computes_what_the_group_did(
+    case: str, runtime: str, graph_of: Graphs, lowering_options: Options, onnx_model: Callable[..., Any]
+) -> None:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    text = _IO.format(_CASES[case][0])
+    before = onnx_model(text, _C)
+    graph = graph_of(text, _C)
+    (match,) = find_matches(graph, lowering_options(runtime))
+    nodes = [
+        node if index not in match.covered else onnx.helper.make_node(
+            match.op_type, [v.name if v is not None else "" for v in match.operator.inputs],
+            [v.name for v in match.writes], **match.operator.attributes,
+        )
+        for index, node in enumerate(before.graph.node)
+        if index not in match.covered or index == match.position
+    ]  # fmt: skip
+    constants = list(before.graph.initializer)
+    if match.op_type == "LayerNormalization" and match.operator.inputs[1] is None:  # ONNX wants a scale
+        nodes[match.covered[0]].input[1] = "unit"
+        constants.append(onnx.numpy_helper.from_array(np.ones(16, np.float32), "unit"))
+    after = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            nodes, "fused", list(before.graph.input), list(before.graph.output), constants
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 24)],
+    )
+    x = np.random.default_rng(1).normal(0.0, 3.0, (2, 8, 16)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(before).run(None, {"x0": x})
+    (found,) = ReferenceEvaluator(after).run(None, {"x0": x})
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
 
 
 def test_a_whole_group_is_covered(graph_of: Graphs, lowering_options: Options) -> None:

@@ -117,7 +117,7 @@ def test_products_of_rank_three_are_bmm_calls(graph_of: Graphs, lowering_options
     )
     graph = graph_of(text, _C)
     assert find_matches(graph, lowering_options("torch")) == []
-    assert "rank 3, expected 4" in explain(graph, lowering_options("torch"))[0].reason
+    assert "rank 3 and 3, expected 4" in explain(graph, lowering_options("torch"))[0].reason
 
 
 # body, constants apart; what torch finds; what onnxruntime finds (verified against its optimiser where it can show it)
@@ -288,3 +288,25 @@ def test_a_quantised_operator_needs_both_ends(graph_of: Graphs, lowering_options
     options = lowering_options("onnxruntime", dtype="int8")
     assert find_matches(graph, options) == []
     assert "leaves the graph" in explain(graph, options)[0].reason
+
+
+_ODD = {
+    "vectors": "(float[2,3] q, float[3] k, float[2] v) => (float y) { a = MatMul(q, k) p = Softmax<axis=-1>(a) y = MatMul(p, v) }",
+    "scalar_statistics": "(float x) => (float r) { p = Mul(x, x) m = ReduceMean<keepdims=1>(p) e = Add(m, zero) "
+                         "s = Sqrt(e) r = Div(x, s) }",
+    "self_product": "(float[2,2] x) => (float[2,2] y) { a = MatMul(x, x) b = Mul(a, a) c = Add(b, b) y = Softmax<axis=-1>(c) }",
+    "self_sigmoid": "(float[4] x) => (float[4] y) { a = Sigmoid(x) y = Mul(a, a) }",
+    "self_norm": "(float[2,4] x) => (float[2,4] y) { a = Add(x, x) y = Add(a, a) }",
+    "erf_of_itself": "(float[4] x) => (float[4] y) { a = Mul(x, x) b = Erf(a) c = Add(b, b) d = Mul(c, c) y = Mul(d, d) }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _ODD)
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_odd_graphs_are_refused_without_a_traceback(
+    case: str, runtime: str, dtype: str, graph_of: Graphs, lowering_options: Options
+) -> None:
+    graph = graph_of(_ODD[case], {"zero": 0.0})
+    assert find_matches(graph, lowering_options(runtime, dtype=dtype)) == []
+    assert all(refusal.reason for refusal in explain(graph, lowering_options(runtime, dtype=dtype)))

@@ -34,6 +34,11 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
         raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
     masks: list[Tensor] = []
     first, covered = _scores(view, scores, masks, _DEPTH)
+    if not len(view.operand(first, 0).shape) == len(view.operand(first, 1).shape) == 4:
+        raise Mismatch(
+            f"{view.operators[first].name} multiplies tensors of rank {len(view.operand(first, 0).shape)} "
+            f"and {len(view.operand(first, 1).shape)}, expected 4"
+        )
     q, q_members, q_flipped = bare_operand(view, view.operand(first, 0))
     k, k_members, k_flipped = bare_operand(view, view.operand(first, 1))
     if q_flipped:
@@ -45,8 +50,8 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     if view.operand(second, 0).name != probabilities.name:
         raise Mismatch(f"{view.operators[second].name} has the probabilities as its right operand")
     v = view.operand(second, 1)
-    if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
-        raise Mismatch(f"{view.operators[first].name} multiplies tensors of rank {len(q.shape)}, expected 4")
+    if len(v.shape) != 4:
+        raise Mismatch(f"{view.operators[second].name} multiplies by rank {len(v.shape)}, expected 4")
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
     return fused(
         view,

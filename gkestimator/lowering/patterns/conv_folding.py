@@ -21,7 +21,7 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
     """The convolution at index ``conv`` with everything that folds into its weights."""
     op = view.operators[conv]
     weight = view.operand(conv, 1)
-    if not weight.is_weight:
+    if not weight.is_weight or not weight.shape:
         raise Mismatch(f"{op.name} has computed weights, expected constants")
     channels = weight.shape[0]
     bias = op.inputs[2] if len(op.inputs) > 2 else None
@@ -66,6 +66,6 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
 def _per_channel(tensor: Tensor, channels: int, rank: int) -> bool:
     """A weight of shape (1, C, 1, ...) or (C, 1, ...): one number per output channel."""
     shape = tensor.shape
-    if not tensor.is_weight or tensor.elements != channels or len(shape) not in (rank - 1, rank):
+    if not tensor.is_weight or not shape or tensor.elements != channels or len(shape) not in (rank - 1, rank):
         return False
     return shape[1 - rank] == channels

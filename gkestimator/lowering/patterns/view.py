@@ -7,7 +7,6 @@ of operators it expects and every refusal says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
@@ -218,6 +217,8 @@ def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
     """The axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
     op = view.operators[index]
     rank = len(view.operand(index, 0).shape)
+    if rank == 0:
+        raise Mismatch(f"{op.name} reduces a scalar")
     if op.attributes.get("keepdims", 1) != 1:
         raise Mismatch(f"{op.name} drops the reduced dimensions, expected them kept")
     axes: object = op.attributes.get("axes")
@@ -225,7 +226,7 @@ def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
         if op.inputs[1].value is None:
             raise Mismatch(f"{op.name} has axes that are not constant")
         axes = tuple(int(a) for a in op.inputs[1].value.reshape(-1))
-    if not isinstance(axes, Sequence) or not axes:
+    if not isinstance(axes, tuple) or not axes:
         raise Mismatch(f"{op.name} reduces over all axes, expected the last ones")
     return tuple(sorted(int(a) % rank for a in axes))
 

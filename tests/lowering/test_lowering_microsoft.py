@@ -1,0 +1,100 @@
+"""``com.microsoft`` operators: the counts of a few, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gkestimator.dtypes import DType, Precision
+from gkestimator.graph import Attribute, Operator, Tensor
+from gkestimator.kernels import Family, Kernel
+from gkestimator.lowering import LOWERINGS, LoweringOptions
+
+OPTIONS = LoweringOptions(
+    runtime="onnxruntime", dtype="fp32", matmul_precision=Precision.FP32, conv_precision=Precision.FP32
+)
+
+
+def tensor(name: str, *shape: int, dtype: DType = DType.FLOAT, weight: bool = False) -> Tensor:
+    return Tensor(name=name, dtype=dtype, shape=shape, storage=name, is_weight=weight)
+
+
+def lower(
+    op_type: str, inputs: tuple[Tensor | None, ...], *outputs: Tensor, **attributes: Attribute
+) -> tuple[Kernel, ...]:
+    op = Operator(
+        name="n", domain="com.microsoft", op_type=op_type, version=1, attributes=attributes, inputs=inputs,
+        outputs=outputs,
+    )  # fmt: skip
+    return LOWERINGS[op.key](op, OPTIONS).kernels
+
+
+def test_attention_projects_then_attends() -> None:
+    x, w, b = tensor("x", 2, 16, 32), tensor("w", 32, 96, weight=True), tensor("b", 96, weight=True)
+    projection, attend = lower("Attention", (x, w, b), tensor("y", 2, 16, 32), num_heads=4)
+    assert projection.flops == 2 * 32 * 96 * 32 + 32 * 96
+    assert attend.family is Family.ATTENTION
+    assert attend.flops == 2 * 4 * 16 * 16 * (2 * (8 + 8) + 1 + 5)
+    assert attend.read_bytes == 2 * 16 * 96 * 4
+
+
+def test_grouped_query_attention_reads_the_whole_cache() -> None:
+    past = tensor("pk", 1, 2, 7, 8), tensor("pv", 1, 2, 7, 8)
+    new = tensor("k", 1, 1, 16), tensor("v", 1, 1, 16)
+    present = tensor("k2", 1, 2, 8, 8), tensor("v2", 1, 2, 8, 8)
+    inputs = (tensor("q", 1, 1, 32), *new, *past)
+    kernels = lower(
+        "GroupQueryAttention",
+        inputs,
+        tensor("y", 1, 1, 32),
+        *present,
+        num_heads=4,
+        kv_num_heads=2,
+        do_rotary=1,
+    )
+    assert [k.variant for k in kernels] == ["rotary", "rotary", "concat", "concat", "attention"]
+    assert kernels[-1].flops == 4 * 8 * (2 * 16 + 1 + 5 + 1)
+    assert kernels[-1].read_bytes == 4 * (32 + 2 * 2 * 8 * 8)
+
+
+def test_skip_layer_norm_and_fused_matmul() -> None:
+    x, skip, scale = tensor("x", 4, 8), tensor("s", 4, 8), tensor("g", 8, weight=True)
+    (norm,) = lower("SkipLayerNormalization", (x, skip, scale, scale), tensor("y", 4, 8))
+    assert norm.flops == 32 * (5 + 1 + 2)
+    assert norm.read_bytes == 4 * (32 + 32 + 8)
+    a, b = tensor("a", 2, 5, 8), tensor("b", 2, 7, 8)
+    (product,) = lower("FusedMatMul", (a, b), tensor("c", 2, 5, 7), transB=1, alpha=0.5)
+    assert product.flops == 2 * (2 * 5 * 7 * 8) + 2 * 5 * 7
+
+
+def test_fused_conv_has_one_kernel_with_its_epilogue() -> None:
+    x, w, b = tensor("x", 1, 3, 8, 8), tensor("w", 4, 3, 3, 3, weight=True), tensor("b", 4, weight=True)
+    (conv,) = lower("FusedConv", (x, w, b), tensor("y", 1, 4, 6, 6), activation="Relu")
+    assert conv.flops == 2 * 4 * 36 * 27 + 2 * 4 * 36
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weight_only_products_read_packed_weights(bits: int) -> None:
+    packed = tensor("b", 16, 2, 32 * bits // 8, dtype=DType.UINT8, weight=True)
+    scales = tensor("s", 32, weight=True)
+    (product,) = lower(
+        "MatMulNBits",
+        (tensor("a", 3, 64), packed, scales),
+        tensor("y", 3, 16),
+        K=64,
+        N=16,
+        bits=bits,
+        block_size=32,
+    )
+    assert product.weight_bytes == 16 * 64 * bits // 8 + 128
+    assert product.flops == 2 * 3 * 16 * 64 + 2 * 16 * 64
+    assert product.precision is Precision.FP32
+
+
+def test_dynamic_quantisation_multiplies_in_int8() -> None:
+    b = tensor("b", 64, 16, dtype=DType.INT8, weight=True)
+    extrema, quantise, product = lower(
+        "DynamicQuantizeMatMul", (tensor("a", 3, 64), b, tensor("s", 1)), tensor("y", 3, 16)
+    )
+    assert (extrema.family, quantise.family) == (Family.REDUCTION, Family.QUANTIZE)
+    assert product.precision is Precision.INT8
+    assert product.read_bytes == 3 * 64 + 64 * 16 + 4
