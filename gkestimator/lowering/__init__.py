@@ -1,6 +1,7 @@
 """Lowering: which kernels a runtime launches for an operator graph.
 
-One file a family of operators; every rule is registered under its exact ``(domain, op_type)``. Importing this package
+One file a family of operators; every rule is registered under its exact ``(domain, op_type)``. Importing this
+package
 registers them all.
 """
 
@@ -16,6 +17,7 @@ from gkestimator.lowering import (
     indexing,
     matmul,
     microsoft,
+    microsoft_attention,
     microsoft_quantised,
     movement,
     normalisation,
@@ -29,7 +31,14 @@ from gkestimator.lowering import (
 )
 from gkestimator.lowering.assembly import covered_operators, lower
 from gkestimator.lowering.plugins import load_plugin
-from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, Lowered, LoweringOptions, LoweringRule, lowering_rule
+from gkestimator.lowering.registry import (
+    LOWERINGS,
+    RULE_KINDS,
+    Lowered,
+    LoweringOptions,
+    LoweringRule,
+    lowering_rule,
+)
 
 __all__ = [
     "LOWERINGS",
@@ -45,6 +54,24 @@ __all__ = [
 ]
 
 RULE_MODULES = (
-    attention, control, convolution, elementwise, generators, host, indexing, matmul, microsoft, microsoft_quantised,
-    movement, normalisation, optimisers, pooling, quantise, recurrent, reduction, resample, signal,
-)  # fmt: skip
+    attention,
+    control,
+    convolution,
+    elementwise,
+    generators,
+    host,
+    indexing,
+    matmul,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantised,
+    movement,
+    normalisation,
+    optimisers,
+    pooling,
+    quantise,
+    recurrent,
+    reduction,
+    resample,
+    signal,
+)

@@ -1,4 +1,6 @@
-"""From an operator graph to a kernel graph: rules, fused patterns, storages, in-place results, unfolded BatchNorms."""
+"""From an operator graph to a kernel graph: rules, fused patterns, storages, in-place results, unfolded
+BatchNorms.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from gkestimator.kernels import Family, Kernel, KernelGraph, Step
 from gkestimator.lowering import patterns, runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.builders import batchnorm_kernel
 from gkestimator.lowering.convolution import conv_kernels, conv_shape
-from gkestimator.lowering.memo import lower_operator
+from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, Lowered, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 
@@ -31,7 +33,8 @@ def covered_operators() -> dict[tuple[str, str], str]:
 def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool = False) -> KernelGraph:
     """The kernels that ``options.runtime`` launches for ``graph``, in order.
 
-    Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each becomes a step
+    Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each
+    becomes a step
     marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its operator.
     """
     if options.runtime not in _RUNTIMES:
@@ -40,8 +43,8 @@ def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool
     if unknown and not allow_unknown:
         listed = ", ".join(f"{kind} (node {node!r})" for kind, node in unknown.items())
         raise UnsupportedOperatorError(
-            f"model {graph.name!r}: no lowering rule for {len(unknown)} operator type(s): {listed}; expected operators that "
-            f"gkestimator knows, or rules for them from a plug-in",
+            f"model {graph.name!r}: no lowering rule for {len(unknown)} operator type(s): {listed}; "
+            f"expected operators that gkestimator knows, or rules for them from a plug-in",
             operators=tuple(unknown),
         )
     return _Assembly(stored_graph(graph, options), options, tuple(unknown)).run()
@@ -57,6 +60,7 @@ def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
 
 
 def _leaves(values: Iterable[Value | None]) -> list[Tensor]:
+    """The tensors among ``values``, elements of sequences included."""
     leaves: list[Tensor] = []
     for value in values:
         if value is None:
@@ -90,6 +94,7 @@ class _Assembly:
         self._graph = graph
         self._options = options
         self._unknown = unknown
+        self._memo = memo_of(options)
         self._torch = options.runtime == "torch"
         self._layouts = runtime_torch.Layouts()
         self._root: dict[str, str] = {}
@@ -100,37 +105,55 @@ class _Assembly:
 
     def run(self) -> KernelGraph:
         graph, options = self._graph, self._options
-        finder = getattr(patterns, "find_matches", None)
-        matches = finder(graph, options) if finder is not None else []
+        matches = patterns.find_matches(graph, options)
         covered = {index for match in matches for index in match.covered}
         at = {match.position: match for match in matches}
         for index, op in enumerate(graph.operators):
             match = at.get(index)
             if match is not None:
-                lowered = match.lower(options)
+                lowered = _shared(match.lower(options))
                 self._notes[match.name] = self._notes.get(match.name, 0) + 1
                 self._add(op, match.op_type, lowered, match.reads, match.writes)
             elif index in covered:
                 continue
             elif (op.domain, op.op_type) not in LOWERINGS:
                 self._drafts.append(
-                    _Draft(op.name, op.op_type, (), _leaves(op.inputs), _leaves(op.outputs), 1, op.repeat, unknown=True)
+                    _Draft(
+                        op.name,
+                        op.op_type,
+                        (),
+                        _leaves(op.inputs),
+                        _leaves(op.outputs),
+                        1,
+                        op.repeat,
+                        unknown=True,
+                    )
                 )
             elif self._torch and runtime_torch.folded_batchnorm(op):
                 self._add_unfolded(op)
             else:
-                self._add(op, op.op_type, lower_operator(op, options), op.inputs, op.outputs)
+                self._add(op, op.op_type, lower_operator(op, options, self._memo), op.inputs, op.outputs)
         return self._finish()
 
     def _resolve(self, storage: str) -> str:
         return self._root.get(storage, storage)
 
     def _add(
-        self, op: Operator, op_type: str, lowered: Lowered, inputs: Sequence[Value | None], outputs: Sequence[Value | None]
+        self,
+        op: Operator,
+        op_type: str,
+        lowered: Lowered,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value | None],
     ) -> None:
         kernels, host_calls, aliases = lowered.kernels, lowered.host_calls, lowered.aliases
         if self._torch:
-            if not kernels and aliases and (op_type in runtime_torch.VIEWS or op_type == "Gather") and not op.domain:
+            if (
+                not kernels
+                and aliases
+                and (op_type in runtime_torch.VIEWS or op_type == "Gather")
+                and not op.domain
+            ):
                 moved = self._layouts.view(op)
                 if moved is not None:
                     kernels, host_calls, aliases = (moved,), 1, {}
@@ -156,7 +179,12 @@ class _Assembly:
             self._producer[self._resolve(tensor.storage)] = op_type
 
     def _alias(
-        self, op_type: str, inputs: Sequence[Value | None], out_index: int, in_index: int, outputs: Sequence[Value | None]
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        out_index: int,
+        in_index: int,
+        outputs: Sequence[Value | None],
     ) -> None:
         results = _leaves((outputs[out_index],))
         sources = _leaves(inputs) if op_type in _SEQUENCES else _leaves((inputs[in_index],))
@@ -198,69 +226,94 @@ class _Assembly:
         casts = sum(1 for k in convolution if k.variant == "cast")
         self._drafts.append(
             _Draft(
-                op.name, "Conv", (*copies, *convolution), [source, weight], [result], 1 + casts + len(copies), op.repeat,
+                op.name,
+                "Conv",
+                (*copies, *convolution),
+                [source, weight],
+                [result],
+                1 + casts + len(copies),
+                op.repeat,
                 inner=inner,
             )
-        )  # fmt: skip
+        )
         for part in ("weight", "mean", "variance"):
             self._extra_weights[f"{bias.storage}#{part}"] = bias.nbytes
         parameters = [bias.storage, *(f"{bias.storage}#{part}" for part in ("weight", "mean", "variance"))]
         # Python still holds the convolution's input until the block that normalises returns.
         held = [inner, self._resolve(source.storage), *parameters]
         self._drafts.append(
-            _Draft(f"{op.name}/batch_norm", "BatchNormalization", (norm,), [], [result], 1, op.repeat, held=held)
+            _Draft(
+                f"{op.name}/batch_norm", "BatchNormalization", (norm,), [], [result], 1, op.repeat, held=held
+            )
         )
         self._producer[self._resolve(result.storage)] = "BatchNormalization"
         self._notes["batchnorm_unfolded"] = self._notes.get("batchnorm_unfolded", 0) + 1
 
     def _finish(self) -> KernelGraph:
-        graph, resolve = self._graph, self._resolve
+        graph, root = self._graph, self._root
+        weights = {**graph.weights, **self._extra_weights}
         last: dict[str, int] = {}
         for index, draft in enumerate(self._drafts):
             for tensor in draft.reads:
-                last[resolve(tensor.storage)] = index
+                last[root.get(tensor.storage, tensor.storage)] = index
             for storage in draft.held:
-                last[resolve(storage)] = index
+                last[root.get(storage, storage)] = index
         for tensor in (*_leaves(graph.inputs), *_leaves(graph.outputs)):
-            last[resolve(tensor.storage)] = _FOREVER
+            last[root.get(tensor.storage, tensor.storage)] = _FOREVER
         reused: dict[str, str] = {}  # a storage that took over another's memory
+        written = {root.get(t.storage, t.storage) for t in _leaves(graph.inputs)}
 
         def settle(storage: str) -> str:
-            storage = resolve(storage)
+            storage = root.get(storage, storage)
             return reused.get(storage, storage)
 
         steps = []
         for index, draft in enumerate(self._drafts):
-            reads = tuple(dict.fromkeys((*(settle(t.storage) for t in draft.reads), *(settle(s) for s in draft.held))))
+            sources: dict[str, None] = {}
+            for tensor in draft.reads:
+                storage = settle(tensor.storage)
+                sources[storage] = None
+                if storage not in written and storage not in weights:
+                    weights[storage] = tensor.nbytes  # folded at binding: a constant that lies in memory
+            for storage in draft.held:
+                sources[settle(storage)] = None
             if draft.inner:
                 writes: tuple[tuple[str, int], ...] = ((draft.inner, sum(t.nbytes for t in draft.writes)),)
+                written.add(draft.inner)
             else:
                 if draft.in_place and len(draft.writes) == 1:
-                    self._reuse(draft, index, last, reused)
+                    self._reuse(draft, index, last, reused, weights)
                 sizes: dict[str, int] = {}
                 for tensor in draft.writes:
                     storage = settle(tensor.storage)
                     sizes[storage] = max(sizes.get(storage, 0), tensor.nbytes)
                 writes = tuple(sizes.items())
+                written.update(sizes)
             steps.append(
                 Step(
-                    name=draft.name, op_type=draft.op_type, kernels=draft.kernels, reads=reads, writes=writes,
-                    host_calls=draft.host_calls, repeat=draft.repeat, unknown=draft.unknown,
+                    name=draft.name,
+                    op_type=draft.op_type,
+                    kernels=draft.kernels,
+                    reads=tuple(sources),
+                    writes=writes,
+                    host_calls=draft.host_calls,
+                    repeat=draft.repeat,
+                    unknown=draft.unknown,
                 )
-            )  # fmt: skip
+            )
         warnings = list(graph.warnings)
         unfolded = self._notes.get("batchnorm_unfolded", 0)
         if unfolded:
             warnings.append(
-                f"{unfolded} convolutions carry a BatchNorm that the exporter folded in (weights named onnx::Conv_*): torch runs "
-                f"it as a kernel of its own, so it is counted apart"
+                f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
+                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart"
             )
         return KernelGraph(
             name=graph.name,
             runtime=self._options.runtime,
             dtype=self._options.dtype,
             steps=tuple(steps),
-            weights={**graph.weights, **self._extra_weights},
+            weights=weights,
             inputs={settle(t.storage): t.nbytes for t in _leaves(graph.inputs)},
             outputs={settle(t.storage): t.nbytes for t in _leaves(graph.outputs)},
             unknown_operators=self._unknown,
@@ -268,19 +321,34 @@ class _Assembly:
             notes=self._notes,
         )
 
-    def _reuse(self, draft: _Draft, index: int, last: dict[str, int], reused: dict[str, str]) -> None:
+    def _reuse(
+        self, draft: _Draft, index: int, last: dict[str, int], reused: dict[str, str], weights: dict[str, int]
+    ) -> None:
         """Let the result take over the memory of an operand of its size whose last use this is."""
         result = draft.writes[0]
         target = self._resolve(result.storage)
         for operand in draft.reads[:1] if self._torch else draft.reads[:2]:
             source = self._resolve(operand.storage)
-            if operand.is_weight or source == target or operand.nbytes != result.nbytes or last.get(source) != index:
+            if (
+                operand.is_weight
+                or source == target
+                or operand.nbytes != result.nbytes
+                or last.get(source) != index
+            ):
                 continue
             home = reused.get(source, source)
-            if home in self._graph.weights:
+            if home in weights:
                 continue
             reused[target] = home
             return
+
+
+def _shared(lowered: Lowered) -> Lowered:
+    """``lowered`` with the objects that equal kernels already have: estimators deduplicate by identity."""
+    if len(_KERNELS) >= _MOST_KERNELS:
+        _KERNELS.clear()
+    kernels = tuple(_KERNELS.setdefault(k, k) for k in lowered.kernels)
+    return Lowered(kernels=kernels, host_calls=lowered.host_calls, aliases=lowered.aliases)
 
 
 def _main_family(kernels: tuple[Kernel, ...]) -> Family:
@@ -293,14 +361,26 @@ def _main_family(kernels: tuple[Kernel, ...]) -> Family:
 def _unfolded(
     op: Operator, source: Tensor, weight: Tensor, bias: Tensor, result: Tensor, options: LoweringOptions
 ) -> tuple[tuple[Kernel, ...], Kernel]:
-    key = (source.dtype, source.shape, weight.dtype, weight.shape, bias.dtype, result.dtype, result.shape,
-           op.attributes.get("group", 1), op.attributes.get("strides"), op.attributes.get("dilations"), options)  # fmt: skip
+    key = (
+        source.dtype,
+        source.shape,
+        weight.dtype,
+        weight.shape,
+        bias.dtype,
+        result.dtype,
+        result.shape,
+        op.attributes.get("group", 1),
+        op.attributes.get("strides"),
+        op.attributes.get("dilations"),
+        options,
+    )
     known = _UNFOLDED.get(key)
     if known is None:
         shape = conv_shape(op, source.shape, weight.shape, result.shape)
         convolution = conv_kernels(shape, source, weight, None, result, options)
         parameters = [
-            Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True) for i in range(4)
+            Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
+            for i in range(4)
         ]
         known = (convolution, batchnorm_kernel(result, result, parameters))
         if len(_UNFOLDED) >= 65_536:
@@ -309,4 +389,6 @@ def _unfolded(
     return known
 
 
+_MOST_KERNELS = 65_536
+_KERNELS: dict[Kernel, Kernel] = {}
 _UNFOLDED: dict[tuple[object, ...], tuple[tuple[Kernel, ...], Kernel]] = {}

@@ -60,8 +60,10 @@ def attention_kernels(
 ) -> tuple[Kernel, ...]:
     """Attention as one fused kernel, or composed (``options.attention == "eager"``).
 
-    FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1 (mask, if any) + 3
-    (divide, tanh, multiply of a soft cap). Causal masking is not subtracted: the definition computes every score.
+    FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1
+    (mask, if any) + 3
+    (divide, tanh, multiply of a soft cap). Causal masking is not subtracted: the definition computes every
+    score.
     """
     casts, operands = autocast_kernels(distinct(qkv), options)
     dtype = operands[0].dtype
@@ -135,7 +137,13 @@ def attention_shape(
     if past is not None:
         kv_len += past.shape[-2]
     return AttentionShape(
-        batch=q.shape[0], heads=q_heads, kv_heads=k_heads, q_len=q_len, kv_len=kv_len, qk_dim=qk_dim, v_dim=v_dim
+        batch=q.shape[0],
+        heads=q_heads,
+        kv_heads=k_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
     )
 
 
@@ -155,7 +163,9 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
             continue
         if not isinstance(present, Tensor):
             size = shape.qk_dim if index == 1 else shape.v_dim
-            present = _scratch(new, f"present{index}", new.dtype, (shape.batch, shape.kv_heads, shape.kv_len, size))
+            present = _scratch(
+                new, f"present{index}", new.dtype, (shape.batch, shape.kv_heads, shape.kv_len, size)
+            )
         parts = (new,) if past is None else (past, new)
         kernels.append(copy_kernel("concat", parts, (present,)))
         keys, values = (present, values) if index == 1 else (keys, present)
@@ -166,7 +176,13 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     scores_out = op.outputs[3] if len(op.outputs) > 3 else None
     kernels.extend(
         attention_kernels(
-            shape, (q, keys, values), output_at(op), options, extra_reads=extra, masked=masked, softcap=softcap
+            shape,
+            (q, keys, values),
+            output_at(op),
+            options,
+            extra_reads=extra,
+            masked=masked,
+            softcap=softcap,
         )
     )
     if isinstance(scores_out, Tensor):
@@ -177,7 +193,9 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("FlexAttention", domain="ai.onnx.preview", kind="attention")
 def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Attention with score and probability functions, each counted as one FLOP a score inside the fused kernel."""
+    """Attention with score and probability functions, each counted as one FLOP a score inside the fused
+    kernel.
+    """
     q, k, v = (input_at(op, i) for i in range(3))
     shape = attention_shape(op, q, k, v, None, heads=0, kv_heads=0)
     changed = op.attributes.get("score_mod") is not None or op.attributes.get("prob_mod") is not None
@@ -189,7 +207,8 @@ def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
 def linear_attention(op: Operator, options: LoweringOptions) -> Lowered:
     """A recurrence over tokens on a (key size x value size) state per head.
 
-    Per token and state element: decay 1 (with a decay), outer product and sum 2, readout 2; the delta rules also
+    Per token and state element: decay 1 (with a decay), outer product and sum 2, readout 2; the delta rules
+    also
     read the state with the key (2) and scale the correction (1).
     """
     q, k, v = (input_at(op, i) for i in range(3))
@@ -198,7 +217,9 @@ def linear_attention(op: Operator, options: LoweringOptions) -> Lowered:
         op, q, k, v, None, heads=_integer(op, "q_num_heads", 0), kv_heads=_integer(op, "kv_num_heads", 0)
     )
     rule = op.attributes.get("update_rule", "gated_delta")
-    per_state = 4 + (1 if rule in ("gated", "gated_delta") else 0) + (3 if rule in ("delta", "gated_delta") else 0)
+    per_state = (
+        4 + (1 if rule in ("gated", "gated_delta") else 0) + (3 if rule in ("delta", "gated_delta") else 0)
+    )
     heads = max(shape.heads, shape.kv_heads)
     tokens = shape.batch * heads * shape.q_len
     writes = tuple(t for t in op.outputs if isinstance(t, Tensor))
@@ -212,14 +233,18 @@ def linear_attention(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("RotaryEmbedding", kind="rotary_embedding")
 def rotary_embedding(op: Operator, options: LoweringOptions) -> Lowered:
-    """Each pair is turned: 4 products and 2 sums, so 3 FLOPs an element; the caches are read where positions point."""
+    """Each pair is turned: 4 products and 2 sums, so 3 FLOPs an element; the caches are read where positions
+    point.
+    """
     source, cos, sin = (input_at(op, i) for i in range(3))
     positions = optional_input(op, 3)
     result = output_at(op)
     reads = (source, cos, sin) if positions is None else (source, cos, sin, positions)
     if positions is not None:
         rows = positions.elements
-        touched = source.nbytes + positions.nbytes + 2 * min(cos.nbytes, rows * cos.shape[-1] * cos.dtype.bits // 8)
+        touched = (
+            source.nbytes + positions.nbytes + 2 * min(cos.nbytes, rows * cos.shape[-1] * cos.dtype.bits // 8)
+        )
     else:
         touched = source.nbytes + cos.nbytes + sin.nbytes
     kernel = memory_kernel(

@@ -1,8 +1,10 @@
 """Kernel builders: the exact counts of each kind of kernel, shared by rules, fusion patterns and importers.
 
 Conventions. A multiply-add is two FLOPs; an addition, comparison, exponential or other function value is one.
-Traffic is compulsory: each operand once at its true size (a broadcast operand is not multiplied up, an operand that
-appears twice is read once), each result once. Matrix work counts padding positions of a convolution as work, as the
+Traffic is compulsory: each operand once at its true size (a broadcast operand is not multiplied up, an
+operand that
+appears twice is read once), each result once. Matrix work counts padding positions of a convolution as work,
+as the
 implicit GEMM does. Sizes are elements; ``*_bytes`` are bytes.
 """
 
@@ -41,7 +43,8 @@ __all__ = [
     "tensor_outputs",
 ]
 
-# Per element of a row: maximum, subtract, exponential, sum, divide (log-softmax: subtract the logarithm instead).
+# Per element of a row: maximum, subtract, exponential, sum, divide (log-softmax: subtract the logarithm
+# instead).
 SOFTMAX_FLOPS = 5
 LOG_SOFTMAX_FLOPS = 5
 HARDMAX_FLOPS = 2  # compare for the maximum, compare with it
@@ -54,7 +57,9 @@ def input_at(op: Operator, index: int) -> Tensor:
     """Input ``index`` as a tensor; ShapeError when the operator lacks it or it is a sequence."""
     value = op.inputs[index] if index < len(op.inputs) else None
     if not isinstance(value, Tensor):
-        raise ShapeError(f"{op.op_type} {op.name!r}: input {index} is missing or no tensor, expected a tensor")
+        raise ShapeError(
+            f"{op.op_type} {op.name!r}: input {index} is missing or no tensor, expected a tensor"
+        )
     return value
 
 
@@ -68,7 +73,9 @@ def output_at(op: Operator, index: int = 0) -> Tensor:
     """Output ``index`` as a tensor; ShapeError when nothing uses it or it is a sequence."""
     value = op.outputs[index] if index < len(op.outputs) else None
     if not isinstance(value, Tensor):
-        raise ShapeError(f"{op.op_type} {op.name!r}: output {index} is missing or no tensor, expected a tensor")
+        raise ShapeError(
+            f"{op.op_type} {op.name!r}: output {index} is missing or no tensor, expected a tensor"
+        )
     return value
 
 
@@ -112,7 +119,8 @@ def memory_kernel(
     workspace_bytes: int = 0,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """A kernel whose traffic is its operands. ``read_bytes`` overrides where only part of an operand is touched.
+    """A kernel whose traffic is its operands. ``read_bytes`` overrides where only part of an operand is
+    touched.
 
     ``inputs`` counts the operands that are real tensors: one-element constants travel as kernel arguments.
     """
@@ -202,7 +210,9 @@ def row_kernel(
 def softmax_kernel(variant: str, source: Tensor, result: Tensor, axis: int) -> Kernel:
     """Softmax, log-softmax or hardmax of ``source`` along ``axis``."""
     cols = source.shape[axis] if source.shape else 1
-    per_element = {"softmax": SOFTMAX_FLOPS, "log_softmax": LOG_SOFTMAX_FLOPS, "hardmax": HARDMAX_FLOPS}[variant]
+    per_element = {"softmax": SOFTMAX_FLOPS, "log_softmax": LOG_SOFTMAX_FLOPS, "hardmax": HARDMAX_FLOPS}[
+        variant
+    ]
     elements = source.elements
     return row_kernel(
         Family.SOFTMAX,
@@ -225,7 +235,9 @@ def layernorm_kernel(
     affine: int,
     per_element: int = LAYERNORM_FLOPS,
 ) -> Kernel:
-    """Normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2). ``writes[0]`` is the result."""
+    """Normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2). ``writes[0]``
+    is the result.
+    """
     return row_kernel(
         Family.LAYERNORM,
         variant,
@@ -238,7 +250,9 @@ def layernorm_kernel(
 
 
 def batchnorm_kernel(source: Tensor, result: Tensor, parameters: Sequence[Tensor]) -> Kernel:
-    """Inference batch normalisation: one multiply-add per element (scale and shift folded per channel, 4 FLOPs each)."""
+    """Inference batch normalisation: one multiply-add per element (scale and shift folded per channel, 4
+    FLOPs each).
+    """
     channels = source.shape[1] if len(source.shape) > 1 else 1
     return memory_kernel(
         Family.BATCHNORM,
@@ -254,7 +268,9 @@ def batchnorm_kernel(source: Tensor, result: Tensor, parameters: Sequence[Tensor
 def reduction_kernel(
     variant: str, source: Tensor, writes: Sequence[Tensor], *, kept: int, per_element: int, per_row: int = 0
 ) -> Kernel:
-    """A reduction of ``source`` to ``kept`` results; ``per_row`` FLOPs finish each (divide, square root, logarithm)."""
+    """A reduction of ``source`` to ``kept`` results; ``per_row`` FLOPs finish each (divide, square root,
+    logarithm).
+    """
     rows = max(1, kept)
     return row_kernel(
         Family.REDUCTION,
@@ -278,7 +294,8 @@ def gemm_kernel(
     operand_dtype: DType | None = None,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """Matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales). FLOPs 2 x batch x m x n x k + epilogue.
+    """Matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales). FLOPs 2 x batch x m x n
+    x k + epilogue.
 
     ``operand_dtype`` is the type multiplied where the operands are stored otherwise (autocast, weight-only
     quantisation). One product is ``linear``, several are ``bmm``.

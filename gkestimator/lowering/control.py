@@ -1,4 +1,6 @@
-"""Control flow, sequences and optionals. Bodies are expanded before lowering; what is left is the host's part."""
+"""Control flow, sequences and optionals. Bodies are expanded before lowering; what is left is the host's
+part.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,19 @@ def control_flow(op: Operator, options: LoweringOptions) -> Lowered:
 
 
 def _aliased(op: Operator) -> Lowered:
-    return Lowered(kernels=(), host_calls=0, aliases={i: 0 for i, v in enumerate(op.outputs) if v is not None})
+    return Lowered(
+        kernels=(), host_calls=0, aliases={i: 0 for i, v in enumerate(op.outputs) if v is not None}
+    )
 
 
 @lowering_rule(
-    "SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt", "Optional", "OptionalGetElement", kind="sequence"
+    "SequenceConstruct",
+    "SequenceInsert",
+    "SequenceErase",
+    "SequenceAt",
+    "Optional",
+    "OptionalGetElement",
+    kind="sequence",
 )
 def sequence(op: Operator, options: LoweringOptions) -> Lowered:
     """Handles move, elements stay where they are."""

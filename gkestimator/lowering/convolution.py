@@ -39,9 +39,16 @@ def _ints(op: Operator, name: str) -> tuple[int, ...]:
 
 
 def conv_shape(
-    op: Operator, source: tuple[int, ...], weight: tuple[int, ...], result: tuple[int, ...], *, transposed: bool = False
+    op: Operator,
+    source: tuple[int, ...],
+    weight: tuple[int, ...],
+    result: tuple[int, ...],
+    *,
+    transposed: bool = False,
 ) -> ConvShape:
-    """The shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C, M/group, ...)."""
+    """The shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C,
+    M/group, ...).
+    """
     rank = len(source) - 2
     if rank < 1 or len(weight) != rank + 2 or len(result) != rank + 2:
         raise ShapeError(
@@ -81,7 +88,9 @@ def _implicit_gemm(shape: ConvShape, *, transposed: bool) -> GemmShape:
 
 
 def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: Tensor, result: Tensor) -> int:
-    """cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores, else none."""
+    """cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores,
+    else none.
+    """
     area = shape.kernel_h * shape.kernel_w
     if precision is Precision.FP32 and (shape.kernel_h, shape.kernel_w) == (3, 3):
         unit = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
@@ -103,13 +112,13 @@ def convolution_kernel(
     variant: str = "conv",
     epilogue_flops: int = 0,
 ) -> Kernel:
-    """One convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual). FLOPs 2 x groups x m x n x k."""
+    """One convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual). FLOPs 2 x groups x m x
+    n x k.
+    """
     gemm = _implicit_gemm(shape, transposed=transposed)
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
-    if transposed:
-        family = Family.CONV_TRANSPOSE
-    else:
-        family = Family.DEPTHWISE if depthwise else Family.CONV
+    untransposed = Family.DEPTHWISE if depthwise else Family.CONV
+    family = Family.CONV_TRANSPOSE if transposed else untransposed
     precision = matrix_precision(reads[0].dtype, options, convolution=True)
     operands = distinct(reads)
     return Kernel(
@@ -147,8 +156,10 @@ def conv_kernels(
 ) -> tuple[Kernel, ...]:
     """A convolution as the runtimes launch it.
 
-    Casts under autocast; on tensor cores, for dense kernels larger than 1x1, the NCHW to NHWC conversions around it (cuDNN's
-    ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN, ONNX Runtime calls cudnnAddTensor)
+    Casts under autocast; on tensor cores, for dense kernels larger than 1x1, the NCHW to NHWC conversions
+    around it (cuDNN's
+    ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN, ONNX Runtime calls
+    cudnnAddTensor)
     unless ``fused_bias``.
     """
     separate = bias is not None and not fused_bias
@@ -156,9 +167,14 @@ def conv_kernels(
     casts, reads = autocast_kernels(reads, options)
     epilogue = epilogue_flops + (result.elements if bias is not None and not separate else 0)
     main = convolution_kernel(
-        shape, reads, result, options, transposed=transposed, variant="fused" if extra_reads or epilogue_flops else "conv",
+        shape,
+        reads,
+        result,
+        options,
+        transposed=transposed,
+        variant="fused" if extra_reads or epilogue_flops else "conv",
         epilogue_flops=epilogue,
-    )  # fmt: skip
+    )
     kernels = [*casts]
     convert = (
         main.precision in _TENSOR_CORES
@@ -214,20 +230,29 @@ def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("QLinearConv", kind="integer_convolution")
 def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice, and the bias."""
+    """int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice, and
+    the bias.
+    """
     source, weight, result = input_at(op, 0), input_at(op, 3), output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
     others = tuple(t for i in (1, 2, 4, 5, 6, 7, 8) if (t := optional_input(op, i)) is not None)
     per_element = 5 + (1 if optional_input(op, 8) is not None else 0)
     kernel = convolution_kernel(
-        shape, (source, weight, *others), result, options, variant="qlinear", epilogue_flops=per_element * result.elements
+        shape,
+        (source, weight, *others),
+        result,
+        options,
+        variant="qlinear",
+        epilogue_flops=per_element * result.elements,
     )
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
 @lowering_rule("DeformConv", kind="deformable_convolution")
 def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then a GEMM."""
+    """Bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then a
+    GEMM.
+    """
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
     offset, bias, mask = input_at(op, 2), optional_input(op, 3), optional_input(op, 4)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
@@ -248,14 +273,28 @@ def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("CausalConvWithState", kind="convolution")
 def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an epilogue."""
+    """Depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an
+    epilogue.
+    """
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
     bias, state = optional_input(op, 2), optional_input(op, 3)
     channels, length, taps = source.shape[1], source.shape[-1], weight.shape[-1]
     shape = ConvShape(
-        batch=source.shape[0], in_channels=channels, out_channels=channels, groups=channels, in_h=1, in_w=length, out_h=1,
-        out_w=length, kernel_h=1, kernel_w=taps, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
-    )  # fmt: skip
+        batch=source.shape[0],
+        in_channels=channels,
+        out_channels=channels,
+        groups=channels,
+        in_h=1,
+        in_w=length,
+        out_h=1,
+        out_w=length,
+        kernel_h=1,
+        kernel_w=taps,
+        stride_h=1,
+        stride_w=1,
+        dilation_h=1,
+        dilation_w=1,
+    )
     reads = tuple(t for t in (source, weight, bias, state) if t is not None)
     activation = op.attributes.get("activation", "none")
     per_element = (1 if bias is not None else 0) + (5 if activation in ("silu", "swish") else 0)
@@ -281,5 +320,3 @@ def col2im(op: Operator, options: LoweringOptions) -> Lowered:
         cols=max(1, source.elements // max(1, result.elements)),
     )  # fmt: skip
     return Lowered(kernels=(kernel,), host_calls=1)
-
-

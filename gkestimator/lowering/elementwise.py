@@ -1,7 +1,9 @@
 """Elementwise operators: one result element from one element of each operand.
 
-``FLOPS`` gives the operations per result element and the formula they were counted from: every arithmetic operation,
-comparison, and function value (exp, log, sqrt, erf, tanh, sin, ...) counts one. Moving or reinterpreting bits counts
+``FLOPS`` gives the operations per result element and the formula they were counted from: every arithmetic
+operation,
+comparison, and function value (exp, log, sqrt, erf, tanh, sin, ...) counts one. Moving or reinterpreting bits
+counts
 none. An operand that broadcasts is read once at its own size.
 """
 
@@ -31,7 +33,11 @@ FLOPS: dict[str, tuple[str, int, str]] = {
     "BitwiseOr": ("bitwise_or", 1, "a | b"),
     "BitwiseXor": ("bitwise_xor", 1, "a ^ b"),
     "Ceil": ("ceil", 1, "ceil x"),
-    "Celu": ("celu", 6, "max(0, x) + min(0, alpha (exp(x / alpha) - 1)): max, divide, exp, subtract, multiply+min, add"),
+    "Celu": (
+        "celu",
+        6,
+        "max(0, x) + min(0, alpha (exp(x / alpha) - 1)): max, divide, exp, subtract, multiply+min, add",
+    ),
     "Clip": ("clip", 2, "min(max(x, lo), hi)"),
     "Cos": ("cos", 1, "cos x"),
     "Cosh": ("cosh", 1, "cosh x"),
@@ -107,7 +113,9 @@ def gelu(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Pow", kind="elementwise")
 def power(op: Operator, options: LoweringOptions) -> Lowered:
-    """A square, cube or root of a constant exponent is multiplications or one function, as the runtimes special-case it."""
+    """A square, cube or root of a constant exponent is multiplications or one function, as the runtimes
+    special-case it.
+    """
     exponent = optional_input(op, 1)
     flops = FLOPS["Pow"][1]
     if exponent is not None and exponent.value is not None and exponent.value.size == 1:
@@ -118,7 +126,9 @@ def power(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Sum", "Max", "Min", "Mean", kind="elementwise")
 def variadic(op: Operator, options: LoweringOptions) -> Lowered:
-    """n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a copy."""
+    """n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
+    copy.
+    """
     variant = {"Sum": "add", "Max": "max", "Min": "min", "Mean": "add"}[op.op_type]
     operands = tensor_inputs(op)
     result = output_at(op)

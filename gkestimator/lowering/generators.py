@@ -9,7 +9,8 @@ from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rul
 
 __all__ = ["PHILOX_FLOPS"]
 
-# One Philox4x32-10 call gives four numbers in ten rounds of two multiplies and four xors: 15 operations a number.
+# One Philox4x32-10 call gives four numbers in ten rounds of two multiplies and four xors: 15 operations a
+# number.
 PHILOX_FLOPS = 15
 _UNIFORM = 2  # scale, shift
 _NORMAL = 6  # Box-Muller, half a pair: log, multiply, square root, sine, then scale and shift
@@ -33,7 +34,9 @@ def fill(op: Operator, options: LoweringOptions) -> Lowered:
 @lowering_rule("Range", kind="fill")
 def arange(op: Operator, options: LoweringOptions) -> Lowered:
     """start + i x delta."""
-    return Lowered(kernels=(elementwise_kernel("range", (), (output_at(op),), flops_per_element=2),), host_calls=1)
+    return Lowered(
+        kernels=(elementwise_kernel("range", (), (output_at(op),), flops_per_element=2),), host_calls=1
+    )
 
 
 _RANDOM = {
@@ -48,7 +51,12 @@ def random_numbers(op: Operator, options: LoweringOptions) -> Lowered:
     variant, flops = _RANDOM[op.op_type]
     result = output_at(op)
     kernel = memory_kernel(
-        Family.RANDOM, variant, (), (result,), flops=(PHILOX_FLOPS + flops) * result.elements, rows=result.elements
+        Family.RANDOM,
+        variant,
+        (),
+        (result,),
+        flops=(PHILOX_FLOPS + flops) * result.elements,
+        rows=result.elements,
     )
     return Lowered(kernels=(kernel,), host_calls=1)
 
@@ -66,13 +74,20 @@ def bernoulli(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Multinomial", kind="random")
 def multinomial(op: Operator, options: LoweringOptions) -> Lowered:
-    """Softmax and prefix sum of each row's log-probabilities (6 an element), then one draw and a binary search a sample."""
+    """Softmax and prefix sum of each row's log-probabilities (6 an element), then one draw and a binary
+    search a sample.
+    """
     source, result = input_at(op, 0), output_at(op)
     classes = source.shape[-1]
     search = max(1, classes - 1).bit_length()
     kernel = memory_kernel(
-        Family.RANDOM, "multinomial", (source,), (result,),
-        flops=6 * source.elements + (PHILOX_FLOPS + search) * result.elements, rows=source.shape[0], cols=classes,
+        Family.RANDOM,
+        "multinomial",
+        (source,),
+        (result,),
+        flops=6 * source.elements + (PHILOX_FLOPS + search) * result.elements,
+        rows=source.shape[0],
+        cols=classes,
         workspace_bytes=source.nbytes,
-    )  # fmt: skip
+    )
     return Lowered(kernels=(kernel,), host_calls=2)

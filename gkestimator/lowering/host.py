@@ -1,6 +1,8 @@
-"""Operators without a GPU kernel: strings, images, trees and other classical models run on the CPU in both runtimes.
+"""Operators without a GPU kernel: strings, images, trees and other classical models run on the CPU in both
+runtimes.
 
-They cost a host call, during which the GPU waits; the kernel of family ``host`` carries the work so that it is visible, and
+They cost a host call, during which the GPU waits; the kernel of family ``host`` carries the work so that it
+is visible, and
 no GPU time may be predicted from it.
 """
 
@@ -19,12 +21,22 @@ _STRINGS = {
     "RegexFullMatch": "regex_full_match", "TfIdfVectorizer": "tf_idf",
 }  # fmt: skip
 _ML = {
-    "CastMap": "cast_map", "CategoryMapper": "category_mapper", "DictVectorizer": "dict_vectorizer",
-    "FeatureVectorizer": "feature_vectorizer", "Imputer": "imputer", "LabelEncoder": "label_encoder",
-    "LinearClassifier": "linear_classifier", "LinearRegressor": "linear_regressor", "Normalizer": "normalizer",
-    "OneHotEncoder": "one_hot_encoder", "SVMClassifier": "svm", "SVMRegressor": "svm", "Scaler": "scaler",
-    "Binarizer": "binarizer", "ZipMap": "zip_map",
-}  # fmt: skip
+    "CastMap": "cast_map",
+    "CategoryMapper": "category_mapper",
+    "DictVectorizer": "dict_vectorizer",
+    "FeatureVectorizer": "feature_vectorizer",
+    "Imputer": "imputer",
+    "LabelEncoder": "label_encoder",
+    "LinearClassifier": "linear_classifier",
+    "LinearRegressor": "linear_regressor",
+    "Normalizer": "normalizer",
+    "OneHotEncoder": "one_hot_encoder",
+    "SVMClassifier": "svm",
+    "SVMRegressor": "svm",
+    "Scaler": "scaler",
+    "Binarizer": "binarizer",
+    "ZipMap": "zip_map",
+}
 _TREES = {"TreeEnsemble": "trees", "TreeEnsembleClassifier": "trees", "TreeEnsembleRegressor": "trees"}
 
 
@@ -65,7 +77,9 @@ def classical(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule(*_TREES, domain="ai.onnx.ml", kind="host_trees")
 def trees(op: Operator, options: LoweringOptions) -> Lowered:
-    """Each tree is walked once a row: the depth is bounded by log2 of a balanced tree's nodes, which counts the comparisons."""
+    """Each tree is walked once a row: the depth is bounded by log2 of a balanced tree's nodes, which counts
+    the comparisons.
+    """
     reads = tensor_inputs(op)
     rows = reads[0].shape[0] if reads and reads[0].shape else 1
     modes = op.attributes.get("nodes_modes", op.attributes.get("nodes_featureids", ()))

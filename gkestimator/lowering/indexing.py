@@ -16,7 +16,9 @@ _GATHERS = {"Gather": "gather", "GatherElements": "gather_elements", "GatherND":
 
 
 def gather_kernel(op: Operator, variant: str) -> Kernel:
-    """Reads the chosen elements (not the whole table) and the indices; cols = contiguous elements moved per index."""
+    """Reads the chosen elements (not the whole table) and the indices; cols = contiguous elements moved per
+    index.
+    """
     source, indices, result = input_at(op, 0), input_at(op, 1), output_at(op)
     chosen = min(source.nbytes, result.nbytes)
     return memory_kernel(
@@ -35,13 +37,17 @@ def gather(op: Operator, options: LoweringOptions) -> Lowered:
 
 
 _SCATTERS = {
-    "Scatter": "scatter", "ScatterElements": "scatter_elements", "ScatterND": "scatter_nd", "TensorScatter": "tensor_scatter"
-}  # fmt: skip
+    "Scatter": "scatter",
+    "ScatterElements": "scatter_elements",
+    "ScatterND": "scatter_nd",
+    "TensorScatter": "tensor_scatter",
+}
 
 
 @lowering_rule(*_SCATTERS, kind="scatter")
 def scatter(op: Operator, options: LoweringOptions) -> Lowered:
-    """A copy of the data, then one write per update; a reduction reads the target and costs one FLOP an update.
+    """A copy of the data, then one write per update; a reduction reads the target and costs one FLOP an
+    update.
 
     TensorScatter (cache update) writes in place, as its purpose is.
     """
@@ -70,7 +76,7 @@ def _log2(n: int) -> int:
 
 @lowering_rule("TopK", kind="top_k")
 def top_k(op: Operator, options: LoweringOptions) -> Lowered:
-    """Radix select compares each element once per 8-bit digit; the k found are sorted (k log k comparisons)."""
+    """Radix select compares each element once per 8-bit digit; the k found are sorted (k log2 k)."""
     source = input_at(op, 0)
     writes = tensor_outputs(op)
     axis = axis_of(op, len(source.shape), -1)
@@ -79,7 +85,9 @@ def top_k(op: Operator, options: LoweringOptions) -> Lowered:
     k = writes[0].shape[axis] if writes[0].shape else 1
     digits = max(1, source.dtype.bits // 8)
     flops = digits * source.elements + rows * k * _log2(k)
-    kernel = memory_kernel(Family.SORT, "top_k", (source,), writes, flops=flops, rows=max(1, rows), cols=max(1, cols))
+    kernel = memory_kernel(
+        Family.SORT, "top_k", (source,), writes, flops=flops, rows=max(1, rows), cols=max(1, cols)
+    )
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
@@ -97,21 +105,30 @@ def unique(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("NonZero", "Compress", kind="selection")
 def select(op: Operator, options: LoweringOptions) -> Lowered:
-    """A test and a prefix sum over the flags (2 an element), then the selected elements are written; host waits for the count."""
+    """A test and a prefix sum over the flags (2 an element), then the selected elements are written; host
+    waits for the count.
+    """
     source = input_at(op, 0)
     condition = optional_input(op, 1)
     flags = source.elements if condition is None else condition.elements
     reads = (source,) if condition is None else (source, condition)
     kernel = memory_kernel(
-        Family.SORT, "non_zero" if condition is None else "compress", reads, tensor_outputs(op), flops=2 * flags,
-        rows=1, cols=max(1, flags), workspace_bytes=4 * flags,
-    )  # fmt: skip
+        Family.SORT,
+        "non_zero" if condition is None else "compress",
+        reads,
+        tensor_outputs(op),
+        flops=2 * flags,
+        rows=1,
+        cols=max(1, flags),
+        workspace_bytes=4 * flags,
+    )
     return Lowered(kernels=(kernel,), host_calls=2)
 
 
 @lowering_rule("NonMaxSuppression", kind="non_max_suppression")
 def non_max_suppression(op: Operator, options: LoweringOptions) -> Lowered:
-    """Sort the scores of each class, then every pair's overlap: 14 FLOPs (4 min/max, 2 differences, 2 clips, area, union, ratio).
+    """Sort the scores of each class, then every pair's overlap: 14 FLOPs (4 min/max, 2 differences, 2 clips,
+    area, union, ratio).
 
     The pairs bound the work; n(n-1)/2 a class.
     """
@@ -120,9 +137,15 @@ def non_max_suppression(op: Operator, options: LoweringOptions) -> Lowered:
     pairs = count * (count - 1) // 2
     flops = batch * classes * (count * _log2(count) + 14 * pairs)
     kernel = memory_kernel(
-        Family.SORT, "non_max_suppression", (boxes, scores), tensor_outputs(op), flops=flops,
-        rows=max(1, batch * classes), cols=max(1, count), workspace_bytes=batch * classes * count * (8 + (count + 63) // 64 * 8),
-    )  # fmt: skip
+        Family.SORT,
+        "non_max_suppression",
+        (boxes, scores),
+        tensor_outputs(op),
+        flops=flops,
+        rows=max(1, batch * classes),
+        cols=max(1, count),
+        workspace_bytes=batch * classes * count * (8 + (count + 63) // 64 * 8),
+    )
     return Lowered(kernels=(kernel,), host_calls=2)
 
 

@@ -24,7 +24,9 @@ from gkestimator.lowering.storage import half_type
 __all__ = ["autocast_kernels", "gemm_shape", "matmul_kernels", "matmul_shape"]
 
 
-def matmul_shape(a: tuple[int, ...], b: tuple[int, ...], *, trans_a: bool = False, trans_b: bool = False) -> GemmShape:
+def matmul_shape(
+    a: tuple[int, ...], b: tuple[int, ...], *, trans_a: bool = False, trans_b: bool = False
+) -> GemmShape:
     """The GEMM of a NumPy-style product; a two-dimensional right side folds the left side's batch into m.
 
     Raises ShapeError where the inner dimensions differ or a side is a scalar.
@@ -50,7 +52,7 @@ def matmul_shape(a: tuple[int, ...], b: tuple[int, ...], *, trans_a: bool = Fals
 def autocast_kernels(
     operands: tuple[Tensor, ...], options: LoweringOptions
 ) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
-    """Under ``amp`` the casts of float32 operands to half, and the operands as the product then reads them."""
+    """Under ``amp`` the casts of float32 operands to half, and the operands as the product reads them."""
     if options.dtype != "amp":
         return (), operands
     half = half_type(options)
@@ -60,7 +62,11 @@ def autocast_kernels(
         if tensor.dtype is DType.FLOAT:
             casts.append(cast_kernel(tensor, half))
             tensor = Tensor(
-                name=tensor.name, dtype=half, shape=tensor.shape, storage=tensor.storage, is_weight=tensor.is_weight
+                name=tensor.name,
+                dtype=half,
+                shape=tensor.shape,
+                storage=tensor.storage,
+                is_weight=tensor.is_weight,
             )
         cast.append(tensor)
     return tuple(casts), tuple(cast)
@@ -95,7 +101,10 @@ def gemm_shape(op: Operator) -> GemmShape:
     """The GEMM of a Gemm-like operator with ``transA`` and ``transB``."""
     a, b = input_at(op, 0), input_at(op, 1)
     return matmul_shape(
-        a.shape, b.shape, trans_a=bool(op.attributes.get("transA", 0)), trans_b=bool(op.attributes.get("transB", 0))
+        a.shape,
+        b.shape,
+        trans_a=bool(op.attributes.get("transA", 0)),
+        trans_b=bool(op.attributes.get("transB", 0)),
     )
 
 
@@ -118,7 +127,9 @@ def gemm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Einsum", kind="gemm")
 def einsum(op: Operator, options: LoweringOptions) -> Lowered:
-    """Contracted from left to right, two operands at a time, as both runtimes do; a single operand is a reduction or a view."""
+    """Contracted from left to right, two operands at a time, as both runtimes do; a single operand is a
+    reduction or a view.
+    """
     equation = str(op.attributes.get("equation", ""))
     operands = tensor_inputs(op)
     result = output_at(op)
@@ -127,9 +138,14 @@ def einsum(op: Operator, options: LoweringOptions) -> Lowered:
         summed = math.prod(sizes[c] for c in set(terms[0]) - set(final))
         flops = operands[0].elements if summed > 1 else 0
         kernel = memory_kernel(
-            Family.REDUCTION if summed > 1 else Family.COPY, "sum" if summed > 1 else "transpose", operands, (result,),
-            flops=flops, rows=result.elements, cols=max(1, summed),
-        )  # fmt: skip
+            Family.REDUCTION if summed > 1 else Family.COPY,
+            "sum" if summed > 1 else "transpose",
+            operands,
+            (result,),
+            flops=flops,
+            rows=result.elements,
+            cols=max(1, summed),
+        )
         return Lowered(kernels=(kernel,), host_calls=1)
     kernels: list[Kernel] = []
     left, left_term = operands[0], terms[0]
@@ -165,12 +181,16 @@ def einsum(op: Operator, options: LoweringOptions) -> Lowered:
 def _parse_einsum(
     op: Operator, equation: str, operands: tuple[Tensor, ...], result: Tensor
 ) -> tuple[list[str], dict[str, int], str]:
-    """Terms with the ellipsis written out (as capital private letters), the size of each index, and the result's term."""
+    """Terms with the ellipsis written out (as capital private letters), the size of each index, and the
+    result's term.
+    """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise ShapeError(f"Einsum {op.name!r}: equation {equation!r} has {len(terms)} terms, found {len(operands)} inputs")
+        raise ShapeError(
+            f"Einsum {op.name!r}: equation {equation!r} has {len(terms)} terms, found {len(operands)} inputs"
+        )
     sizes: dict[str, int] = {}
     hidden = [chr(0x2460 + i) for i in range(32)]
     longest = 0
@@ -208,7 +228,9 @@ def matmul_integer(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("QLinearMatMul", kind="integer_gemm")
 def qlinear_matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 product, requantised in the epilogue: multiply, round, add the zero point, saturate (5 per element)."""
+    """int8 product, requantised in the epilogue: multiply, round, add the zero point, saturate (5 per
+    element).
+    """
     a, b = input_at(op, 0), input_at(op, 3)
     result = output_at(op)
     others = tuple(t for i in (1, 2, 4, 5, 6, 7) if (t := optional_input(op, i)) is not None)

@@ -1,13 +1,16 @@
 """Rule results by operator signature: a model repeats its operators, and a scheduler its models.
 
-The signature is everything a rule may depend on: exact key, opset version, attributes, the element type, shape and weight
-flag of every value, which operands are the same tensor, and the values of small constants for the operators that
+The signature is everything a rule may depend on: exact key, opset version, attributes, the element type,
+shape and weight
+flag of every value, which operands are the same tensor, and the values of small constants for the operators
+that
 look at them. Equal signatures share one Lowered, so equal kernels are one object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,10 +18,11 @@ from gkestimator.errors import ModelError
 from gkestimator.graph import Attribute, Operator, Tensor, Value
 from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
 
-__all__ = ["lower_operator"]
+__all__ = ["lower_operator", "memo_of"]
 
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
-_MEMO: dict[tuple[object, ...], Lowered] = {}
+Memo: TypeAlias = "dict[tuple[object, ...], Lowered]"
+_MEMOS: dict[LoweringOptions, Memo] = {}
 _ATTRIBUTES: dict[int, tuple[Mapping[str, Attribute], object]] = {}
 # Operators whose work depends on the value of a small constant, not only on shapes.
 _VALUE_KEYED = frozenset({"Pow", "CumSum", "CumProd", "DFT", "Dropout"})
@@ -45,14 +49,15 @@ def _attribute_value(value: Attribute) -> str:
     return repr(value)
 
 
-def _signature(op: Operator, options: LoweringOptions) -> tuple[object, ...]:
-    parts: list[object] = [op.domain, op.op_type, op.version, _attribute_key(op.attributes), options]
+def _signature(op: Operator) -> tuple[object, ...]:
+    # An Enum hashes in Python code, its value does not: signatures hold values.
+    parts: list[object] = [op.domain, op.op_type, op.version, _attribute_key(op.attributes)]
     names: list[str] = []
     for value in op.inputs:
         if value is None:
             parts.append(None)
         elif isinstance(value, Tensor):
-            parts.append((value.dtype, value.shape, value.is_weight))
+            parts.append((value.dtype._value_, value.shape, value.is_weight))
             names.append(value.name)
         else:
             parts.append(tuple((t.dtype, t.shape, t.is_weight) for t in value.elements_))
@@ -62,7 +67,7 @@ def _signature(op: Operator, options: LoweringOptions) -> tuple[object, ...]:
         if value is None:
             parts.append(None)
         elif isinstance(value, Tensor):
-            parts.append((value.dtype, value.shape))
+            parts.append((value.dtype._value_, value.shape))
         else:
             parts.append(tuple((t.dtype, t.shape) for t in value.elements_))
     if len(set(names)) != len(names):
@@ -78,11 +83,18 @@ def _value_key(value: Value | None) -> object:
     return None
 
 
-def lower_operator(op: Operator, options: LoweringOptions) -> Lowered:
-    """What the rule of ``op`` says, from memory where it said so before. ModelError names the node a rule cannot digest."""
+def memo_of(options: LoweringOptions) -> Memo:
+    """The results remembered under ``options``: looked up once a model, for hashing the options is not free."""
+    return _MEMOS.setdefault(options, {})
+
+
+def lower_operator(op: Operator, options: LoweringOptions, memo: Memo) -> Lowered:
+    """What the rule of ``op`` says, from memory where it said so before. ModelError names the node a rule
+    cannot digest.
+    """
     rule = LOWERINGS[(op.domain, op.op_type)]
-    signature = (rule, *_signature(op, options))
-    lowered = _MEMO.get(signature)
+    signature = (rule, *_signature(op))
+    lowered = memo.get(signature)
     if lowered is None:
         try:
             lowered = rule(op, options)
@@ -95,7 +107,7 @@ def lower_operator(op: Operator, options: LoweringOptions) -> Lowered:
             ) from error
         if all(v is None or (isinstance(v, Tensor) and v.elements == 0) for v in op.outputs) and op.outputs:
             lowered = Lowered(kernels=(), host_calls=lowered.host_calls, aliases=lowered.aliases)
-        if len(_MEMO) >= _LIMIT:
-            _MEMO.clear()
-        _MEMO[signature] = lowered
+        if len(memo) >= _LIMIT:
+            memo.clear()
+        memo[signature] = lowered
     return lowered

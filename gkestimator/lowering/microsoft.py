@@ -1,4 +1,6 @@
-"""``com.microsoft`` operators in floating point: what ONNX Runtime's graph optimiser fuses and transformers exports use."""
+"""``com.microsoft`` operators in floating point: what ONNX Runtime's graph optimiser fuses and transformers
+exports use.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import math
 
 from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family, GemmShape, Kernel
-from gkestimator.lowering.attention import AttentionShape, attention_kernels
 from gkestimator.lowering.builders import (
     LAYERNORM_FLOPS,
     RMSNORM_FLOPS,
@@ -55,9 +56,16 @@ def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
     extra = () if residual is None else (residual,)
     per_element = activation_flops(op) + len(extra)
     kernels = conv_kernels(
-        conv_shape(op, source.shape, weight.shape, result.shape), source, weight, optional_input(op, 2), result, options,
-        fused_bias=True, extra_reads=extra, epilogue_flops=per_element * result.elements,
-    )  # fmt: skip
+        conv_shape(op, source.shape, weight.shape, result.shape),
+        source,
+        weight,
+        optional_input(op, 2),
+        result,
+        options,
+        fused_bias=True,
+        extra_reads=extra,
+        epilogue_flops=per_element * result.elements,
+    )
     return Lowered(kernels=kernels, host_calls=1)
 
 
@@ -95,14 +103,21 @@ def fused_gemm(op: Operator, options: LoweringOptions) -> Lowered:
     shape = gemm_shape(op)
     per_element = activation_flops(op) + (1 if optional_input(op, 2) is not None else 0)
     kernels = matmul_kernels(
-        shape, tensor_inputs(op), output_at(op), options, variant="fused", epilogue_flops=per_element * shape.m * shape.n
+        shape,
+        tensor_inputs(op),
+        output_at(op),
+        options,
+        variant="fused",
+        epilogue_flops=per_element * shape.m * shape.n,
     )
     return Lowered(kernels=kernels, host_calls=1)
 
 
 @lowering_rule("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MS, kind="gemm")
 def fused_matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """MatMul that reads its operands transposed (last two dimensions, or batch before rows) and scales by alpha."""
+    """MatMul that reads its operands transposed (last two dimensions, or batch before rows) and scales by
+    alpha.
+    """
 
     def arranged(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
         if op.attributes.get(name, 0) and len(shape) > 2:  # (rows, batch..., cols) -> (batch..., rows, cols)
@@ -117,7 +132,9 @@ def fused_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     )  # fmt: skip
     scaled = 1 if op.attributes.get("alpha", 1.0) != 1.0 else 0
     epilogue = (scaled + activation_flops(op)) * shape.batch * shape.m * shape.n
-    return Lowered(kernels=matmul_kernels(shape, (a, b), output_at(op), options, epilogue_flops=epilogue), host_calls=1)
+    return Lowered(
+        kernels=matmul_kernels(shape, (a, b), output_at(op), options, epilogue_flops=epilogue), host_calls=1
+    )
 
 
 @lowering_rule("GemmFastGelu", domain=MS, kind="gemm")
@@ -146,7 +163,9 @@ _ACTIVATIONS = {
 
 @lowering_rule(*_ACTIVATIONS, domain=MS, kind="elementwise")
 def activation(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel; FastGelu adds its bias when it has one, BiasDropout is an addition (and a residual) at inference."""
+    """One kernel; FastGelu adds its bias when it has one, BiasDropout is an addition (and a residual) at
+    inference.
+    """
     variant, flops = _ACTIVATIONS[op.op_type]
     operands = tensor_inputs(op)
     if op.op_type == "FastGelu" and len(operands) > 1:
@@ -161,7 +180,9 @@ def activation(op: Operator, options: LoweringOptions) -> Lowered:
 def bias_split_gelu(op: Operator, options: LoweringOptions) -> Lowered:
     """Bias on both halves, GELU of the second, product."""
     flops = FLOPS["Gelu"][1] + 3
-    return _one(elementwise_kernel("bias_split_gelu", tensor_inputs(op), (output_at(op),), flops_per_element=flops))
+    return _one(
+        elementwise_kernel("bias_split_gelu", tensor_inputs(op), (output_at(op),), flops_per_element=flops)
+    )
 
 
 @lowering_rule("SimplifiedLayerNormalization", kind="layer_norm")
@@ -173,7 +194,13 @@ def simplified_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     rows, cols = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
     return _one(
         layernorm_kernel(
-            "rms_norm", (source, scale), tensor_outputs(op), rows=rows, cols=cols, affine=1, per_element=RMSNORM_FLOPS
+            "rms_norm",
+            (source, scale),
+            tensor_outputs(op),
+            rows=rows,
+            cols=cols,
+            affine=1,
+            per_element=RMSNORM_FLOPS,
         )
     )
 
@@ -181,7 +208,9 @@ def simplified_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
 lowering_rule("LayerNormalization", domain=MS, kind="layer_norm")(layer_norm)
 
 
-@lowering_rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS, kind="skip_layer_norm")
+@lowering_rule(
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS, kind="skip_layer_norm"
+)
 def skip_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """input + skip (+ bias), then the normalisation, in one kernel."""
     simplified = op.op_type == "SkipSimplifiedLayerNormalization"
@@ -201,17 +230,26 @@ def skip_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("EmbedLayerNormalization", domain=MS, kind="embedding_layer_norm")
 def embed_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Word, position and segment rows gathered and added, then layer normalisation; the tables are read by row."""
+    """Word, position and segment rows gathered and added, then layer normalisation; the tables are read by
+    row.
+    """
     ids, result = input_at(op, 0), output_at(op)
     tables = [t for i in (2, 3, 4) if (t := optional_input(op, i)) is not None]
     parameters = [t for i in (5, 6) if (t := optional_input(op, i)) is not None]
     cols = result.shape[-1]
     rows = result.elements // max(1, cols)
     kernel = memory_kernel(
-        Family.LAYERNORM, "embed_layer_norm", tensor_inputs(op), tensor_outputs(op),
-        flops=(LAYERNORM_FLOPS + len(parameters) + len(tables) - 1) * result.elements, rows=rows, cols=cols,
-        read_bytes=sum(min(t.nbytes, result.nbytes) for t in tables) + 2 * ids.nbytes + sum(t.nbytes for t in parameters),
-    )  # fmt: skip
+        Family.LAYERNORM,
+        "embed_layer_norm",
+        tensor_inputs(op),
+        tensor_outputs(op),
+        flops=(LAYERNORM_FLOPS + len(parameters) + len(tables) - 1) * result.elements,
+        rows=rows,
+        cols=cols,
+        read_bytes=sum(min(t.nbytes, result.nbytes) for t in tables)
+        + 2 * ids.nbytes
+        + sum(t.nbytes for t in parameters),
+    )
     return _one(kernel)
 
 
@@ -226,132 +264,13 @@ def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     additions = sum(1 for i in (3, 4) if optional_input(op, i) is not None)
     return _one(
         layernorm_kernel(
-            "group_norm", tensor_inputs(op), tensor_outputs(op), rows=rows, cols=source.elements // max(1, rows), affine=2,
+            "group_norm",
+            tensor_inputs(op),
+            tensor_outputs(op),
+            rows=rows,
+            cols=source.elements // max(1, rows),
+            affine=2,
             per_element=LAYERNORM_FLOPS + silu + additions,
-        )
-    )  # fmt: skip
-
-
-def _heads(op: Operator, name: str) -> int:
-    value = op.attributes.get(name, 1)
-    return max(1, value) if isinstance(value, int) else 1
-
-
-@lowering_rule("Attention", domain=MS, kind="attention")
-def attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Q, K and V in one product with the packed weight, then attention; a past is appended by a copy."""
-    source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
-    bias, mask, past = (optional_input(op, i) for i in (2, 3, 4))
-    packed = _packed(result, source, weight.shape[-1])
-    shape = matmul_shape(source.shape, weight.shape)
-    reads = (source, weight) if bias is None else (source, weight, bias)
-    epilogue = shape.m * shape.n if bias is not None else 0
-    kernels = list(matmul_kernels(shape, reads, packed, options, epilogue_flops=epilogue))
-    kernels.extend(packed_attention(op, packed, result, mask, past, options))
-    return Lowered(kernels=tuple(kernels), host_calls=1)
-
-
-def _packed(result: Tensor, source: Tensor, width: int) -> Tensor:
-    name = f"{result.name}#qkv"
-    return Tensor(name=name, dtype=result.dtype, shape=(*source.shape[:-1], width), storage=name)
-
-
-def packed_attention(
-    op: Operator, packed: Tensor, result: Tensor, mask: Tensor | None, past: Tensor | None, options: LoweringOptions
-) -> list[Kernel]:
-    """Attention over a packed (batch, length, q + k + v) tensor of the com.microsoft operators."""
-    heads = _heads(op, "num_heads")
-    batch, length = packed.shape[0], packed.shape[1]
-    v_size = result.shape[-1]
-    qk_size = (packed.shape[-1] - v_size) // 2
-    kernels: list[Kernel] = []
-    kv_len = length
-    operands: tuple[Tensor, ...] = (packed,)
-    if past is not None:
-        kv_len += past.shape[-2]
-        present = next((t for t in tensor_outputs(op)[1:]), past)
-        kernels.append(copy_kernel("concat", (past, packed), (present,)))
-        operands = (packed, present)
-    shape = AttentionShape(
-        batch=batch, heads=heads, kv_heads=heads, q_len=length, kv_len=kv_len, qk_dim=qk_size // heads,
-        v_dim=v_size // heads,
-    )  # fmt: skip
-    extra = () if mask is None else (mask,)
-    masked = mask is not None or bool(op.attributes.get("unidirectional", 0))
-    kernels.extend(attention_kernels(shape, operands, result, options, extra_reads=extra, masked=masked))
-    return kernels
-
-
-@lowering_rule("MultiHeadAttention", domain=MS, kind="attention")
-def multi_head_attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Separate Q, K, V, or packed in query (5 dimensions), or K and V packed in key; the bias is added first."""
-    query, key, value = input_at(op, 0), optional_input(op, 1), optional_input(op, 2)
-    bias, padding, extra, past_key = (optional_input(op, i) for i in (3, 4, 5, 6))
-    result = output_at(op)
-    heads = _heads(op, "num_heads")
-    batch, q_len = query.shape[0], query.shape[1]
-    v_dim = result.shape[-1] // heads
-    qk_dim = query.shape[-1] if len(query.shape) == 5 else query.shape[-1] // heads
-    kv_len = q_len if key is None else key.shape[2] if len(key.shape) == 4 else key.shape[1]
-    if past_key is not None:
-        kv_len += past_key.shape[-2]
-    shape = AttentionShape(
-        batch=batch, heads=heads, kv_heads=heads, q_len=q_len, kv_len=kv_len, qk_dim=qk_dim, v_dim=v_dim
-    )
-    operands = tuple(t for t in (query, key, value) if t is not None)
-    kernels: list[Kernel] = []
-    if bias is not None:
-        kernels.append(elementwise_kernel("bias_add", (*operands, bias), operands, flops_per_element=1))
-    kernels.extend(_appended(op, (6, 7), operands[1:]))
-    reads = tuple(t for t in (padding, extra) if t is not None)
-    kernels.extend(attention_kernels(shape, operands, result, options, extra_reads=reads, masked=bool(reads)))
-    return Lowered(kernels=tuple(kernels), host_calls=1)
-
-
-def _appended(op: Operator, past: tuple[int, int], new: tuple[Tensor, ...]) -> list[Kernel]:
-    presents = tensor_outputs(op)[1:3]
-    kernels = []
-    for index, (position, present) in enumerate(zip(past, presents, strict=False)):
-        cached = optional_input(op, position)
-        parts = tuple(t for t in (cached, new[index] if index < len(new) else None) if t is not None)
-        if parts:
-            kernels.append(copy_kernel("concat", parts, (present,)))
-    return kernels
-
-
-@lowering_rule("GroupQueryAttention", domain=MS, kind="attention")
-def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Causal attention with fewer key-value heads, its cache and (``do_rotary``) the rotary embedding of Q and K."""
-    query, key, value = input_at(op, 0), optional_input(op, 1), optional_input(op, 2)
-    result = output_at(op)
-    heads, kv_heads = _heads(op, "num_heads"), _heads(op, "kv_num_heads")
-    size = result.shape[-1] // heads
-    presents = tensor_outputs(op)[1:3]
-    past_key = optional_input(op, 3)
-    kv_len = presents[0].shape[-2] if presents else query.shape[1] + (past_key.shape[-2] if past_key is not None else 0)
-    shape = AttentionShape(
-        batch=query.shape[0], heads=heads, kv_heads=kv_heads, q_len=query.shape[1], kv_len=kv_len, qk_dim=size, v_dim=size
-    )
-    kernels: list[Kernel] = []
-    new = tuple(t for t in (key, value) if t is not None)
-    if op.attributes.get("do_rotary", 0):
-        turned = (query, key) if key is not None else (query,)
-        kernels.extend(
-            elementwise_kernel("rotary", (t,), (t,), flops_per_element=3) for t in turned if t is not None
-        )
-    kernels.extend(_appended(op, (3, 4), new))
-    operands = (query, *(presents or new))
-    kernels.extend(attention_kernels(shape, operands, result, options, masked=True))
-    return Lowered(kernels=tuple(kernels), host_calls=1)
-
-
-@lowering_rule("RotaryEmbedding", domain=MS, kind="rotary_embedding")
-def rotary(op: Operator, options: LoweringOptions) -> Lowered:
-    """Inputs in the order x, positions, cosines, sines."""
-    result = output_at(op)
-    return _one(
-        memory_kernel(
-            Family.ELEMENTWISE, "rotary", tensor_inputs(op), (result,), flops=3 * result.elements, rows=result.elements
         )
     )
 
@@ -363,7 +282,10 @@ def bias_softmax(op: Operator, options: LoweringOptions) -> Lowered:
     axis = axis_of(op, len(source.shape), 1)
     cols = math.prod(source.shape[axis:])
     flat = Tensor(
-        name=source.name, dtype=source.dtype, shape=(source.elements // max(1, cols), cols), storage=source.storage
+        name=source.name,
+        dtype=source.dtype,
+        shape=(source.elements // max(1, cols), cols),
+        storage=source.storage,
     )
     base = softmax_kernel("softmax", flat, result, 1)
     return _one(
@@ -382,10 +304,16 @@ def inverse(op: Operator, options: LoweringOptions) -> Lowered:
     matrices = source.elements // max(1, n * n)
     return _one(
         memory_kernel(
-            Family.REDUCTION, "inverse", (source,), (result,), flops=2 * n**3 * matrices, rows=max(1, matrices),
-            cols=max(1, n * n), workspace_bytes=source.nbytes,
+            Family.REDUCTION,
+            "inverse",
+            (source,),
+            (result,),
+            flops=2 * n**3 * matrices,
+            rows=max(1, matrices),
+            cols=max(1, n * n),
+            workspace_bytes=source.nbytes,
         )
-    )  # fmt: skip
+    )
 
 
 lowering_rule("Trilu", domain=MS, kind="copy")(rearrange)
@@ -394,7 +322,9 @@ lowering_rule("GridSample", domain=MS, kind="resample")(grid_sample)
 
 @lowering_rule("MoE", domain=MS, kind="mixture_of_experts")
 def mixture_of_experts(op: Operator, options: LoweringOptions) -> Lowered:
-    """Each row goes through ``k`` experts: two (gated: three) grouped products; every expert's weights may be read."""
+    """Each row goes through ``k`` experts: two (gated: three) grouped products; every expert's weights may be
+    read.
+    """
     source, router, first, second = (input_at(op, i) for i in (0, 1, 2, 4))
     gate = optional_input(op, 6)
     result = output_at(op)
@@ -409,7 +339,9 @@ def mixture_of_experts(op: Operator, options: LoweringOptions) -> Lowered:
     for weight in (first, *(() if gate is None else (gate,))):
         shape = GemmShape(batch=1, m=rows * k, n=inner, k=hidden)
         kernels.extend(matmul_kernels(shape, (source, weight), wide, options, variant="grouped"))
-    kernels.append(elementwise_kernel("activation", (wide,), (wide,), flops_per_element=max(1, activation_flops(op))))
+    kernels.append(
+        elementwise_kernel("activation", (wide,), (wide,), flops_per_element=max(1, activation_flops(op)))
+    )
     shape = GemmShape(batch=1, m=rows * k, n=hidden, k=inner)
     kernels.extend(matmul_kernels(shape, (wide, second), result, options, variant="grouped"))
     kernels.append(elementwise_kernel("weighted_sum", (result, router), (result,), flops_per_element=2 * k))
@@ -440,7 +372,12 @@ def nhwc_max_pool(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     return _one(
         memory_kernel(
-            Family.POOLING, "max_pool", (input_at(op, 0),), (result,), flops=area * result.elements, rows=result.elements,
+            Family.POOLING,
+            "max_pool",
+            (input_at(op, 0),),
+            (result,),
+            flops=area * result.elements,
+            rows=result.elements,
             cols=area,
         )
-    )  # fmt: skip
+    )

@@ -19,7 +19,7 @@ from gkestimator.lowering.builders import (
 from gkestimator.lowering.convolution import conv_shape, convolution_kernel
 from gkestimator.lowering.elementwise import FLOPS
 from gkestimator.lowering.matmul import gemm_shape, matmul_shape
-from gkestimator.lowering.microsoft import MS, packed_attention
+from gkestimator.lowering.microsoft_attention import MS, packed_attention
 from gkestimator.lowering.normalisation import axis_of
 from gkestimator.lowering.pooling import pool_kernel
 from gkestimator.lowering.quantise import DEQUANTIZE_FLOPS, QUANTIZE_FLOPS
@@ -62,7 +62,7 @@ def qlinear_softmax(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("QLinearConcat", domain=MS, kind="copy")
 def qlinear_concat(op: Operator, options: LoweringOptions) -> Lowered:
-    """Inputs: result scale and zero point, then (data, scale, zero point) triples; requantised while copied."""
+    """Inputs: result scale and zero point, then (data, scale, zero point) triples; requantised on the way."""
     result = output_at(op)
     data = tuple(t for i in range(2, len(op.inputs), 3) if (t := optional_input(op, i)) is not None)
     kernel = memory_kernel(
@@ -86,7 +86,12 @@ def qlinear_mean(op: Operator, options: LoweringOptions) -> Lowered:
     """Mean of int8 data over pixels or axes."""
     result = output_at(op)
     kernel = reduction_kernel(
-        "mean", input_at(op, 0), (result,), kept=result.elements, per_element=1 + DEQUANTIZE_FLOPS, per_row=1 + QUANTIZE_FLOPS
+        "mean",
+        input_at(op, 0),
+        (result,),
+        kept=result.elements,
+        per_element=1 + DEQUANTIZE_FLOPS,
+        per_row=1 + QUANTIZE_FLOPS,
     )
     return Lowered(kernels=(kernel,), host_calls=1)
 
@@ -102,22 +107,30 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     others = tuple(t for i in (1, 2, 4, 5, 6, 7, 8) if (t := optional_input(op, i)) is not None)
     each = QUANTIZE_FLOPS + (1 if optional_input(op, 8) is not None else 0)
     kernel = convolution_kernel(
-        conv_shape(op, image, weight.shape, output), (source, weight, *others), result, options, variant="qlinear",
+        conv_shape(op, image, weight.shape, output),
+        (source, weight, *others),
+        result,
+        options,
+        variant="qlinear",
         epilogue_flops=each * result.elements,
-    )  # fmt: skip
+    )
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
 @lowering_rule("QGemm", domain=MS, kind="integer_gemm")
 def qgemm(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 Gemm: A at 0, B at 3, bias at 6; requantised in the epilogue, or scaled to float without a result scale."""
+    """int8 Gemm: A at 0, B at 3, bias at 6; requantised in the epilogue, or scaled to float without a result
+    scale.
+    """
     moved = Operator(
         name=op.name, domain=op.domain, op_type=op.op_type, version=op.version, attributes=op.attributes,
         inputs=(op.inputs[0], op.inputs[3]), outputs=op.outputs,
     )  # fmt: skip
     shape = gemm_shape(moved)
     others = tuple(t for i in (1, 2, 4, 5, 6, 7, 8) if (t := optional_input(op, i)) is not None)
-    each = (QUANTIZE_FLOPS if optional_input(op, 7) is not None else 1) + (1 if optional_input(op, 6) is not None else 0)
+    each = (QUANTIZE_FLOPS if optional_input(op, 7) is not None else 1) + (
+        1 if optional_input(op, 6) is not None else 0
+    )
     kernel = gemm_kernel(
         shape, (input_at(op, 0), input_at(op, 3), *others), (output_at(op),), options, variant="qlinear",
         epilogue_flops=each * shape.m * shape.n,
@@ -145,20 +158,29 @@ def dynamic_quantize_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     quantised = _scratch(result, "quantised", DType.UINT8, a.shape)
     extrema = reduction_kernel("min_max", a, (scale,), kept=1, per_element=2, per_row=8)
     convert = memory_kernel(
-        Family.QUANTIZE, "quantize", (a, scale), (quantised,), flops=QUANTIZE_FLOPS * a.elements, rows=a.elements
+        Family.QUANTIZE,
+        "quantize",
+        (a, scale),
+        (quantised,),
+        flops=QUANTIZE_FLOPS * a.elements,
+        rows=a.elements,
     )
     others = tuple(t for i in (2, 3, 4) if (t := optional_input(op, i)) is not None)
     each = 1 + (1 if optional_input(op, 4) is not None else 0)
     product = gemm_kernel(
-        matmul_shape(a.shape, b.shape), (quantised, b, *others), (result,), options, variant="integer_to_float",
+        matmul_shape(a.shape, b.shape),
+        (quantised, b, *others),
+        (result,),
+        options,
+        variant="integer_to_float",
         epilogue_flops=each * result.elements,
-    )  # fmt: skip
+    )
     return Lowered(kernels=(extrema, convert, product), host_calls=1)
 
 
 @lowering_rule("MatMulNBits", "MatMulBnb4", domain=MS, kind="weight_only_gemm")
 def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
-    """Weights of a few bits, dequantised (2 FLOPs each) on their way into a product of the activation's type."""
+    """Weights of a few bits, dequantised (2 FLOPs each) on their way into a product in A's type."""
     a, result = input_at(op, 0), output_at(op)
     size_k, size_n = op.attributes.get("K"), op.attributes.get("N")
     k = size_k if isinstance(size_k, int) else a.shape[-1]
@@ -181,7 +203,10 @@ def qattention(op: Operator, options: LoweringOptions) -> Lowered:
         matmul_shape(source.shape, weight.shape), (source, weight, *others), (packed,), options,
         variant="integer_to_float", epilogue_flops=2 * packed.elements,
     )  # fmt: skip
-    kernels = (product, *packed_attention(op, packed, result, optional_input(op, 5), optional_input(op, 8), options))
+    kernels = (
+        product,
+        *packed_attention(op, packed, result, optional_input(op, 5), optional_input(op, 8), options),
+    )
     return Lowered(kernels=kernels, host_calls=1)
 
 
@@ -191,8 +216,13 @@ def gather_block_quantized(op: Operator, options: LoweringOptions) -> Lowered:
     table, indices, result = input_at(op, 0), input_at(op, 1), output_at(op)
     chosen = min(table.nbytes, table.dtype.nbytes(result.elements))
     kernel = memory_kernel(
-        Family.GATHER, "gather_dequantize", tensor_inputs(op), (result,), flops=DEQUANTIZE_FLOPS * result.elements,
-        rows=max(1, indices.elements), cols=max(1, result.elements // max(1, indices.elements)),
+        Family.GATHER,
+        "gather_dequantize",
+        tensor_inputs(op),
+        (result,),
+        flops=DEQUANTIZE_FLOPS * result.elements,
+        rows=max(1, indices.elements),
+        cols=max(1, result.elements // max(1, indices.elements)),
         read_bytes=chosen + indices.nbytes,
-    )  # fmt: skip
+    )
     return Lowered(kernels=(kernel,), host_calls=1)

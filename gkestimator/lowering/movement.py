@@ -1,6 +1,7 @@
 """Data movement: views that cost nothing, and copies.
 
-Which operators are views depends on the runtime (``runtime_torch``, ``runtime_onnxruntime``); whether a torch view can stay
+Which operators are views depends on the runtime (``runtime_torch``, ``runtime_onnxruntime``); whether a torch
+view can stay
 one depends on its strides, which the assembly tracks.
 """
 
@@ -43,7 +44,7 @@ def reshape(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Dropout", kind="view")
 def dropout(op: Operator, options: LoweringOptions) -> Lowered:
-    """Nothing at inference; a requested mask is a fill with ones. In training mode random numbers are drawn."""
+    """Nothing at inference; a requested mask is a fill with ones. Training draws random numbers."""
     mode = op.inputs[2] if len(op.inputs) > 2 else None
     value = getattr(mode, "value", None)
     training = value is not None and value.size == 1 and bool(value.reshape(-1)[0])
@@ -82,7 +83,9 @@ def concat(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("Tile", "DepthToSpace", "SpaceToDepth", "CenterCropPad", "ReverseSequence", "Trilu", kind="copy")
+@lowering_rule(
+    "Tile", "DepthToSpace", "SpaceToDepth", "CenterCropPad", "ReverseSequence", "Trilu", kind="copy"
+)
 def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
     """Every result element is one source element, or zero."""
     variant = {

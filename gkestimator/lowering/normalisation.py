@@ -36,10 +36,14 @@ def axis_of(op: Operator, rank: int, default: int) -> int:
 
 
 def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[tuple[Kernel, ...], Tensor]:
-    """Under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation, and its result."""
+    """Under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation, and its
+    result.
+    """
     if options.dtype != "amp" or source.dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return (), source
-    wide = Tensor(name=f"{source.name}#float", dtype=DType.FLOAT, shape=source.shape, storage=f"{source.name}#float")
+    wide = Tensor(
+        name=f"{source.name}#float", dtype=DType.FLOAT, shape=source.shape, storage=f"{source.name}#float"
+    )
     return (cast_kernel(source, DType.FLOAT),), wide
 
 
@@ -53,7 +57,11 @@ def softmax(op: Operator, options: LoweringOptions) -> Lowered:
         axis = axis_of(op, rank, 1)
         flat = (math.prod(source.shape[:axis]), math.prod(source.shape[axis:]))
         source = Tensor(
-            name=source.name, dtype=source.dtype, shape=flat, storage=source.storage, is_weight=source.is_weight
+            name=source.name,
+            dtype=source.dtype,
+            shape=flat,
+            storage=source.storage,
+            is_weight=source.is_weight,
         )
         axis = 1
     else:
@@ -76,7 +84,9 @@ def layernorm_kernels(
     *,
     axis: int,
 ) -> tuple[Kernel, ...]:
-    """Layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with autocast's cast."""
+    """Layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with
+    autocast's cast.
+    """
     casts, source = autocast_to_float(source, options)
     rows, cols = normalised_extent(source.shape, axis)
     kernel = layernorm_kernel(
@@ -118,7 +128,9 @@ def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("BatchNormalization", kind="batch_norm")
 def batch_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Inference: scale and shift per channel. Training mode (statistics are outputs): a normalisation over each channel."""
+    """Inference: scale and shift per channel. Training mode (statistics are outputs): a normalisation over
+    each channel.
+    """
     source, result = input_at(op, 0), output_at(op)
     parameters = tuple(input_at(op, i) for i in range(1, 5))
     if op.attributes.get("training_mode", 0) or len(tensor_outputs(op)) > 1:
@@ -139,7 +151,13 @@ def lp_norm(op: Operator, options: LoweringOptions) -> Lowered:
     axis = axis_of(op, len(source.shape), -1)
     cols = source.shape[axis] if source.shape else 1
     kernel = layernorm_kernel(
-        "lp_norm", (source,), (result,), rows=source.elements // max(1, cols), cols=cols, affine=0, per_element=3
+        "lp_norm",
+        (source,),
+        (result,),
+        rows=source.elements // max(1, cols),
+        cols=cols,
+        affine=0,
+        per_element=3,
     )
     return Lowered(kernels=(kernel,), host_calls=1)
 

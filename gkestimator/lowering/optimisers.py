@@ -8,9 +8,12 @@ from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rul
 
 __all__: list[str] = []
 
-# op_type: (variant, tensors per parameter after R and T, FLOPs per element). All add the L2 term to the gradient (2).
-# Adagrad: h' = h + g g (2), x' = x - r g / (sqrt h' + eps) (5). Momentum: v' = a v + b g (3), x' = x - r v' (2).
-# Adam: v' = a v + (1-a) g (3), h' = b h + (1-b) g g (4), x' = x - r v' / (sqrt h' + eps) (5), post-regularisation (1).
+# op_type: (variant, tensors per parameter after R and T, FLOPs per element). All add the L2 term to the
+# gradient (2).
+# Adagrad: h' = h + g g (2), x' = x - r g / (sqrt h' + eps) (5). Momentum: v' = a v + b g (3), x' = x - r v'
+# (2).
+# Adam: v' = a v + (1-a) g (3), h' = b h + (1-b) g g (4), x' = x - r v' / (sqrt h' + eps) (5),
+# post-regularisation (1).
 _UPDATES = {"Adagrad": ("adagrad", 3, 9), "Momentum": ("momentum", 3, 7), "Adam": ("adam", 4, 15)}
 
 
@@ -22,6 +25,7 @@ def update(op: Operator, options: LoweringOptions) -> Lowered:
     results = tensor_outputs(op)
     count = max(1, len(operands) // per_parameter)
     kernels = tuple(
-        elementwise_kernel(variant, operands[i::count], results[i::count], flops_per_element=flops) for i in range(count)
+        elementwise_kernel(variant, operands[i::count], results[i::count], flops_per_element=flops)
+        for i in range(count)
     )
     return Lowered(kernels=kernels, host_calls=count)

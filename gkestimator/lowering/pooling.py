@@ -34,7 +34,7 @@ def _spatial(values: object, rank: int) -> tuple[int, int]:
 def pool_kernel(
     op: Operator, variant: str, source: Tensor, writes: tuple[Tensor, ...], per_element: int, per_result: int
 ) -> Kernel:
-    """A windowed pooling; rows = results, cols = window, and the window's geometry as a depthwise ConvShape."""
+    """A windowed pooling; rows = results, cols = window, the window's geometry as a depthwise ConvShape."""
     result = writes[0]
     rank = len(source.shape) - 2
     window = op.attributes.get("kernel_shape")

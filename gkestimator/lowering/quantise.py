@@ -46,12 +46,18 @@ def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("DynamicQuantizeLinear", kind="quantize")
 def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """Minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8 FLOPs once)."""
+    """Minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
+    FLOPs once).
+    """
     source = input_at(op, 0)
     writes = tensor_outputs(op)
     extrema = reduction_kernel("min_max", source, writes[1:], kept=1, per_element=2, per_row=8)
     kernel = memory_kernel(
-        Family.QUANTIZE, "quantize", (source, *writes[1:]), writes[:1], flops=QUANTIZE_FLOPS * source.elements,
+        Family.QUANTIZE,
+        "quantize",
+        (source, *writes[1:]),
+        writes[:1],
+        flops=QUANTIZE_FLOPS * source.elements,
         rows=source.elements,
-    )  # fmt: skip
+    )
     return Lowered(kernels=(extrema, kernel), host_calls=1)

@@ -19,7 +19,9 @@ _CELL = {"LSTM": 4 + 12 + 2 + 3 + 1, "GRU": 3 + 8 + 1 + 1 + 4, "RNN": 1 + 1}
 
 
 def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool, peepholes: bool) -> int:
-    """FLOPs of one step of one direction: the two products, biases (two a gate), peepholes (2 a unit, three), the cell."""
+    """FLOPs of one step of one direction: the two products, biases (two a gate), peepholes (2 a unit, three),
+    the cell.
+    """
     gates = _GATES[op_type]
     products = 2 * gates * hidden * (inputs + hidden)
     biases = 2 * gates * hidden if bias else 0
@@ -29,7 +31,9 @@ def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool
 
 @lowering_rule("LSTM", "GRU", "RNN", kind="recurrent")
 def recurrent(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel for all steps and directions; ``gemm.batch`` = steps x directions products of (batch, inputs + hidden)."""
+    """One kernel for all steps and directions; ``gemm.batch`` = steps x directions products of (batch, inputs
+    + hidden).
+    """
     source, recurrence = input_at(op, 0), input_at(op, 2)
     steps, batch = source.shape[0], source.shape[1]
     if op.attributes.get("layout", 0):
@@ -37,9 +41,13 @@ def recurrent(op: Operator, options: LoweringOptions) -> Lowered:
     directions, hidden = recurrence.shape[0], recurrence.shape[2]
     gates = _GATES[op.op_type]
     per_step = cell_flops(
-        op.op_type, batch=batch, hidden=hidden, inputs=source.shape[2], bias=optional_input(op, 3) is not None,
+        op.op_type,
+        batch=batch,
+        hidden=hidden,
+        inputs=source.shape[2],
+        bias=optional_input(op, 3) is not None,
         peepholes=op.op_type == "LSTM" and optional_input(op, 7) is not None,
-    )  # fmt: skip
+    )
     casts, operands = autocast_kernels(tensor_inputs(op), options)
     reads = distinct(operands)
     writes = tensor_outputs(op)

@@ -35,11 +35,15 @@ REDUCTIONS: dict[str, tuple[str, int, int, str]] = {
 
 @lowering_rule(*REDUCTIONS, kind="reduction")
 def reduce(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel. Without axes and with ``noop_with_empty_axes`` nothing is summed: the element function alone remains."""
+    """One kernel. Without axes and with ``noop_with_empty_axes`` nothing is summed: the element function
+    alone remains.
+    """
     variant, per_element, per_row, _ = REDUCTIONS[op.op_type]
     source, result = input_at(op, 0), output_at(op)
     if op.attributes.get("noop_with_empty_axes", 0) and source.shape == result.shape:
-        kernel = elementwise_kernel(variant, (source,), (result,), flops_per_element=per_element - 1 + per_row)
+        kernel = elementwise_kernel(
+            variant, (source,), (result,), flops_per_element=per_element - 1 + per_row
+        )
     else:
         kernel = reduction_kernel(
             variant, source, (result,), kept=result.elements, per_element=per_element, per_row=per_row
@@ -74,7 +78,9 @@ def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Det", kind="determinant")
 def determinant(op: Operator, options: LoweringOptions) -> Lowered:
-    """LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the diagonal."""
+    """LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
+    diagonal.
+    """
     source, result = input_at(op, 0), output_at(op)
     n = source.shape[-1]
     each = n * (n - 1) * (4 * n + 1) // 6 + max(0, n - 1)
@@ -88,7 +94,11 @@ def determinant(op: Operator, options: LoweringOptions) -> Lowered:
 def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> tuple[Kernel, ...]:
     weight = optional_input(op, 2)
     reads = (target, scores) if weight is None else (target, scores, weight)
-    picked = target.elements * scores.dtype.bits // 8 + target.nbytes + (weight.nbytes if weight is not None else 0)
+    picked = (
+        target.elements * scores.dtype.bits // 8
+        + target.nbytes
+        + (weight.nbytes if weight is not None else 0)
+    )
     reduced = op.attributes.get("reduction", "mean") != "none"
     per_target = 1 + (weight is not None) + reduced
     kernel = memory_kernel(

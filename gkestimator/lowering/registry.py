@@ -1,4 +1,6 @@
-"""Lowering rules: exact keys ``(domain, op_type)`` to a function from an operator to the kernels a runtime launches."""
+"""Lowering rules: exact keys ``(domain, op_type)`` to a function from an operator to the kernels a runtime
+launches.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ __all__ = ["LOWERINGS", "RULE_KINDS", "Lowered", "LoweringOptions", "LoweringRul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringOptions:
-    """What decides which kernels an operator becomes, besides the operator. Hashable: lowerings are cached by it.
+    """What decides which kernels an operator becomes, besides the operator. Hashable: lowerings are cached by
+    it.
 
-    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``, ``bf16``,
-    ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and ``conv_precision`` say what
-    float32 matrix work and convolutions calculate in). ``attention`` is ``fused`` or ``eager``. ``half`` is the half
+    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``,
+    ``fp16``, ``bf16``,
+    ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and ``conv_precision``
+    say what
+    float32 matrix work and convolutions calculate in). ``attention`` is ``fused`` or ``eager``. ``half`` is
+    the half
     type that ``fp16``, ``bf16`` and ``amp`` store activations in, else None.
     """
 
@@ -35,8 +41,10 @@ class LoweringOptions:
 class Lowered:
     """What one operator becomes.
 
-    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a view (no
-    kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the runtime
+    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a
+    view (no
+    kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the
+    runtime
     resolves while it plans, 1 for an ordinary call, more where eager mode composes.
     """
 
@@ -53,9 +61,11 @@ RULE_KINDS: dict[tuple[str, str], str] = {}
 def lowering_rule(
     *op_types: str, domain: str = "", kind: str | None = None
 ) -> Callable[[LoweringRule], LoweringRule]:
-    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming error.
+    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming
+    error.
 
-    ``kind`` says in a word what the rule does (``gemm``, ``copy``, ``view``, ...); by default the function's name.
+    ``kind`` says in a word what the rule does (``gemm``, ``copy``, ``view``, ...); by default the function's
+    name.
     """
 
     def register(rule: LoweringRule) -> LoweringRule:

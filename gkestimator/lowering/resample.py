@@ -13,11 +13,12 @@ __all__ = ["interpolation_flops"]
 
 
 def interpolation_flops(mode: str, axes: int) -> int:
-    """FLOPs per result of interpolating along ``axes`` axes: taps = (1 | 2 | 4)^axes, a multiply-add each, less the first add.
+    """FLOPs per result of interpolating along ``axes`` axes: taps = (1 | 2 | 4)^axes, a multiply-add each,
+    less the first add.
 
     Linear weights cost 1 an axis (1 - t), cubic ones 16 (four cubics by Horner with shared powers).
     """
-    taps = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}.get(mode, 1) ** axes
+    taps: int = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}.get(mode, 1) ** axes
     if taps == 1:
         return 0
     weights = axes * (1 if mode in ("linear", "bilinear") else 16)
@@ -31,9 +32,13 @@ def resize(op: Operator, options: LoweringOptions) -> Lowered:
     mode = str(op.attributes.get("mode", "nearest"))
     changed = sum(1 for a, b in zip(source.shape, result.shape, strict=False) if a != b)
     kernel = memory_kernel(
-        Family.RESAMPLE, mode, (source,), (result,), flops=interpolation_flops(mode, changed) * result.elements,
+        Family.RESAMPLE,
+        mode,
+        (source,),
+        (result,),
+        flops=interpolation_flops(mode, changed) * result.elements,
         rows=result.elements,
-    )  # fmt: skip
+    )
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
@@ -56,14 +61,21 @@ def affine_grid(op: Operator, options: LoweringOptions) -> Lowered:
     theta, result = input_at(op, 0), output_at(op)
     d = theta.shape[1]
     kernel = memory_kernel(
-        Family.ELEMENTWISE, "affine_grid", (theta,), (result,), flops=2 * d * result.elements, rows=result.elements
+        Family.ELEMENTWISE,
+        "affine_grid",
+        (theta,),
+        (result,),
+        flops=2 * d * result.elements,
+        rows=result.elements,
     )
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
 @lowering_rule("RoiAlign", kind="roi_align")
 def roi_align(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bilinear samples per bin, averaged. ``sampling_ratio`` 0 means bin-sized sampling: the image over the bins bounds it."""
+    """Bilinear samples per bin, averaged. ``sampling_ratio`` 0 means bin-sized sampling: the image over the
+    bins bounds it.
+    """
     source, rois, result = input_at(op, 0), input_at(op, 1), output_at(op)
     ratio = op.attributes.get("sampling_ratio", 0)
     if isinstance(ratio, int) and ratio > 0:
@@ -77,6 +89,12 @@ def roi_align(op: Operator, options: LoweringOptions) -> Lowered:
     reads: tuple[Tensor, ...] = (source, rois) if indices is None else (source, rois, indices)
     flops = (samples * (interpolation_flops("linear", 2) + 1) + 1) * result.elements
     kernel = memory_kernel(
-        Family.RESAMPLE, "roi_align", reads, (result,), flops=flops, rows=result.elements, cols=max(1, samples)
+        Family.RESAMPLE,
+        "roi_align",
+        reads,
+        (result,),
+        flops=flops,
+        rows=result.elements,
+        cols=max(1, samples),
     )
     return Lowered(kernels=(kernel,), host_calls=1)

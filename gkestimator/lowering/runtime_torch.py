@@ -1,8 +1,12 @@
-"""What torch in eager mode does that onnxruntime does not: views, the copies they cause later, in-place activations.
+"""What torch in eager mode does that onnxruntime does not: views, the copies they cause later, in-place
+activations.
 
-Transpose, Expand, Slice and Split only change strides. The price comes due where a consumer needs contiguous memory:
-a Reshape that no stride can express, a batched product whose batch dimensions cannot be merged, a convolution, a
-normalisation. :class:`Layouts` follows the strides of every tensor that is not contiguous and says which copies are made.
+Transpose, Expand, Slice and Split only change strides. The price comes due where a consumer needs contiguous
+memory:
+a Reshape that no stride can express, a batched product whose batch dimensions cannot be merged, a
+convolution, a
+normalisation. :class:`Layouts` follows the strides of every tensor that is not contiguous and says which
+copies are made.
 """
 
 from __future__ import annotations
@@ -26,7 +30,16 @@ IN_PLACE = frozenset({"Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Silu", "
 IN_PLACE_AFTER = frozenset({"Conv", "BatchNormalization", "Add", "Gemm"})
 
 _NEEDS_CONTIGUOUS = frozenset(
-    {Family.LAYERNORM, Family.SOFTMAX, Family.BATCHNORM, Family.RNN, Family.FFT, Family.SORT, Family.SCAN, Family.RESAMPLE}
+    {
+        Family.LAYERNORM,
+        Family.SOFTMAX,
+        Family.BATCHNORM,
+        Family.RNN,
+        Family.FFT,
+        Family.SORT,
+        Family.SCAN,
+        Family.RESAMPLE,
+    }
 )
 _NEEDS_IMAGE = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.POOLING})
 _PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", "SplitToSequence", "Optional",
@@ -34,7 +47,9 @@ _PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", 
 
 
 def folded_batchnorm(op: Operator) -> bool:
-    """A Conv whose weight the exporter renamed ``onnx::Conv_<n>`` and gave a bias: BatchNorm was folded into it."""
+    """A Conv whose weight the exporter renamed ``onnx::Conv_<n>`` and gave a bias: BatchNorm was folded into
+    it.
+    """
     if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
         return False
     weight, bias = op.inputs[1], op.inputs[2]
@@ -121,7 +136,9 @@ class Layouts:
         elif kind == "Transpose":
             order = op.attributes.get("perm")
             rank = len(source.shape)
-            perm = tuple(int(i) for i in order) if isinstance(order, tuple) else tuple(range(rank - 1, -1, -1))
+            perm = (
+                tuple(int(i) for i in order) if isinstance(order, tuple) else tuple(range(rank - 1, -1, -1))
+            )
             self.set(result, tuple(strides[i] for i in perm))
         elif kind == "Expand":
             extra = len(result.shape) - len(source.shape)
@@ -182,14 +199,19 @@ class Layouts:
             return strides[-1] == 1
         return True
 
-    def result(self, family: Family, op_type: str, values: Sequence[Value | None], results: Sequence[Value | None]) -> None:
-        """Layout of an operator's results: elementwise results follow their first full-size operand, convolutions their image."""
+    def result(
+        self, family: Family, op_type: str, values: Sequence[Value | None], results: Sequence[Value | None]
+    ) -> None:
+        """Layout of an operator's results: elementwise results follow their first full-size operand,
+        convolutions their image.
+        """
         result = results[0] if results else None
         if not isinstance(result, Tensor):
             return
         if family is Family.ELEMENTWISE or op_type in _PASSING:
             leading = next(
-                (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight), None
+                (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight),
+                None,
             )
             self._follow(leading, result)
         elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):

@@ -6,14 +6,22 @@ import math
 
 from gkestimator.graph import Operator
 from gkestimator.kernels import Family
-from gkestimator.lowering.builders import elementwise_kernel, input_at, memory_kernel, optional_input, output_at
+from gkestimator.lowering.builders import (
+    elementwise_kernel,
+    input_at,
+    memory_kernel,
+    optional_input,
+    output_at,
+)
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
 
 __all__ = ["fft_flops"]
 
 
 def fft_flops(length: int, *, real: bool) -> int:
-    """5 n log2 n for a complex transform of ``length`` (the usual count of a radix-2 FFT), half of it for a real one."""
+    """5 n log2 n for a complex transform of ``length`` (the usual count of a radix-2 FFT), half of it for a
+    real one.
+    """
     flops = math.ceil(5 * length * math.log2(length)) if length > 1 else 0
     return flops // 2 if real else flops
 
@@ -58,8 +66,13 @@ def stft(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=2)
 
 
-# FLOPs per sample: argument (multiply, divide), cosine, multiply, subtract; Blackman has a second cosine term.
-_WINDOWS = {"HannWindow": ("hann_window", 5), "HammingWindow": ("hamming_window", 5), "BlackmanWindow": ("blackman_window", 9)}
+# FLOPs per sample: argument (multiply, divide), cosine, multiply, subtract; Blackman has a second cosine
+# term.
+_WINDOWS = {
+    "HannWindow": ("hann_window", 5),
+    "HammingWindow": ("hamming_window", 5),
+    "BlackmanWindow": ("blackman_window", 9),
+}
 
 
 @lowering_rule(*_WINDOWS, kind="window")

@@ -1,9 +1,12 @@
 """Element types in memory under a dtype option: what ``fp16``, ``bf16`` and ``amp`` do to a float32 file.
 
-``fp16`` and ``bf16`` store every float32 tensor, weights too, in half precision. ``amp`` (autocast) keeps weights in
-float32 and lets each operator decide: matrix work and convolutions give half precision, normalisation, softmax and
+``fp16`` and ``bf16`` store every float32 tensor, weights too, in half precision. ``amp`` (autocast) keeps
+weights in
+float32 and lets each operator decide: matrix work and convolutions give half precision, normalisation,
+softmax and
 a few delicate functions give float32, everything else gives the widest of its inputs. The lists are those of
-``torch.autocast`` for CUDA (torch 2.4, aten/src/ATen/autocast_mode.h). Rewriting the graph's element types once keeps
+``torch.autocast`` for CUDA (torch 2.4, aten/src/ATen/autocast_mode.h). Rewriting the graph's element types
+once keeps
 every rule free of the question: a rule counts ``Tensor.nbytes``.
 """
 
@@ -35,23 +38,76 @@ _ELEMENT = {
 
 # torch.autocast: operators that calculate in half precision, and those that insist on float32.
 _AMP_HALF = frozenset(
-    {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "PRelu", "LSTM", "GRU", "RNN", "Attention", "FusedConv",
-     "FusedGemm", "FusedMatMul", "MultiHeadAttention", "GroupQueryAttention", "NhwcConv", "DeformConv"}
-)  # fmt: skip
+    {
+        "Conv",
+        "ConvTranspose",
+        "MatMul",
+        "Gemm",
+        "Einsum",
+        "PRelu",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "Attention",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "MultiHeadAttention",
+        "GroupQueryAttention",
+        "NhwcConv",
+        "DeformConv",
+    }
+)
 _AMP_FLOAT = frozenset(
-    {"Acos", "Asin", "Cosh", "Exp", "Log", "Pow", "Reciprocal", "Sinh", "Softplus", "Tan", "Softmax", "LogSoftmax",
-     "LayerNormalization", "GroupNormalization", "RMSNormalization", "LpNormalization", "CumSum", "CumProd", "ReduceProd",
-     "ReduceSum", "ReduceL1", "ReduceL2", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
-)  # fmt: skip
+    {
+        "Acos",
+        "Asin",
+        "Cosh",
+        "Exp",
+        "Log",
+        "Pow",
+        "Reciprocal",
+        "Sinh",
+        "Softplus",
+        "Tan",
+        "Softmax",
+        "LogSoftmax",
+        "LayerNormalization",
+        "GroupNormalization",
+        "RMSNormalization",
+        "LpNormalization",
+        "CumSum",
+        "CumProd",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceL1",
+        "ReduceL2",
+        "NegativeLogLikelihoodLoss",
+        "SoftmaxCrossEntropyLoss",
+    }
+)
 # The file itself says the element type of these outputs.
-_DECLARED = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Range", "EyeLike",
-                       "ConstantOfShape", "RandomNormal", "RandomUniform"})  # fmt: skip
+_DECLARED = frozenset(
+    {
+        "Cast",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "Range",
+        "EyeLike",
+        "ConstantOfShape",
+        "RandomNormal",
+        "RandomUniform",
+    }
+)
 
 
 def half_type(options: LoweringOptions) -> DType:
     """The half type of ``options``; UsageError when ``half`` names none."""
     if options.half not in _HALF:
-        raise UsageError(f"dtype {options.dtype!r}: expected a half precision of fp16 or bf16, found {options.half}")
+        raise UsageError(
+            f"dtype {options.dtype!r}: expected a half precision of fp16 or bf16, found {options.half}"
+        )
     return _HALF[options.half]
 
 
@@ -61,7 +117,7 @@ def element_precision(dtype: DType) -> Precision:
 
 
 def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: bool = False) -> Precision:
-    """What matrix work on ``dtype`` operands calculates in; under ``amp`` float32 operands are cast to half."""
+    """What matrix work on ``dtype`` operands calculates in; ``amp`` casts float32 operands to half."""
     if dtype is DType.FLOAT:
         if options.dtype == "amp" and options.half is not None:
             return options.half
@@ -70,7 +126,7 @@ def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: boo
 
 
 def stored_bytes(tensor: Tensor, options: LoweringOptions) -> int:
-    """Bytes of ``tensor`` in memory under ``options``; exact too for tensors of an already rewritten graph."""
+    """Bytes of ``tensor`` in memory under ``options``; exact for tensors of a rewritten graph too."""
     if tensor.dtype is DType.FLOAT and options.dtype in ("fp16", "bf16"):
         return half_type(options).nbytes(tensor.elements)
     return tensor.nbytes

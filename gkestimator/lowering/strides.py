@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 __all__ = ["channels_last", "contiguous", "dense_order", "is_contiguous", "view"]
 
 Strides = tuple[int, ...]
 
 
+@lru_cache(maxsize=65_536)
 def contiguous(shape: tuple[int, ...]) -> Strides:
     """Row-major strides of ``shape``."""
     strides: list[int] = []
@@ -19,8 +21,11 @@ def contiguous(shape: tuple[int, ...]) -> Strides:
     return tuple(reversed(strides))
 
 
+@lru_cache(maxsize=65_536)
 def is_contiguous(shape: tuple[int, ...], strides: Strides) -> bool:
-    """True when the elements lie in row-major order without gaps; strides of dimensions of size 1 do not matter."""
+    """True when the elements lie in row-major order without gaps; strides of dimensions of size 1 do not
+    matter.
+    """
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size == 0:
@@ -41,17 +46,21 @@ def channels_last(shape: tuple[int, ...], strides: Strides) -> bool:
 
 
 def dense_order(shape: tuple[int, ...], strides: Strides) -> tuple[int, ...] | None:
-    """The permutation that sorts the dimensions from outermost to innermost, or None when there are gaps or overlaps."""
+    """The permutation that sorts the dimensions from outermost to innermost, or None when there are gaps or
+    overlaps.
+    """
     order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], i)))
     if is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order)):
         return order
     return None
 
 
+@lru_cache(maxsize=65_536)
 def view(shape: tuple[int, ...], strides: Strides, target: tuple[int, ...]) -> Strides | None:
     """Strides of ``shape`` seen as ``target`` (equal element counts), or None where a copy is needed.
 
-    Neighbouring dimensions that lie one inside the other form a chunk; a target dimension must stay within one
+    Neighbouring dimensions that lie one inside the other form a chunk; a target dimension must stay within
+    one
     chunk. (The rule of torch.Tensor.view.)
     """
     if math.prod(shape) == 0:

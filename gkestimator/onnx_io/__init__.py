@@ -1,4 +1,7 @@
-"""Reading ONNX: a file becomes an operator graph with a concrete shape for every tensor. The only importer of onnx."""
+"""Reading ONNX.
+
+A file becomes an operator graph with a concrete shape for every tensor. The only importer of onnx.
+"""
 
 from __future__ import annotations
 

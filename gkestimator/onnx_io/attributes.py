@@ -26,8 +26,9 @@ def convert_attributes(
 ) -> Converted:
     """``(plain values, subgraphs, tensors)`` of a node, each by attribute name.
 
-    ``given`` are the attributes of the function call around the node: a reference to one that is absent there leaves
-    the attribute out, so that its default holds. Tensors appear among the plain values too where their value is known.
+    ``given`` are the attributes of the function call around the node: a reference to one that is absent there
+    leaves the attribute out, so that its default holds. Tensors appear among the plain values too where their
+    value is known.
     """
     plain: dict[str, Any] = {}
     graphs: dict[str, onnx.GraphProto] = {}
@@ -61,7 +62,7 @@ def convert_attributes(
             tensors[name] = sparse_constant(proto.sparse_tensor, f"{what}, attribute {name}")
             plain[name] = None
         elif kind in (_A.TENSORS, _A.GRAPHS, _A.SPARSE_TENSORS, _A.TYPE_PROTO, _A.TYPE_PROTOS):
-            continue  # no operator that runs on a GPU reads these; Optional's and SequenceEmpty's type is known by use
+            continue  # no operator on a GPU reads these; the type of an Optional is known by its use
         else:
             raise ModelError(f"{what} has attribute {name} of the unknown type {kind}")
     return plain, graphs, tensors
@@ -69,7 +70,9 @@ def convert_attributes(
 
 def _bounded(items: Any, what: str, name: str) -> Any:
     if len(items) > limits.MAX_ATTRIBUTE_ITEMS:
-        raise LimitError(f"{what} has {len(items)} items in attribute {name}; at most {limits.MAX_ATTRIBUTE_ITEMS}")
+        raise LimitError(
+            f"{what} has {len(items)} items in attribute {name}; at most {limits.MAX_ATTRIBUTE_ITEMS}"
+        )
     return items
 
 

@@ -15,13 +15,13 @@ from gkestimator.onnx_io.hosts import HOST_INPUTS
 from gkestimator.onnx_io.inference import MALFORMED, Inference
 from gkestimator.onnx_io.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.program import Node, Program
-from gkestimator.onnx_io.rebatch import Rebatcher
+from gkestimator.onnx_io.rebatch import Rebatcher, Reference
 from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, TensorType
 
 __all__ = ["Binder", "Statics"]
 
-# WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the batch
-# size, so it is no weight, though no operator writes it.
+# WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the
+# batch size, so it is no weight, though no operator writes it.
 ACTIVATION, FOLDED, WEIGHT = 0, 1, 2
 
 
@@ -75,7 +75,7 @@ class Binder:
         tensors: dict[tuple[Any, ...], Value],
         dims: Mapping[str, int],
         trip_count: int | None,
-        rebatcher: Rebatcher | None = None,
+        rebatcher: Rebatcher | Reference | None = None,
     ) -> None:
         self.program = program
         self.statics = statics
@@ -102,7 +102,9 @@ class Binder:
         said = self.program.declared[self.program.names[slot]]
         if said.shape is None:
             return said if said.dtype is not None else None
-        return said._replace(shape=tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in said.shape))
+        return said._replace(
+            shape=tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in said.shape)
+        )
 
     def warn(self, text: str) -> None:
         """Add a warning once."""
@@ -136,7 +138,8 @@ class Binder:
         if isinstance(fact.type, SequenceType):
             self.step(len(fact.type.elements))
             elements = tuple(
-                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind == WEIGHT) for i, t in enumerate(fact.type.elements)
+                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind == WEIGHT)
+                for i, t in enumerate(fact.type.elements)
             )
             return TensorSequence(name=name, elements_=elements, bounded=fact.type.bounded)
         storage = self.storage[slot] if kind == WEIGHT else name
@@ -183,7 +186,7 @@ class Binder:
 
     def _fold(self, node: Node) -> None:
         kinds, values = self.kinds, self.values
-        weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])
+        weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])  # noqa: C419 (a list is faster here)
         view = weight and node.kind == VIEW and bool(node.inputs) and node.inputs[0] >= 0
         for slot in node.outputs:
             if slot >= 0:
@@ -196,8 +199,12 @@ class Binder:
     def emit(self, node: Node) -> None:
         """List ``node`` as an operator that runs; or not, when only weights go in."""
         kinds, values = self.kinds, self.values
-        if node.kind != RANDOM and all([i < 0 or kinds[i] == WEIGHT for i in node.inputs]):
-            self._fold(node)  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
+        if node.kind != RANDOM and all(
+            [i < 0 or kinds[i] == WEIGHT for i in node.inputs]  # noqa: C419 (a list is faster here)
+        ):
+            self._fold(
+                node
+            )  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
             return
         for slot in node.outputs:
             if slot >= 0:
@@ -233,11 +240,11 @@ class Binder:
         alive = [False] * len(self.operators)
         for index in range(len(self.operators) - 1, -1, -1):
             operator = self.operators[index]
-            if any([value is not None and not needed.isdisjoint(_identities(value)) for value in operator.outputs]):
+            if any(v is not None and not needed.isdisjoint(_identities(v)) for v in operator.outputs):
                 alive[index] = True
-                for value in operator.inputs:
-                    if value is not None:
-                        needed.update(_identities(value))
+                for read in operator.inputs:
+                    if read is not None:
+                        needed.update(_identities(read))
         return alive
 
     def weights(self, operators: Sequence[Operator]) -> dict[str, int]:
@@ -258,7 +265,8 @@ class Binder:
 
 def _tensor(name: str, storage: str, type_: TensorType, weight: bool, value: Any = None) -> Tensor:
     return Tensor(
-        name=name, dtype=type_.dtype, shape=type_.shape, storage=storage, is_weight=weight, bounded=type_.bounded,
+        name=name, dtype=type_.dtype, shape=type_.shape, storage=storage, is_weight=weight,
+        bounded=type_.bounded,
         value=value,
     )  # fmt: skip
 

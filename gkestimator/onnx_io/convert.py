@@ -26,7 +26,7 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-class _Unresolved(Exception):
+class _UnresolvedError(Exception):
     """A node reads a name that is not defined (yet); caught where nodes can still be reordered."""
 
     def __init__(self, name: str, reader: str) -> None:
@@ -101,7 +101,10 @@ class _Converter:
             self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
 
     def nodes(self, protos: Sequence[onnx.NodeProto], scope: _Scope, out: list[Node]) -> None:
-        """Convert ``protos``; when one reads what is defined later, bring the rest into an executable order."""
+        """Convert ``protos``.
+
+        When one reads what is defined later, bring the rest into an executable order.
+        """
         pending: Iterable[onnx.NodeProto] = protos
         done = 0
         for attempt in range(2):
@@ -110,7 +113,7 @@ class _Converter:
                     self.node(proto, scope, out)
                     done += 1
                 return
-            except _Unresolved as e:
+            except _UnresolvedError as e:
                 rest = list(pending)[done:]
                 if attempt or (scope.outer is not None and not any(e.name in p.output for p in rest)):
                     raise  # perhaps a graph around this one defines it later
@@ -134,7 +137,7 @@ class _Converter:
                 continue
             slot = find(name)
             if slot is None:
-                raise _Unresolved(name, proto.name or op_type)
+                raise _UnresolvedError(name, proto.name or op_type)
             inputs.append(slot)
         if self.functions:
             key = (domain, op_type, proto.overload)
@@ -146,7 +149,9 @@ class _Converter:
             return
         label = self.unique(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"))
         attributes, graphs, _ = (
-            convert_attributes(proto.attribute, f"node {label}", scope.given) if len(proto.attribute) else ({}, {}, {})
+            convert_attributes(proto.attribute, f"node {label}", scope.given)
+            if len(proto.attribute)
+            else ({}, {}, {})
         )
         blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()} or None
         names = list(proto.output)
@@ -163,7 +168,8 @@ class _Converter:
         out.append(
             Node(
                 self.count - 1, label, domain, op_type, version, attributes, tuple(inputs), outputs,
-                self.signatures.setdefault(signature, len(self.signatures)), blocks, node_kind(domain, op_type),
+                self.signatures.setdefault(signature, len(self.signatures)), blocks, node_kind(domain,
+                op_type),
             )
         )  # fmt: skip
 
@@ -188,12 +194,17 @@ class _Converter:
             return
         for name, value in attributes.items():
             if name in _CONSTANT_TYPES:
-                self.constants[slot] = plain_constant(value, _CONSTANT_TYPES[name])
+                self.constants[slot] = plain_constant(value, _CONSTANT_TYPES[name], what)
                 return
         raise ModelError(f"{what} (Constant) has no value")
 
     def call(
-        self, key: tuple[str, str, str], proto: onnx.NodeProto, inputs: list[int], scope: _Scope, out: list[Node]
+        self,
+        key: tuple[str, str, str],
+        proto: onnx.NodeProto,
+        inputs: list[int],
+        scope: _Scope,
+        out: list[Node],
     ) -> None:
         """Inline a call of a model-local function."""
         function = self.functions[key]
@@ -201,12 +212,14 @@ class _Converter:
         if key in self.calls:
             raise LimitError(f"function {title} calls itself")
         if len(self.calls) >= limits.MAX_FUNCTION_DEPTH:
-            raise LimitError(f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}")
+            raise LimitError(
+                f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}"
+            )
         label = self.unique(scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"))
         if len(inputs) > len(function.input) or len(proto.output) > len(function.output):
             raise ModelError(
-                f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function {title}, "
-                f"which has {len(function.input)} and {len(function.output)}"
+                f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function "
+                f"{title}, which has {len(function.input)} and {len(function.output)}"
             )
         given = {a.name: a for a in function.attribute_proto}
         for attribute in proto.attribute:
@@ -227,8 +240,10 @@ class _Converter:
         first = len(self.names)
         try:
             self.nodes(function.node, inner, out)
-        except _Unresolved as e:
-            raise ModelError(f"function {title}: node {e.reader} reads {e.name!r}, which nothing defines") from e
+        except _UnresolvedError as e:
+            raise ModelError(
+                f"function {title}: node {e.reader} reads {e.name!r}, which nothing defines"
+            ) from e
         finally:
             self.calls.pop()
         for name, formal in zip(proto.output, function.output, strict=False):
@@ -270,7 +285,8 @@ class _Converter:
 
 
 _CONSTANT_TYPES = {
-    "value_float": DType.FLOAT, "value_floats": DType.FLOAT, "value_int": DType.INT64, "value_ints": DType.INT64,
+    "value_float": DType.FLOAT, "value_floats": DType.FLOAT, "value_int": DType.INT64,
+    "value_ints": DType.INT64,
     "value_string": DType.STRING, "value_strings": DType.STRING,
 }  # fmt: skip
 
@@ -284,7 +300,9 @@ def _inputs(converter: _Converter, graph: onnx.GraphProto, scope: _Scope) -> tup
             raise ModelError(f"input {proto.name!r} is declared twice")
         kind, tensor = value_kind(proto.type)
         if kind == "other":
-            raise ModelError(f"input {proto.name!r} is neither a tensor nor a sequence or optional of tensors")
+            raise ModelError(
+                f"input {proto.name!r} is neither a tensor nor a sequence or optional of tensors"
+            )
         slot = converter.define(scope, proto.name, f"input {proto.name}")
         specs.append(InputSpec(slot, proto.name, kind, declared_type(tensor, f"input {proto.name!r}")))
     return tuple(specs)
@@ -314,7 +332,9 @@ def convert_model(model: onnx.ModelProto) -> Program:
     opsets = {_domain(o.domain): o.version for o in model.opset_import}
     for domain, version in opsets.items():
         if not 0 < version < 1 << 31:
-            raise ModelError(f"opset {version} of domain {domain or 'ai.onnx'}; a positive number was expected")
+            raise ModelError(
+                f"opset {version} of domain {domain or 'ai.onnx'}; a positive number was expected"
+            )
     converter = _Converter(model)
     scope = _Scope(None, "", opsets or {"": 1})
     converter.initializers(graph, scope)
@@ -322,7 +342,7 @@ def convert_model(model: onnx.ModelProto) -> Program:
     nodes: list[Node] = []
     try:
         converter.nodes(graph.node, scope, nodes)
-    except _Unresolved as e:
+    except _UnresolvedError as e:
         raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
     block = Block(tuple(i.slot for i in inputs), converter.outputs(graph, scope, "graph"), nodes)
     return Program(

@@ -14,18 +14,61 @@ from gkestimator.onnx_io.shapes.registry import DeclaredType
 __all__ = ["BatchChoice", "bind_dims", "choose_batch", "name_dims"]
 
 _BATCH_NAMES = frozenset(
-    {"n", "b", "bs", "batch", "batches", "batch_size", "batchsize", "batch_dim", "num_batch", "nbatch", "batch_axis"}
+    {
+        "n",
+        "b",
+        "bs",
+        "batch",
+        "batches",
+        "batch_size",
+        "batchsize",
+        "batch_dim",
+        "num_batch",
+        "nbatch",
+        "batch_axis",
+    }
 )
 _OTHER_WORDS = frozenset(
-    "seq sequence sequences length len time times frames height width h w l t s token tokens past cache total "
-    "channels channel depth text max chars words points boxes samples".split()
+    [
+        "seq",
+        "sequence",
+        "sequences",
+        "length",
+        "len",
+        "time",
+        "times",
+        "frames",
+        "height",
+        "width",
+        "h",
+        "w",
+        "l",
+        "t",
+        "s",
+        "token",
+        "tokens",
+        "past",
+        "cache",
+        "total",
+        "channels",
+        "channel",
+        "depth",
+        "text",
+        "max",
+        "chars",
+        "words",
+        "points",
+        "boxes",
+        "samples",
+    ]
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChoice:
-    """How the batch is bound. ``names`` are symbolic dims that stand for it; empty: the inputs' first fixed dim.
+    """How the batch is bound.
 
+    ``names`` are symbolic dims that stand for it; none: the inputs' first fixed dim does.
     ``fixed`` is the size that the file was exported at, where no name stands for it (None: no batch at all).
     """
 
@@ -61,7 +104,7 @@ def _is_other_name(name: str) -> bool:
 
 def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> BatchChoice:
     """Find the batch dimension. Raises UsageError when ``batch_dim`` names none of the model's dimensions."""
-    shapes = [(i.name, i.declared.shape) for i in inputs if i.kind == "tensor" and i.declared.shape]
+    shapes = [(i.name, i.declared.shape) for i in inputs if i.declared.shape]
     symbols = list(dict.fromkeys(d for _, shape in shapes for d in shape or () if isinstance(d, str)))
     if batch_dim is not None:
         if batch_dim not in symbols:
@@ -77,17 +120,24 @@ def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> B
                 return BatchChoice(names=(str(name),), fixed=None, reason=f"{where} is called {name}")
     anonymous = tuple(f"{name}.0" for name, s in shapes if s and s[0] == f"{name}.0")
     if anonymous:
-        return BatchChoice(names=anonymous, fixed=None, reason="the inputs' first dimension has no fixed size")
+        return BatchChoice(
+            names=anonymous, fixed=None, reason="the inputs' first dimension has no fixed size"
+        )
     plausible = [str(n) for n in first if not _is_other_name(str(n))]
     if plausible:
-        return BatchChoice(names=(plausible[0],), fixed=None, reason="the inputs' first dimension is symbolic")
+        return BatchChoice(
+            names=(plausible[0],), fixed=None, reason="the inputs' first dimension is symbolic"
+        )
     plausible = [n for n in symbols if not _is_other_name(n)]
-    fixed = next((s[0] for _, s in shapes if s and isinstance(s[0], int)), None)
+    tensors = (i.declared.shape for i in inputs if i.kind == "tensor")
+    fixed = next((s[0] for s in tensors if s and isinstance(s[0], int)), None)
     if len(plausible) == 1 and len(symbols) == 1 and fixed is None:
         return BatchChoice(names=(plausible[0],), fixed=None, reason="the only symbolic dimension")
     if fixed is None and len(first) == 1:
         return BatchChoice(names=(str(first[0]),), fixed=None, reason="the inputs' only first dimension")
-    return BatchChoice(names=(), fixed=fixed if isinstance(fixed, int) else None, reason="exported at a fixed batch")
+    return BatchChoice(
+        names=(), fixed=fixed if isinstance(fixed, int) else None, reason="exported at a fixed batch"
+    )
 
 
 def bind_dims(
@@ -99,16 +149,20 @@ def bind_dims(
 ) -> tuple[dict[str, int], list[str]]:
     """A number for every symbolic dimension, and warnings about numbers that nobody gave.
 
-    ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an impossible
-    number, UnboundDimensionError on a dimension without one.
+    ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an
+    impossible number, UnboundDimensionError on a dimension without one.
     """
     names = list(
-        dict.fromkeys(d for i in inputs for d in i.declared.shape or () if isinstance(d, str) and i.name not in given)
+        dict.fromkeys(
+            d for i in inputs for d in i.declared.shape or () if isinstance(d, str) and i.name not in given
+        )
     )
     lengths = [f"{i.name}.length" for i in inputs if i.kind == "sequence"]
     for name, size in dims.items():
         if name not in names and name not in lengths and name not in batch.names:
-            raise UsageError(f"dimension {name!r} is not in the model; known: {', '.join(names + lengths) or 'none'}")
+            raise UsageError(
+                f"dimension {name!r} is not in the model; known: {', '.join(names + lengths) or 'none'}"
+            )
         check_size(f"dimension {name}", size, allow_zero=True)
     bound = dict(dims)
     warnings = []
@@ -116,7 +170,9 @@ def bind_dims(
         if batch_size is not None:
             for name in batch.names:
                 if bound.get(name, batch_size) != batch_size:
-                    raise UsageError(f"dimension {name} is the batch: {bound[name]} and batch size {batch_size} differ")
+                    raise UsageError(
+                        f"dimension {name} is the batch: {bound[name]} and batch size {batch_size} differ"
+                    )
                 bound[name] = batch_size
         else:
             for name in batch.names:

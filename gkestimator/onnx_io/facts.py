@@ -1,4 +1,7 @@
-"""What binding knows of a value: its type, and its value where that is small and known. Interned, so compared by id."""
+"""What binding knows of a value.
+
+Its type, and its value where that is small and known. Interned, so compared by id.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ class FactPool:
 
     def intern(self, type_: ValueType, value: Known = None) -> Fact:
         """The one fact with this type and value. Values are made read-only."""
-        size = 0 if value is None else sum(v.nbytes for v in value) if isinstance(value, tuple) else value.nbytes
+        size = (
+            0 if value is None else sum(v.nbytes for v in value) if isinstance(value, tuple) else value.nbytes
+        )
         if size > _SMALL and self.known_bytes + size > limits.MAX_KNOWN_BYTES:
             value, size = None, 0
         key: Hashable = (type_, _value_key(value))
@@ -71,7 +76,10 @@ def _value_key(value: Known) -> Hashable:
 
 
 def check_type(type_: ValueType) -> ValueType:
-    """``type_`` with plain int dims. Raises ShapeError on a negative dimension, LimitError on one too large."""
+    """``type_`` with plain int dims.
+
+    Raises ShapeError on a negative dimension, LimitError on one too large.
+    """
     if isinstance(type_, SequenceType):
         if len(type_.elements) > limits.MAX_SEQUENCE:
             raise LimitError(f"a sequence of {len(type_.elements)} tensors; at most {limits.MAX_SEQUENCE}")
@@ -86,7 +94,9 @@ def check_type(type_: ValueType) -> ValueType:
         if min(shape) < 0:
             raise ShapeError(f"an output would have the negative dimension {min(shape)}")
         if len(shape) > limits.MAX_RANK:
-            raise LimitError(f"an output has {len(shape)} dimensions; at most {limits.MAX_RANK} are supported")
+            raise LimitError(
+                f"an output has {len(shape)} dimensions; at most {limits.MAX_RANK} are supported"
+            )
         if math.prod(shape) >= limits.MAX_ELEMENTS:
             raise LimitError(f"an output has {math.prod(shape)} elements; fewer than 2^63 are supported")
     return type_

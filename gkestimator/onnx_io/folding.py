@@ -1,8 +1,9 @@
-"""Evaluation of small known values: shape arithmetic, and whatever little constants exporters leave unevaluated.
+"""Evaluation of small known values: shape arithmetic, and little constants that exporters leave unevaluated.
 
-An evaluator gets ``(attributes, input values, opset version, output types)`` and returns the output values, or None
-where it does not know. The output types are inferred before, so an evaluator is only called when every output is
-small (``facts.foldable``); inputs are small because only small values are known. Exact keys ``(domain, op_type)``.
+An evaluator gets ``(attributes, input values, opset version, output types)`` and returns the output values,
+or None where it does not know. The output types are inferred before, so an evaluator is only called when
+every output is small (``facts.foldable``); inputs are small because only small values are known. Exact keys
+``(domain, op_type)``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def _sequence_length(attributes: Attributes, types: Sequence[ValueType | None]) 
 
 def _optional_has(attributes: Attributes, types: Sequence[ValueType | None]) -> Sequence[Any] | None:
     held = types[0] if types else None
-    return [np.array(held is not None and not (isinstance(held, SequenceType) and held.optional and not held.elements))]
+    return [
+        np.array(
+            held is not None and not (isinstance(held, SequenceType) and held.optional and not held.elements)
+        )
+    ]
 
 
 TYPE_FOLDERS: dict[tuple[str, str], TypeFolder] = {
@@ -58,7 +63,9 @@ TYPE_FOLDERS: dict[tuple[str, str], TypeFolder] = {
 
 
 def _unary(function: Callable[[Any], Any]) -> Folder:
-    def fold(attributes: Attributes, values: Values, version: int, types: Sequence[ValueType | None]) -> Sequence[Any]:
+    def fold(
+        attributes: Attributes, values: Values, version: int, types: Sequence[ValueType | None]
+    ) -> Sequence[Any]:
         result = np.asarray(function(values[0]))
         if values[0].dtype.kind in "fiu" and result.dtype.kind == "f" and result.dtype != values[0].dtype:
             result = result.astype(values[0].dtype)
@@ -68,14 +75,18 @@ def _unary(function: Callable[[Any], Any]) -> Folder:
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Folder:
-    def fold(attributes: Attributes, values: Values, version: int, types: Sequence[ValueType | None]) -> Sequence[Any]:
+    def fold(
+        attributes: Attributes, values: Values, version: int, types: Sequence[ValueType | None]
+    ) -> Sequence[Any]:
         return [np.asarray(function(values[0], values[1]))]
 
     return fold
 
 
 def _variadic(function: Callable[[Any, Any], Any]) -> Folder:
-    def fold(attributes: Attributes, values: Values, version: int, types: Sequence[ValueType | None]) -> Sequence[Any]:
+    def fold(
+        attributes: Attributes, values: Values, version: int, types: Sequence[ValueType | None]
+    ) -> Sequence[Any]:
         result = values[0]
         for value in values[1:]:
             result = function(result, value)
@@ -165,7 +176,11 @@ def _arg(function: Callable[..., Any]) -> Folder:
         if attributes.get("select_last_index"):
             return None
         axis = int(attributes.get("axis", 0))
-        return [np.asarray(function(values[0], axis=axis, keepdims=bool(attributes.get("keepdims", 1))), dtype=np.int64)]
+        return [
+            np.asarray(
+                function(values[0], axis=axis, keepdims=bool(attributes.get("keepdims", 1))), dtype=np.int64
+            )
+        ]
 
     return fold
 
@@ -178,25 +193,21 @@ def _softmax(attributes: Attributes, values: Values, version: int, types: Sequen
     return [np.asarray(e / e.sum(axis=axis, keepdims=True))]
 
 
-def _erf(value: np.ndarray) -> Any:
-    return np.vectorize(math.erf, otypes=[value.dtype])(value) if value.size else value
-
-
-def _sigmoid(value: np.ndarray) -> Any:
-    return 1 / (1 + np.exp(-value))
-
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "Abs": np.abs, "Neg": np.negative, "Sqrt": np.sqrt, "Exp": np.exp, "Log": np.log, "Floor": np.floor,
+    "Ceil": np.ceil, "Round": np.rint, "Sign": np.sign, "Not": np.logical_not, "Sin": np.sin, "Cos": np.cos,
+    "Tan": np.tan, "Tanh": np.tanh, "BitwiseNot": np.bitwise_not, "IsNaN": np.isnan, "Identity": np.asarray,
+    "Relu": lambda v: np.maximum(v, v.dtype.type(0)), "Reciprocal": lambda v: v.dtype.type(1) / v,
+    "Sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    "Erf": lambda v: np.vectorize(math.erf, otypes=[v.dtype])(v) if v.size else v,
+}  # fmt: skip
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "ReduceSum": np.sum, "ReduceProd": np.prod, "ReduceMax": np.max, "ReduceMin": np.min,
+    "ReduceMean": np.mean,
+}  # fmt: skip
 
 FOLDERS: dict[tuple[str, str], Folder] = {
-    **{
-        ("", op): _unary(function)
-        for op, function in {
-            "Abs": np.abs, "Neg": np.negative, "Sqrt": np.sqrt, "Exp": np.exp, "Log": np.log, "Floor": np.floor,
-            "Ceil": np.ceil, "Round": np.rint, "Sign": np.sign, "Not": np.logical_not, "Sin": np.sin, "Cos": np.cos,
-            "Tan": np.tan, "Tanh": np.tanh, "Sigmoid": _sigmoid, "Erf": _erf, "BitwiseNot": np.bitwise_not,
-            "Relu": lambda v: np.maximum(v, v.dtype.type(0)), "Reciprocal": lambda v: v.dtype.type(1) / v,
-            "IsNaN": np.isnan, "Identity": lambda v: v,
-        }.items()
-    },
+    **{("", op): _unary(function) for op, function in _UNARY.items()},
     **{
         ("", op): _binary(function)
         for op, function in {
@@ -210,12 +221,7 @@ FOLDERS: dict[tuple[str, str], Folder] = {
         ("", op): _variadic(function)
         for op, function in {"Max": np.maximum, "Min": np.minimum, "Sum": np.add}.items()
     },
-    **{
-        ("", op): _reduce(function)
-        for op, function in {
-            "ReduceSum": np.sum, "ReduceProd": np.prod, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceMean": np.mean,
-        }.items()
-    },
+    **{("", op): _reduce(function) for op, function in _REDUCTIONS.items()},
     ("", "Div"): _div,
     ("", "Mod"): _mod,
     ("", "Pow"): _pow,

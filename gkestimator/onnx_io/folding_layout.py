@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.onnx_io.folding_types import numpy_of
 from gkestimator.onnx_io.shapes.registry import SequenceType, TensorType, ValueType
 
 __all__ = ["LAYOUT"]
@@ -98,8 +97,8 @@ def _range(attributes: Attributes, values: Sequence[Any], version: int, types: T
 def _pad(attributes: Attributes, values: Sequence[Any], version: int, types: Types) -> Any:
     if attributes.get("mode", "constant") != "constant" or _at(values, 3) is not None:
         return None
-    pads = _at(values, 1)
-    pads = [int(v) for v in np.ravel(attributes.get("pads") if pads is None else pads)]
+    given = _at(values, 1)
+    pads = [int(v) for v in np.ravel(attributes["pads"] if given is None else given)]
     if min(pads, default=0) < 0:
         return None
     rank = values[0].ndim
@@ -154,9 +153,11 @@ LAYOUT: dict[tuple[str, str], Callable[[Attributes, Sequence[Any], int, Types], 
     for op, folder in {
         "Reshape": _to_inferred_shape, "Flatten": _to_inferred_shape, "Squeeze": _to_inferred_shape,
         "Unsqueeze": _to_inferred_shape, "Transpose": _transpose, "Concat": _concat, "Gather": _gather,
-        "GatherElements": _gather_elements, "GatherND": _gather_nd, "Slice": _slice, "Expand": _expand, "Tile": _tile,
+        "GatherElements": _gather_elements, "GatherND": _gather_nd, "Slice": _slice, "Expand": _expand,
+        "Tile": _tile,
         "ConstantOfShape": _constant_of_shape, "Range": _range, "Pad": _pad, "Split": _split,
-        "SplitToSequence": _split_to_sequence, "SequenceConstruct": _sequence_construct, "SequenceAt": _sequence_at,
+        "SplitToSequence": _split_to_sequence, "SequenceConstruct": _sequence_construct,
+        "SequenceAt": _sequence_at,
         "ConcatFromSequence": _concat_from_sequence, "OptionalGetElement": _optional_get, "Trilu": _trilu,
     }.items()
 }  # fmt: skip

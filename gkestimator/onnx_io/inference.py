@@ -1,4 +1,7 @@
-"""Types (and small values) of one node's outputs: shape rule, evaluation of known values, and a memo of both."""
+"""Types (and small values) of one node's outputs.
+
+Shape rule, evaluation of known values, and a memo of both.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-
 from gkestimator.errors import LimitError, ShapeError, UnsupportedOperatorError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.facts import Fact, FactPool, check_type, foldable
 from gkestimator.onnx_io.folding import FOLDERS, TYPE_FOLDERS
+from gkestimator.onnx_io.node_kinds import CONTROL_FLOW
 from gkestimator.onnx_io.program import Node
 from gkestimator.onnx_io.schemas import infer_by_schema, known_to_onnx
 from gkestimator.onnx_io.shapes.registry import (
@@ -23,11 +26,11 @@ from gkestimator.onnx_io.shapes.registry import (
     ValueType,
 )
 
-__all__ = ["MALFORMED", "Inference", "Inferred"]
+__all__ = ["MALFORMED", "Inference", "Inferred", "unknown_operators"]
 
 _MEMO_LIMIT = 400_000
-# What a rule raises on inputs that no valid model has (an input too few, an attribute of another type): the rules
-# are written for valid nodes, and a file from a stranger must still give one line.
+# What a rule raises on inputs that no valid model has (an input too few, an attribute of another type): the
+# rules are written for valid nodes, and a file from a stranger must still give one line.
 MALFORMED = (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 Inferred = tuple[tuple["Fact | None", ...], bool]
@@ -98,9 +101,7 @@ class Inference:
             version=node.version,
             attributes=node.attributes,
             types=[f.type if f is not None else None for f in facts],
-            values=[
-                f.value if f is not None and isinstance(f.value, np.ndarray) else None for f in facts
-            ],
+            values=[f.value if f is not None and isinstance(f.value, np.ndarray) else None for f in facts],
             outputs=len(node.outputs),
             declared=declared,
         )
@@ -143,7 +144,8 @@ class Inference:
                 if evaluate is not None:
                     with np.errstate(all="ignore"):
                         values = evaluate(
-                            node.attributes, [f.value if f is not None else None for f in facts], node.version,
+                            node.attributes, [f.value if f is not None else None for f in facts],
+                            node.version,
                             types,
                         )  # fmt: skip
         return tuple(
@@ -153,7 +155,7 @@ class Inference:
 
 
 def _matching(type_: ValueType, value: Any) -> Any:
-    """An evaluated value, if it has the shape that the rule inferred; a rule is never overruled by an evaluator."""
+    """An evaluated value, if it has the shape that the rule inferred: evaluators never overrule rules."""
     if isinstance(type_, SequenceType):
         return value if isinstance(value, tuple) and len(value) == len(type_.elements) else None
     if not isinstance(value, np.ndarray | np.generic):
@@ -170,14 +172,39 @@ def _is_single(type_: ValueType) -> bool:
     return isinstance(type_, TensorType) and all(d == 1 for d in type_.shape)
 
 
+def unknown_operators(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Operator types, subgraphs' included, that have neither a rule here nor a schema in onnx; sorted."""
+    found: set[str] = set()
+    for node in nodes:
+        key = (node.domain, node.op_type)
+        for block in (node.blocks or {}).values():
+            found.update(unknown_operators(block.nodes))
+        if (
+            node.kind != CONTROL_FLOW
+            and key not in SHAPE_RULES
+            and not known_to_onnx(node.domain, node.op_type, node.version)
+        ):
+            found.add(_title(node))
+    return tuple(sorted(found))
+
+
+def _title(node: Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
 def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
-    """The last resort: what the file says of the outputs. UnsupportedOperatorError where it says too little."""
+    """What the file says of the outputs, as a last resort; UnsupportedOperatorError if too little."""
     types: list[ValueType | None] = []
     for index, slot in enumerate(node.outputs):
         said = declared[index] if slot >= 0 else None
         if slot >= 0:
-            if said is None or said.dtype is None or said.shape is None or not all(type(d) is int for d in said.shape):
-                title = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            if (
+                said is None
+                or said.dtype is None
+                or said.shape is None
+                or not all(type(d) is int for d in said.shape)
+            ):
+                title = _title(node)
                 raise UnsupportedOperatorError(
                     f"{node}: no rule knows operator {title} and the file does not declare its output shapes",
                     operators=(title,),

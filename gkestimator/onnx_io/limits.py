@@ -1,4 +1,7 @@
-"""Bounds on what a model file may ask for. Each one turns into a one-line LimitError, never into hours or gigabytes."""
+"""Bounds on what a model file may ask for.
+
+Each one turns into a one-line LimitError, never into hours or gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +25,7 @@ MAX_BATCH = 1_000_000
 
 MAX_FOLD_ELEMENTS = 65_536  # a larger value is never evaluated; its shape still is
 MAX_FOLD_BYTES = 1 << 20
-MAX_FLOAT_INITIALIZER = 1_024  # floats in larger initializers are weights, not shape arithmetic: never decoded
+MAX_FLOAT_INITIALIZER = (
+    1_024  # floats in larger initializers are weights, not shape arithmetic: never decoded
+)
 MAX_KNOWN_BYTES = 128 << 20  # of all known values of a model together; beyond it only small ones are kept

@@ -24,7 +24,7 @@ from gkestimator.onnx_io.binding import Binder, Statics
 from gkestimator.onnx_io.convert import convert_model
 from gkestimator.onnx_io.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
 from gkestimator.onnx_io.facts import Fact, check_type
-from gkestimator.onnx_io.inference import Inference
+from gkestimator.onnx_io.inference import Inference, unknown_operators
 from gkestimator.onnx_io.program import InputSpec, Program
 from gkestimator.onnx_io.reading import read_proto
 from gkestimator.onnx_io.rebatch import Rebatcher, Reference
@@ -43,8 +43,8 @@ _NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
 def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Model:
     """Read the ONNX file at ``path``; ``name`` defaults to the file's stem.
 
-    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound on
-    untrusted input is exceeded) in one line that names the file.
+    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound
+    on untrusted input is exceeded) in one line that names the file.
     """
     where = Path(path)
     try:
@@ -67,11 +67,11 @@ def _named(error: GkestimatorError, name: str) -> GkestimatorError:
 
 
 class Model:
-    """A model read from a file, ready to be bound to batch sizes. Not safe to bind from several threads at once.
+    """A model read from a file, ready to be bound to batch sizes (from one thread at a time).
 
-    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous one is
-    called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a fixed number;
-    ``batch_reason`` says how it was found.
+    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous
+    one is called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a
+    fixed number; ``batch_reason`` says how it was found.
     """
 
     def __init__(self, program: Program, *, name: str) -> None:
@@ -85,9 +85,14 @@ class Model:
         self.batch_dim = self._batch.name
         self.batch_reason = self._batch.reason
         self._inference = Inference()
-        self._statics = Statics(program, self._inference, self._declared)
+        try:
+            self._statics = Statics(program, self._inference, self._declared)
+        except UnsupportedOperatorError as e:
+            raise self._unsupported(e) from e
         for slot, constant in program.constants.items():
-            self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(_elements(constant.type))
+            self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(
+                _elements(constant.type)
+            )
         self._bindings: dict[tuple[object, ...], OperatorGraph] = {}
         self._tensors: dict[tuple[Any, ...], Value] = {}
         self._structures: dict[tuple[str, ...], tuple[object, list[bool]]] = {}
@@ -96,6 +101,16 @@ class Model:
     def exported_batch(self) -> int | None:
         """The batch size that the file was exported at, None where it is symbolic or there is no batch."""
         return self._batch.fixed
+
+    def _unsupported(self, error: UnsupportedOperatorError) -> UnsupportedOperatorError:
+        """``error`` with every operator type of the model that nothing here or in onnx knows."""
+        unknown = unknown_operators(self._program.main.nodes)
+        if len(unknown) < 2:
+            return error
+        return UnsupportedOperatorError(
+            f"operators {', '.join(unknown)} are unknown; the file does not declare their output shapes",
+            operators=unknown,
+        )
 
     def _declared(self, slot: int) -> DeclaredType | None:
         said = self._program.declared[self._program.names[slot]]
@@ -112,9 +127,9 @@ class Model:
     ) -> OperatorGraph:
         """Give every dimension a number and list the operators that run.
 
-        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the other symbolic
-        dimensions. ``trip_count`` is used for loops whose trip count the file does not fix. ``inputs`` gives whole
-        types, or values, of inputs that the file leaves open.
+        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the
+        other symbolic dimensions. ``trip_count`` is used for loops whose trip count the file does not fix.
+        ``inputs`` gives whole types, or values, of inputs that the file leaves open.
 
         Raises UsageError (a number or name that cannot be), UnboundDimensionError, ShapeError, LimitError,
         UnsupportedOperatorError or ModelError.
@@ -129,6 +144,8 @@ class Model:
                     self._bindings.clear()
                 self._bindings[key] = graph
             return graph
+        except UnsupportedOperatorError as e:
+            raise _named(self._unsupported(e), self.name) from e
         except GkestimatorError as e:
             raise _named(e, self.name) from e
         except RecursionError as e:
@@ -153,16 +170,18 @@ class Model:
                 raise LimitError(f"trip count is {trip_count}; at most {limits.MAX_TRIP_COUNT} are supported")
         unknown = sorted(set(inputs) - {i.name for i in self._inputs})
         if unknown:
-            raise UsageError(f"input {unknown[0]!r} is not in the model; known: {', '.join(i.name for i in self._inputs)}")
+            raise UsageError(
+                f"input {unknown[0]!r} is not in the model; known: {', '.join(i.name for i in self._inputs)}"
+            )
         bound, warnings = bind_dims(self._inputs, batch, batch_size, dims, frozenset(inputs))
-        rebatcher = None
+        rebatcher = scale = None
         if not batch.names and batch_size is not None and batch_size != batch.fixed:
             if batch.fixed is None or batch.fixed == 0:
                 raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
-            rebatcher = Rebatcher(reference, batch_size)
-        binder = self._walk(bound, trip_count, inputs, rebatcher, (batch.fixed, batch_size) if rebatcher else None)
+            rebatcher, scale = Rebatcher(reference, batch_size), (batch.fixed, batch_size)
+        binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
         size = batch_size if batch_size is not None else bound[batch.names[0]] if batch.names else batch.fixed
         return self._finish(binder, batch, size if size is not None else 1, bound, warnings)
 
@@ -190,12 +209,16 @@ class Model:
         binder.run(self._statics.dynamic)
         return binder
 
-    def _input_fact(self, spec: InputSpec, bound: Mapping[str, int], given: ValueType | np.ndarray | None) -> Fact:
+    def _input_fact(
+        self, spec: InputSpec, bound: Mapping[str, int], given: ValueType | np.ndarray | None
+    ) -> Fact:
         intern = self._inference.pool.intern
         if isinstance(given, np.ndarray):
             dtype = _NUMPY_TYPES.get(given.dtype, spec.declared.dtype)
             if dtype is None:
-                raise UsageError(f"the value given for input {spec.name!r} has the unknown type {given.dtype}")
+                raise UsageError(
+                    f"the value given for input {spec.name!r} has the unknown type {given.dtype}"
+                )
             return intern(TensorType(dtype, given.shape), given.copy())
         if given is not None:
             return intern(check_type(given))
@@ -203,7 +226,9 @@ class Model:
         if dtype is None:
             raise ModelError(f"input {spec.name!r} declares no element type")
         if shape is None:
-            raise UnboundDimensionError(f"input {spec.name!r} declares no shape, not even how many dimensions it has")
+            raise UnboundDimensionError(
+                f"input {spec.name!r} declares no shape, not even how many dimensions it has"
+            )
         try:
             tensor = TensorType(dtype, tuple(bound[d] if isinstance(d, str) else d or 0 for d in shape))
             check_type(tensor)
@@ -213,7 +238,9 @@ class Model:
             return intern(tensor)
         count = bound.get(f"{spec.name}.length", 1) if spec.kind == "sequence" else 1
         if count > limits.MAX_SEQUENCE:
-            raise LimitError(f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}")
+            raise LimitError(
+                f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}"
+            )
         return intern(SequenceType((tensor,) * count, optional=spec.kind == "optional"))
 
     def _finish(
@@ -230,7 +257,9 @@ class Model:
             alive = binder.live(outputs)
             known = self._structures[names] = (_Structure(self, names), alive)
         structure, alive = known
-        operators: tuple[Operator, ...] = tuple([o for o, a in zip(binder.operators, alive, strict=True) if a])
+        operators: tuple[Operator, ...] = tuple(
+            [o for o, a in zip(binder.operators, alive, strict=True) if a]
+        )
         return OperatorGraph(
             name=self.name,
             operators=operators,
@@ -247,7 +276,10 @@ class Model:
 
 
 class _Structure:
-    """Stands for the operator list of one model: bindings with equal lists share one object, so identity is equality."""
+    """Stands for the operator list of one model.
+
+    Bindings with equal lists share one object, so identity is equality.
+    """
 
     __slots__ = ("__weakref__",)
 

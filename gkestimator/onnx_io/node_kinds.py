@@ -12,12 +12,13 @@ _KINDS: dict[tuple[str, str], int] = {
     **{
         ("", op): RANDOM
         for op in (
-            "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli",
+            "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
+            "Bernoulli",
         )
     },
-    # weight-only nodes whose output is the same memory. DequantizeLinear is no view, but runtimes fuse it into its
-    # reader: what stays on the GPU is the quantised weight. Identity is missing on purpose: exporters merge equal
-    # initializers behind it, which are separate parameters.
+    # weight-only nodes whose output is the same memory. DequantizeLinear is no view, but runtimes fuse it
+    # into its reader: what stays on the GPU is the quantised weight. Identity is missing on purpose:
+    # exporters merge equal initializers behind it, which are separate parameters.
     **{
         ("", op): VIEW
         for op in (

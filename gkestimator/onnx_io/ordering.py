@@ -34,8 +34,8 @@ def _free_names(graph: onnx.GraphProto) -> set[str]:
 def executable_order(nodes: Sequence[onnx.NodeProto], known: Callable[[str], bool]) -> list[onnx.NodeProto]:
     """``nodes`` sorted so that each follows what it reads, otherwise in their order (Kahn's algorithm).
 
-    ``known`` says whether a name is defined already. Raises ModelError naming a node that reads an undeclared tensor,
-    or the nodes of a cycle.
+    ``known`` says whether a name is defined already. Raises ModelError naming a node that reads an undeclared
+    tensor, or the nodes of a cycle.
     """
     producer: dict[str, int] = {}
     for index, node in enumerate(nodes):

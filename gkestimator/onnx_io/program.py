@@ -1,6 +1,7 @@
 """A model in plain Python: what is left of the protobuf once functions are inlined and names are numbered.
 
-Every value of the model, whatever graph it is in, has one slot number; binding works on lists indexed by slot.
+Every value of the model, whatever graph it is in, has one slot number; binding works on lists indexed by
+slot.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class Constant(NamedTuple):
 
 
 class InputSpec(NamedTuple):
-    """A model input. ``kind`` is ``tensor``, ``sequence`` or ``optional``; ``declared`` types the tensor or element."""
+    """A model input.
+
+    ``kind`` is ``tensor``, ``sequence`` or ``optional``; ``declared`` types the tensor or element.
+    """
 
     slot: int
     name: str
@@ -38,7 +42,8 @@ class InputSpec(NamedTuple):
 class Node:
     """One node. ``signature`` is equal for nodes that a shape rule cannot tell apart by themselves.
 
-    ``inputs`` and ``outputs`` are slots, ``OMITTED`` where left out. ``blocks`` are the subgraphs by attribute name.
+    ``inputs`` and ``outputs`` are slots, ``OMITTED`` where left out. ``blocks`` are the subgraphs by
+    attribute name.
     """
 
     index: int
@@ -68,7 +73,10 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """A whole model. ``names[slot]`` is the value's name; ``declared`` what the file says of values by name."""
+    """A whole model.
+
+    ``names[slot]`` is the value's name; ``declared`` what the file says of values by name.
+    """
 
     producer: str
     names: list[str]

@@ -1,4 +1,7 @@
-"""A file to a ModelProto without weight values: regular files only, external data never opened, bounded memory."""
+"""A file to a ModelProto without weight values.
+
+Regular files only, external data never opened, bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import stat
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
@@ -20,7 +23,10 @@ _PARSE_WHOLE_BELOW = 1 << 20
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """The model in ``path``. Raises ModelError or LimitError with a message that does not name the file yet."""
+    """The model in ``path``.
+
+    Raises ModelError or LimitError with a message that does not name the file yet.
+    """
     content = _content(path)
     model = onnx.ModelProto()
     try:

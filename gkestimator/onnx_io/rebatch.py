@@ -1,10 +1,11 @@
-"""Bind a model that was exported at a fixed batch to another batch size, where that is provably the same model.
+"""Bind a model that was exported at a fixed batch to another batch size, where that is provably sound.
 
-The model is walked twice: at the exported batch (:class:`Reference` records every shape), then at the new one.
-Exporters bake the batch into targets of Reshape and Expand; there the axis that carries the batch is found by comparing
-the input with its reference shape, and the target's matching axis is scaled. At every node the outputs must have the
-reference's shape with exactly one axis scaled by new / exported when one of its inputs was scaled, and the same shape
-otherwise; so must the model's outputs. The first node that breaks this is named in the refusal.
+The model is walked twice: at the exported batch (:class:`Reference` records every shape), then at the new
+one. Exporters bake the batch into targets of Reshape and Expand; there the axis that carries the batch is
+found by comparing the input with its reference shape, and the target's matching axis is scaled. At every node
+the outputs must have the reference's shape with exactly one axis scaled by new / exported when one of its
+inputs was scaled, and the same shape otherwise; so must the model's outputs. The first node that breaks this
+is named in the refusal.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Reference:
         self.inputs[node.index, suffix] = [f.type if f is not None else None for f in facts]
         return facts
 
-    def check(self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str) -> None:
+    def check(
+        self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str
+    ) -> None:
         """Record the outputs."""
         self.outputs[node.index, suffix] = [f.type if f is not None else None for f in outputs]
 
@@ -55,17 +58,23 @@ class Rebatcher:
     def refuse(self, what: str, why: str) -> ModelError:
         """The error that says why the batch cannot be changed."""
         return ModelError(
-            f"exported at batch {self.old} and cannot be re-batched to {self.new}: {what} {why}; export it with a "
-            f"symbolic batch dimension"
+            f"exported at batch {self.old} and cannot be re-batched to {self.new}: {what} {why}; export it "
+            f"with a symbolic batch dimension"
         )
 
     def scaled_axis(self, before: TensorType, after: TensorType) -> int | None:
-        """The axis of ``after`` that is scaled by new / old, None when the shapes agree; ValueError otherwise."""
+        """The axis of ``after`` that is scaled by new / old, None when the shapes agree.
+
+        ValueError otherwise.
+        """
         if before.shape == after.shape:
             return None
         if len(before.shape) == len(after.shape):
             changed = [i for i, (a, b) in enumerate(zip(before.shape, after.shape, strict=True)) if a != b]
-            if len(changed) == 1 and before.shape[changed[0]] * self.new == after.shape[changed[0]] * self.old:
+            if (
+                len(changed) == 1
+                and before.shape[changed[0]] * self.new == after.shape[changed[0]] * self.old
+            ):
                 return changed[0]
         raise ValueError(f"{list(before.shape)} became {list(after.shape)}")
 
@@ -76,7 +85,13 @@ class Rebatcher:
         data, target = facts[0], facts[1]
         before = self.reference.inputs.get((node.index, suffix))
         after = self.reference.outputs.get((node.index, suffix))
-        if not before or not after or data is None or target is None or not isinstance(target.value, np.ndarray):
+        if (
+            not before
+            or not after
+            or data is None
+            or target is None
+            or not isinstance(target.value, np.ndarray)
+        ):
             return facts
         old_data, old_out = before[0], after[0]
         if not isinstance(data.type, TensorType) or not isinstance(old_data, TensorType):
@@ -91,9 +106,9 @@ class Rebatcher:
             return facts
         dims = target.value.copy()
         if node.op_type == "Expand":
-            place = axis - len(old_data.shape) + dims.size
-            if 0 <= place < dims.size and int(dims[place]) == self.old and old_data.shape[axis] == self.old:
-                dims[place] = self.new
+            at = axis - len(old_data.shape) + dims.size
+            if 0 <= at < dims.size and int(dims[at]) == self.old and old_data.shape[axis] == self.old:
+                dims[at] = self.new
         else:
             place = _matching_axis(old_data.shape, axis, old_out.shape, self.old)
             if place is not None and int(dims[place]) == old_out.shape[place]:
@@ -103,7 +118,9 @@ class Rebatcher:
         changed[1] = Fact(-1, target.type, dims)
         return changed
 
-    def check(self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str) -> None:
+    def check(
+        self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str
+    ) -> None:
         """Refuse when an output does not scale as its inputs do."""
         key = (node.index, suffix)
         before_in, before_out = self.reference.inputs.get(key), self.reference.outputs.get(key)
@@ -117,7 +134,8 @@ class Rebatcher:
         for old, fact in zip(before_out, outputs, strict=False):
             if fact is not None and self._scales(node, old, fact) != scaled:
                 raise self.refuse(
-                    str(node), "mixes the samples of a batch" if scaled else "scales though none of its inputs does"
+                    str(node),
+                    "mixes the samples of a batch" if scaled else "scales though none of its inputs does",
                 )
 
     def _scales(self, node: Node, old: ValueType | None, fact: Fact | None) -> bool:
@@ -135,7 +153,7 @@ class Rebatcher:
         if fact.value is not None and all(a.shape == b.shape for a, b in pairs):
             return False
         try:
-            return any([self.scaled_axis(a, b) is not None for a, b in pairs])
+            return any(axis is not None for axis in [self.scaled_axis(a, b) for a, b in pairs])
         except ValueError as e:
             raise self.refuse(str(node), f"does not scale with the batch: {e}") from e
 
@@ -148,7 +166,10 @@ class Rebatcher:
 
 
 def _matching_axis(source: tuple[int, ...], axis: int, target: tuple[int, ...], exported: int) -> int | None:
-    """The axis of a reshaped tensor that begins with the elements of ``axis``: what lies before it has equal size."""
+    """The axis of a reshaped tensor that begins with the elements of ``axis``.
+
+    What lies before it has equal size.
+    """
     outside = math.prod(source[:axis])
     for place in range(len(target)):
         if math.prod(target[:place]) == outside and target[place] % exported == 0 and target[place]:

@@ -31,16 +31,27 @@ def known_to_onnx(domain: str, op_type: str, version: int) -> bool:
 def _proto(type_: ValueType) -> onnx.TypeProto:
     if isinstance(type_, SequenceType):
         inner = _proto(type_.elements[0]) if type_.elements else onnx.TypeProto()
-        return helper.make_optional_type_proto(inner) if type_.optional else helper.make_sequence_type_proto(inner)
+        return (
+            helper.make_optional_type_proto(inner)
+            if type_.optional
+            else helper.make_sequence_type_proto(inner)
+        )
     return helper.make_tensor_type_proto(_NUMBERS[type_.dtype], type_.shape)
 
 
 def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
-    """Types of all outputs, or None where onnx leaves one open. Raises ShapeError where onnx finds a contradiction."""
+    """Types of all outputs, or None where onnx leaves one open.
+
+    Raises ShapeError where onnx finds a contradiction.
+    """
     inputs = [f"i{i}" if t is not None else "" for i, t in enumerate(context.types)]
     attributes = {k: _attribute(v) for k, v in context.attributes.items() if v is not None}
     node = helper.make_node(
-        context.op_type, inputs, [f"o{i}" for i in range(context.outputs)], domain=context.domain, **attributes
+        context.op_type,
+        inputs,
+        [f"o{i}" for i in range(context.outputs)],
+        domain=context.domain,
+        **attributes,
     )
     types = {name: _proto(t) for name, t in zip(inputs, context.types, strict=True) if t is not None}
     values = {
@@ -59,7 +70,12 @@ def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
         proto = found.get(f"o{index}")
         kind, tensor = value_kind(proto) if proto is not None else ("other", None)
         said = declared_type(tensor, f"output {index}") if kind == "tensor" else None
-        if said is None or said.dtype is None or said.shape is None or not all(isinstance(d, int) for d in said.shape):
+        if (
+            said is None
+            or said.dtype is None
+            or said.shape is None
+            or not all(isinstance(d, int) for d in said.shape)
+        ):
             return None
         outputs.append(TensorType(said.dtype, tuple(d for d in said.shape if isinstance(d, int))))
     return outputs

@@ -15,7 +15,15 @@ from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.program import Constant
 from gkestimator.onnx_io.shapes.registry import DeclaredType, TensorType
 
-__all__ = ["constant", "declared_type", "dtype_of", "plain_constant", "sparse_constant", "tensor_type", "value_kind"]
+__all__ = [
+    "constant",
+    "declared_type",
+    "dtype_of",
+    "plain_constant",
+    "sparse_constant",
+    "tensor_type",
+    "value_kind",
+]
 
 _DTYPES: dict[int, DType] = {
     number: DType(name.lower())
@@ -52,7 +60,7 @@ def tensor_type(dtype: DType, shape: tuple[int, ...], what: str) -> TensorType:
 
 
 def constant(proto: onnx.TensorProto, what: str) -> Constant:
-    """Type of ``proto``, and its value where it is small, in the file and may take part in shape arithmetic."""
+    """Type of ``proto``, and its value where it is small, in the file and may be shape arithmetic."""
     if len(proto.dims) > limits.MAX_RANK:
         raise LimitError(f"{what} has {len(proto.dims)} dimensions; at most {limits.MAX_RANK} are supported")
     type_ = tensor_type(dtype_of(proto.data_type, what), tuple(proto.dims), what)
@@ -60,17 +68,24 @@ def constant(proto: onnx.TensorProto, what: str) -> Constant:
     cap = limits.MAX_FOLD_ELEMENTS if type_.dtype.is_integer or type_.dtype is DType.BOOL else (
         limits.MAX_FLOAT_INITIALIZER
     )  # fmt: skip
-    if elements > cap or proto.data_location == _EXTERNAL or type_.dtype.nbytes(elements) > limits.MAX_FOLD_BYTES:
+    if (
+        elements > cap
+        or proto.data_location == _EXTERNAL
+        or type_.dtype.nbytes(elements) > limits.MAX_FOLD_BYTES
+    ):
         return Constant(type_, None)
     return Constant(type_, _value(proto, type_, elements, what))
 
 
-def plain_constant(value: Any, dtype: DType) -> Constant:
+def plain_constant(value: Any, dtype: DType, what: str) -> Constant:
     """A constant from a number or string (a scalar) or a tuple of them (one dimension)."""
-    shape = (len(value),) if isinstance(value, tuple) else ()
-    if len(shape) and shape[0] > limits.MAX_FOLD_ELEMENTS:
+    shape: tuple[int, ...] = (len(value),) if isinstance(value, tuple) else ()
+    if shape and shape[0] > limits.MAX_FOLD_ELEMENTS:
         return Constant(TensorType(dtype, shape), None)
-    array = np.array(value, dtype=object if dtype is DType.STRING else _NUMPY[dtype])
+    try:
+        array = np.array(value, dtype=object if dtype is DType.STRING else _NUMPY[dtype])
+    except (ValueError, TypeError, OverflowError) as e:
+        raise ModelError(f"{what} holds {value!r:.40}; {dtype} was expected") from e
     array.flags.writeable = False
     return Constant(TensorType(dtype, shape), array)
 
@@ -83,14 +98,18 @@ def _value(proto: onnx.TensorProto, type_: TensorType, elements: int, what: str)
         if not raw and elements:
             return None
         if len(raw) != type_.dtype.nbytes(elements):
-            raise ModelError(f"{what} has {len(raw)} bytes of data; {type_.dtype.nbytes(elements)} were expected")
+            raise ModelError(
+                f"{what} has {len(raw)} bytes of data; {type_.dtype.nbytes(elements)} were expected"
+            )
         value = np.frombuffer(raw, dtype=dtype).reshape(type_.shape)
     else:
         try:
             value = numpy_helper.to_array(proto)
         except (ValueError, TypeError, OverflowError, IndexError) as e:
             if _holds_values(proto):
-                raise ModelError(f"{what} has data that do not fit its type {type_.dtype}{list(type_.shape)}") from e
+                raise ModelError(
+                    f"{what} has data that do not fit its type {type_.dtype}{list(type_.shape)}"
+                ) from e
             return None
         if value.shape != type_.shape:
             return None
@@ -131,7 +150,9 @@ def declared_type(tensor: Any, what: str) -> DeclaredType:
     if tensor is None or not tensor.HasField("shape"):
         return DeclaredType(dtype, None)
     if len(tensor.shape.dim) > limits.MAX_RANK:
-        raise LimitError(f"{what} has {len(tensor.shape.dim)} dimensions; at most {limits.MAX_RANK} are supported")
+        raise LimitError(
+            f"{what} has {len(tensor.shape.dim)} dimensions; at most {limits.MAX_RANK} are supported"
+        )
     dims: list[int | str | None] = []
     for dim in tensor.shape.dim:
         which = dim.WhichOneof("value")

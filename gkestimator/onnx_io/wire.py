@@ -1,8 +1,8 @@
 """Cut weight values out of a serialised model before protobuf sees it.
 
-The protobuf wire format is a list of (tag, payload) fields, so tensors' value fields can be skipped by their length:
-a 1.9 GB file with its weights inside costs its graph alone, and the pages of the weights are never read.
-Format: https://protobuf.dev/programming-guides/encoding/ ; field numbers: onnx.proto.
+The protobuf wire format is a list of (tag, payload) fields, so tensors' value fields can be skipped by their
+length: a 1.9 GB file with its weights inside costs its graph alone, and the pages of the weights are never
+read. Format: https://protobuf.dev/programming-guides/encoding/ ; field numbers: onnx.proto.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _encode(number: int) -> bytes:
 def strip_values(data: Buffer) -> bytes:
     """A serialised ModelProto without the tensor values that are too large to be shape arithmetic.
 
-    A tensor whose value was cut keeps its name, type and dims. Raises ModelError on a broken file and LimitError on
-    one whose graph itself is too large.
+    A tensor whose value was cut keeps its name, type and dims. Raises ModelError on a broken file and
+    LimitError on one whose graph itself is too large.
     """
     out: list[Buffer] = []
     length = _Stripper(data).strip("model", 0, len(data), 0, out)

@@ -1,4 +1,6 @@
-"""The assembly: views and the copies they cause, in-place results, unfolded BatchNorms, dtypes, unknown operators, plug-ins."""
+"""The assembly: views and the copies they cause, in-place results, unfolded BatchNorms, dtypes, unknown
+operators, plug-ins.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from gkestimator.lowering import LOWERINGS, LoweringOptions, covered_operators, 
 from gkestimator.lowering import strides as st
 
 
-def tensor(name: str, *shape: int, dtype: DType = DType.FLOAT, weight: bool = False, value: object = None) -> Tensor:
+def tensor(
+    name: str, *shape: int, dtype: DType = DType.FLOAT, weight: bool = False, value: object = None
+) -> Tensor:
     array = None if value is None else np.asarray(value)
     return Tensor(name=name, dtype=dtype, shape=shape, storage=name, is_weight=weight, value=array)
 
@@ -34,19 +38,35 @@ class Graph:
     ) -> Tensor:  # fmt: skip
         name = f"{op_type}#{len(self.operators)}"
         self.operators.append(
-            Operator(name=name, domain=domain, op_type=op_type, version=17, attributes=attributes or {}, inputs=inputs,
-                     outputs=outputs)
-        )  # fmt: skip
+            Operator(
+                name=name,
+                domain=domain,
+                op_type=op_type,
+                version=17,
+                attributes=attributes or {},
+                inputs=inputs,
+                outputs=outputs,
+            )
+        )
         return outputs[0]
 
-    def lower(self, runtime: str = "torch", dtype: str = "fp32", *, allow_unknown: bool = False) -> KernelGraph:
+    def lower(
+        self, runtime: str = "torch", dtype: str = "fp32", *, allow_unknown: bool = False
+    ) -> KernelGraph:
         weights = {
-            v.storage: v.nbytes for op in self.operators for v in op.inputs if isinstance(v, Tensor) and v.is_weight
+            v.storage: v.nbytes
+            for op in self.operators
+            for v in op.inputs
+            if isinstance(v, Tensor) and v.is_weight
         }
         graph = OperatorGraph(
-            name="g", operators=tuple(self.operators), inputs=self.inputs,
-            outputs=tuple(v for v in self.operators[-1].outputs if v is not None), weights=weights, batch_size=1,
-        )  # fmt: skip
+            name="g",
+            operators=tuple(self.operators),
+            inputs=self.inputs,
+            outputs=tuple(v for v in self.operators[-1].outputs if v is not None),
+            weights=weights,
+            batch_size=1,
+        )
         half = {"amp": Precision.FP16, "fp16": Precision.FP16, "bf16": Precision.BF16}.get(dtype)
         precision = half or (Precision.TF32 if dtype == "tf32" else Precision.FP32)
         options = LoweringOptions(
@@ -101,7 +121,9 @@ def test_strides_agree_with_numpy() -> None:
     for _ in range(300):
         base = np.zeros(rng.integers(1, 5, size=3), np.int8)
         array = base.transpose(rng.permutation(3))[:: int(rng.integers(1, 3))]
-        target = [(array.size,), (*array.shape, 1), (array.shape[0], -1), (-1, array.shape[2])][rng.integers(4)]
+        target = [(array.size,), (*array.shape, 1), (array.shape[0], -1), (-1, array.shape[2])][
+            rng.integers(4)
+        ]
         reshaped = array.reshape(target)
         found = st.view(array.shape, array.strides, reshaped.shape)
         shared = bool(np.shares_memory(reshaped, array))
@@ -152,7 +174,9 @@ def test_folded_batchnorm_is_a_kernel_of_its_own_in_torch() -> None:
     assert any("onnx::Conv_*" in w for w in lowered.warnings)
     conv, norm = lowered.steps
     assert conv.kernels[0].flops == 2 * 2 * 32 * 64 * 16 * 9
-    assert conv.writes[0][0] in norm.reads and "x" in norm.reads  # Python holds the input until the norm is done
+    assert (
+        conv.writes[0][0] in norm.reads and "x" in norm.reads
+    )  # Python holds the input until the norm is done
     assert sum(lowered.weights.values()) == 4 * (32 * 16 * 9 + 4 * 32)
     assert names(folded(runtime="onnxruntime")) == ["conv", "elementwise.bias_add"]
 
@@ -251,7 +275,8 @@ from gkestimator.lowering.registry import Lowered, lowering_rule
 
 @lowering_rule("Frobnicate", domain="my.domain")
 def frobnicate(op, options):
-    return Lowered(kernels=(elementwise_kernel("frobnicate", tensor_inputs(op), (output_at(op),), flops_per_element=7),), host_calls=1)
+    return Lowered(kernels=(elementwise_kernel("frobnicate", tensor_inputs(op), (output_at(op),),
+    flops_per_element=7),), host_calls=1)
 """
 
 

@@ -44,14 +44,18 @@ def test_nested_ifs_are_walked_once_each(load):
 
 
 def test_loop_with_constant_trip_count_repeats_its_body(load):
-    graph = load(f"g (float[N,4] x) => (float[N,4] y, float[K,N,4] s) <int64 m = {{5}}, bool c = {{1}}> {{ y, s = {LOOP}")
+    graph = load(
+        f"g (float[N,4] x) => (float[N,4] y, float[K,N,4] s) <int64 m = {{5}}, bool c = {{1}}> {{ y, s = {LOOP}"
+    )
     bound = graph.bind(batch_size=3)
     assert listed(bound) == [("Add", (3, 4), 5), ("Relu", (3, 4), 5), ("Concat", (5, 3, 4), 1)]
     assert [o.shape for o in bound.outputs] == [(3, 4), (5, 3, 4)]
 
 
 def test_loop_with_unknown_trip_count_runs_once_or_as_often_as_told(load):
-    model = load(f"g (float[N,4] x, int64 m) => (float[N,4] y, float[K,N,4] s) <bool c = {{1}}> {{ y, s = {LOOP}")
+    model = load(
+        f"g (float[N,4] x, int64 m) => (float[N,4] y, float[K,N,4] s) <bool c = {{1}}> {{ y, s = {LOOP}"
+    )
     once = model.bind(batch_size=3)
     assert [r for _, _, r in listed(once)] == [1, 1, 1]
     assert any("--trip-count" in w for w in once.warnings)
@@ -61,7 +65,9 @@ def test_loop_with_unknown_trip_count_runs_once_or_as_often_as_told(load):
 
 
 def test_loop_of_no_trips_passes_its_inputs_on(load):
-    model = load(f"g (float[N,4] x) => (float[N,4] y, float[K,N,4] s) <int64 m = {{0}}, bool c = {{1}}> {{ y, s = {LOOP}")
+    model = load(
+        f"g (float[N,4] x) => (float[N,4] y, float[K,N,4] s) <int64 m = {{0}}, bool c = {{1}}> {{ y, s = {LOOP}"
+    )
     graph = model.bind(batch_size=3)
     assert graph.operators == ()
     assert [o.shape for o in graph.outputs] == [(3, 4), (0, 3, 4)]
@@ -79,7 +85,9 @@ def test_loop_whose_shapes_change_is_unrolled(load):
 
 
 def test_unrolling_and_trip_counts_are_bounded(load):
-    model = load(f"g (float[N,4] x) => (float[N,K] y) <int64 m = {{100000}}, bool c = {{1}}> {{ y = {GROWING}")
+    model = load(
+        f"g (float[N,4] x) => (float[N,K] y) <int64 m = {{100000}}, bool c = {{1}}> {{ y = {GROWING}"
+    )
     with pytest.raises(LimitError, match="trip"):
         model.bind(batch_size=2)
     model = load(

@@ -57,7 +57,9 @@ def _doubling(levels: int) -> onnx.ModelProto:
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
         functions.append(helper.make_function("my", f"f{level}", ["a"], ["b"], nodes, opsets))
     tensor = [helper.make_tensor_value_info(n, 1, ["N", 4]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node(f"f{levels - 1}", ["x"], ["y"], domain="my")], "g", tensor[:1], tensor[1:])
+    graph = helper.make_graph(
+        [helper.make_node(f"f{levels - 1}", ["x"], ["y"], domain="my")], "g", tensor[:1], tensor[1:]
+    )
     return helper.make_model(
         graph, functions=functions, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
     )

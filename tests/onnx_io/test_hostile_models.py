@@ -114,11 +114,26 @@ def test_external_data_is_never_opened(load, tmp_path: Path):
 )  # fmt: skip
 def test_hostile_and_wrong_operators(load, body: str, error: type[Exception], says: str):
     started = time.monotonic()
-    text = '<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n' + f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}"
+    text = (
+        '<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n'
+        + f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}"
+    )
     with pytest.raises(error, match=says) as e:
         load(text).bind(batch_size=2)
     assert str(e.value).startswith("model")
     assert time.monotonic() - started < 5
+
+
+def test_all_unknown_operators_are_listed(load):
+    text = '<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n' + (
+        "g (float[N,4] x) => (float[N,4] y) { a = acme.Zip(x) b = Relu(a) c = acme.Zap(b) y = acme.Zip(c) }"
+    )
+    with pytest.raises(UnsupportedOperatorError) as e:
+        load(text).bind(batch_size=1)
+    assert e.value.operators == ("acme.Zap", "acme.Zip")
+    declared = onnx.parser.parse_model(text.replace("{ a", "<float[N,4] a, float[N,4] c> { a"))
+    graph = load(declared).bind(batch_size=3)
+    assert [o.outputs[0].shape for o in graph.operators] == [(3, 4)] * 4
 
 
 def test_large_values_are_not_evaluated_but_their_shapes_are_known(load):
@@ -229,7 +244,11 @@ def test_inline_weights_of_a_large_file_are_not_read(tmp_path: Path):
     body = graph.SerializeToString()
     tensors = []
     for i in range(rows):
-        fields = TensorProto(name=f"w{i}", data_type=1, dims=[1 << 20]).SerializeToString() + b"\x4a" + varint(each)
+        fields = (
+            TensorProto(name=f"w{i}", data_type=1, dims=[1 << 20]).SerializeToString()
+            + b"\x4a"
+            + varint(each)
+        )
         tensors.append(b"\x2a" + varint(len(fields) + each) + fields)
     size = len(body) + sum(map(len, tensors)) + rows * each
     with open(path, "wb") as file:
@@ -257,7 +276,7 @@ def test_mutated_files_never_give_a_traceback(tmp_path: Path):
     rng = np.random.default_rng(11)
     path = tmp_path / "mutant.onnx"
     outcomes = {True: 0, False: 0}
-    for _ in range(2500):
+    for _ in range(1000):
         mutant = bytearray(content)
         for _ in range(int(rng.integers(1, 4))):
             mutant[int(rng.integers(len(mutant)))] = int(rng.integers(256))

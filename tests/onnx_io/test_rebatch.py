@@ -83,7 +83,10 @@ def test_expand_to_the_batch_is_rebatched(load):
         ("t = Transpose(x) y = MatMul(t, x)", "MatMul"),  # contracts over the batch
         ("y = Concat<axis = 1>(x, w)", "Concat"),  # a constant of the exported batch
         ("y = ReduceMean<keepdims = 1>(x)", "ReduceMean"),
-        ("s = Constant<value_ints = [4, 8]>() y = Expand(w, s)", "output"),  # does not depend on the input at all
+        (
+            "s = Constant<value_ints = [4, 8]>() y = Expand(w, s)",
+            "output",
+        ),  # does not depend on the input at all
     ],
 )
 def test_unsound_rebatching_is_refused_and_names_the_node(load, body, node):

@@ -1,7 +1,7 @@
 """Shape rules of com.microsoft operators against what ONNX Runtime really returns on the CPU.
 
-Single nodes are run as they stand; whole models go through ONNX Runtime's optimiser first, every tensor of the result
-is made an output, and each is compared.
+Single nodes are run as they stand; whole models go through ONNX Runtime's optimiser first, every tensor of
+the result is made an output, and each is compared.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ _NODES: list[tuple[str, dict[str, Any], list[Any], int]] = [
     ("FusedMatMul", {"transBatchA": 1, "transBatchB": 1}, [_f(3, 2, 5), _f(5, 2, 4)], 1),
     ("TransposeMatMul", {"transB": 1}, [_f(3, 5), _f(4, 5)], 1),
     ("FusedGemm", {"transB": 1, "activation": "Relu"}, [_f(3, 5), _f(4, 5), _f(4)], 1),
-    ("FusedConv", {"activation": "Relu", "pads": [1, 1, 1, 1], "strides": [2, 2]}, [_f(2, 3, 9, 9), _f(4, 3, 3, 3)], 1),
+    ("FusedConv", {"activation": "Relu", "pads": [1, 1, 1, 1], "strides": [2, 2]}, [
+        _f(2, 3, 9, 9), _f(4, 3, 3, 3)], 1),
     ("Attention", {"num_heads": 2}, [_f(2, 3, 8), _f(8, 24), _f(24)], 2),
     ("Attention", {"num_heads": 2, "unidirectional": 1}, [
         _f(2, 3, 8), _f(8, 24), _f(24), None, _f(2, 2, 2, 4, 4)], 2),
@@ -93,7 +94,8 @@ _NODES: list[tuple[str, dict[str, Any], list[Any], int]] = [
     ("MultiHeadAttention", {"num_heads": 2}, [
         _f(2, 1, 8), _f(2, 1, 8), _f(2, 1, 8), None, None, None, _f(2, 2, 4, 4), _f(2, 2, 4, 4)], 3),
     ("GroupQueryAttention", {"num_heads": 4, "kv_num_heads": 2}, [
-        _f(1, 6, 64), _f(1, 6, 32), _f(1, 6, 32), None, None, np.array([5], np.int32), (np.array(6, np.int32),)], 3),
+        _f(1, 6, 64), _f(1, 6, 32), _f(1, 6, 32), None, None, np.array([5], np.int32),
+        (np.array(6, np.int32),)], 3),
     ("GroupQueryAttention", {"num_heads": 4, "kv_num_heads": 2}, [
         _f(1, 1, 128), None, None, _f(1, 2, 7, 16), _f(1, 2, 7, 16), np.array([7], np.int32),
         (np.array(8, np.int32),)], 3),
@@ -102,7 +104,8 @@ _NODES: list[tuple[str, dict[str, Any], list[Any], int]] = [
     ("QLinearMul", {}, [_u8(2, 3), _S, _Z, _u8(2, 3), _S, _Z, _S, _Z], 1),
     ("QLinearSigmoid", {}, [_u8(2, 3), (_S,), (_Z,), (_S,), (_Z,)], 1),
     ("QLinearLeakyRelu", {"alpha": 0.1}, [_u8(2, 3), (_S,), (_Z,), (_S,), (_Z,)], 1),
-    ("QLinearSoftmax", {"axis": -1, "opset": 13}, [_u8(2, 3), (_S,), (_Z,), (np.float32(1 / 256),), (np.uint8(0),)], 1),
+    ("QLinearSoftmax", {"axis": -1, "opset": 13}, [
+        _u8(2, 3), (_S,), (_Z,), (np.float32(1 / 256),), (np.uint8(0),)], 1),
     ("QLinearAveragePool", {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, [
         _u8(1, 2, 8, 8), (_S,), (_Z,), (_S,), (_Z,)], 1),
     ("QLinearGlobalAveragePool", {"channels_last": 1}, [_u8(1, 5, 5, 3), (_S,), (_Z,), (_S,), (_Z,)], 1),
@@ -114,7 +117,8 @@ _NODES: list[tuple[str, dict[str, Any], list[Any], int]] = [
     ("QGemm", {}, [_u8(3, 5), _S, _Z, _u8(5, 4), _S, _Z], 1),
     ("QAttention", {"num_heads": 2}, [
         _u8(2, 3, 8), (_u8(8, 24),), _f(24), (_S,), (_S,), None, (_Z,), (_Z,)], 1),
-    ("MatMulNBits", {"K": 32, "N": 6, "bits": 4, "block_size": 16}, [_f(2, 3, 32), (_u8(6, 2, 8),), (_f(6, 2),)], 1),
+    ("MatMulNBits", {"K": 32, "N": 6, "bits": 4, "block_size": 16}, [
+        _f(2, 3, 32), (_u8(6, 2, 8),), (_f(6, 2),)], 1),
     ("GatherBlockQuantized", {"block_size": 16, "gather_axis": 0, "quantize_axis": 1, "bits": 4}, [
         (_u8(7, 16),), np.array([[1, 2, 3]], np.int64), (_f(7, 2),)], 1),
     ("Trilu", {}, [_f(2, 4, 4)], 1),
@@ -131,7 +135,9 @@ _NODES: list[tuple[str, dict[str, Any], list[Any], int]] = [
 ]  # fmt: skip
 
 
-def _write_node(path: Path, op: str, attributes: dict[str, Any], inputs: list[Any], outputs: int) -> dict[str, np.ndarray]:
+def _write_node(
+    path: Path, op: str, attributes: dict[str, Any], inputs: list[Any], outputs: int
+) -> dict[str, np.ndarray]:
     names, weights, feeds = [], [], {}
     for index, data in enumerate(inputs):
         name = "" if data is None else f"x{index}"
@@ -142,12 +148,16 @@ def _write_node(path: Path, op: str, attributes: dict[str, Any], inputs: list[An
             feeds[name] = np.asarray(data)
     out = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, out, domain=_MS, **attributes)
-    graph = helper.make_graph([node], "g", [_info(n, a) for n, a in feeds.items()], [_open(n) for n in out], weights)
+    graph = helper.make_graph(
+        [node], "g", [_info(n, a) for n, a in feeds.items()], [_open(n) for n in out], weights
+    )
     path.write_bytes(helper.make_model(graph, opset_imports=_OPSETS, ir_version=8).SerializeToString())
     return feeds
 
 
-@pytest.mark.parametrize(("op", "attributes", "inputs", "outputs"), _NODES, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("op", "attributes", "inputs", "outputs"), _NODES, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_a_node_has_the_shapes_that_onnx_runtime_returns(
     tmp_path: Path, op: str, attributes: dict[str, Any], inputs: list[Any], outputs: int
 ) -> None:
@@ -170,17 +180,20 @@ def test_inner_dimensions_that_differ_are_refused_by_name(tmp_path: Path) -> Non
 
 
 def _optimised(path: Path, model: onnx.ModelProto) -> set[str]:
-    """Let ONNX Runtime optimise ``model`` into ``path``, every tensor an output; the com.microsoft types it holds."""
+    """Optimise ``model`` into ``path``, every tensor an output; the com.microsoft types it then holds."""
     raw, fused = path.with_suffix(".raw.onnx"), path.with_suffix(".fused.onnx")
     raw.write_bytes(model.SerializeToString())
     _session(raw, "ORT_ENABLE_EXTENDED", fused)
-    result = onnx.load(str(fused))
-    known = {o.name for o in result.graph.output}
-    for node in result.graph.node:
-        result.graph.output.extend(_open(n) for n in node.output if n and n not in known)
-    del result.graph.value_info[:]
-    path.write_bytes(result.SerializeToString())
-    return {n.op_type for n in result.graph.node if n.domain == _MS}
+    return _opened(path, onnx.load(str(fused)))
+
+
+def _opened(path: Path, model: onnx.ModelProto) -> set[str]:
+    """Write ``model`` with every tensor an output and nothing declared of any; its com.microsoft types."""
+    names = [n for node in model.graph.node for n in node.output if n]
+    del model.graph.output[:], model.graph.value_info[:]
+    model.graph.output.extend(_open(n) for n in names)
+    path.write_bytes(model.SerializeToString())
+    return {n.op_type for n in model.graph.node if n.domain == _MS}
 
 
 def _model(text: str, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
@@ -213,9 +226,49 @@ _MODELS: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray], set[
             t = Add(o, s)
             y = LayerNormalization<axis=-1>(t, gamma, beta)
         }""",
-        {"w": _f(8, 16), "b": _f(16), "root": np.float32(1.4142135), "one": np.float32(1), "half": np.float32(0.5),
+        {"w": _f(8, 16), "b": _f(16), "root": np.float32(1.4142135), "one": np.float32(1),
+         "half": np.float32(0.5),
          "v": _f(16, 8), "gamma": _f(8), "beta": _f(8)},
-        {"x": _f(2, 5, 8), "s": _f(2, 5, 8)}, {"BiasGelu", "SkipLayerNormalization"},
+        {"x": _f(2, 5, 8), "s": _f(2, 5, 8)}, {"Gelu", "SkipLayerNormalization"},
+    ),
+    "attention": (
+        _HEAD + """g (float[2,5,16] x, int64[2,5] mask) => (float y) {
+            n = LayerNormalization<axis=-1>(x, gamma, beta)
+            qm = MatMul(n, qw)
+            qa = Add(qm, qb)
+            qr = Reshape(qa, split)
+            q = Transpose<perm=[0,2,1,3]>(qr)
+            km = MatMul(n, kw)
+            ka = Add(km, kb)
+            kr = Reshape(ka, split)
+            k = Transpose<perm=[0,2,3,1]>(kr)
+            vm = MatMul(n, vw)
+            va = Add(vm, vb)
+            vr = Reshape(va, split)
+            v = Transpose<perm=[0,2,1,3]>(vr)
+            m1 = Unsqueeze(mask, one_i)
+            m2 = Unsqueeze(m1, two_i)
+            mf = Cast<to=1>(m2)
+            ms = Sub(one, mf)
+            mm = Mul(ms, low)
+            s = MatMul(q, k)
+            d = Div(s, root)
+            a = Add(d, mm)
+            p = Softmax<axis=3>(a)
+            c = MatMul(p, v)
+            t = Transpose<perm=[0,2,1,3]>(c)
+            r = Reshape(t, join)
+            o = MatMul(r, ow)
+            ob1 = Add(o, ob)
+            z = Add(ob1, n)
+            y = LayerNormalization<axis=-1>(z, gamma, beta)
+        }""",
+        {"gamma": _f(16), "beta": _f(16), "qw": _f(16, 16), "kw": _f(16, 16), "vw": _f(16, 16),
+         "ow": _f(16, 16),
+         "qb": _f(16), "kb": _f(16), "vb": _f(16), "ob": _f(16), "split": np.array([0, 0, 2, 8]),
+         "join": np.array([0, 0, 16]), "one_i": np.array([1]), "two_i": np.array([2]), "one": np.float32(1),
+         "low": np.float32(-10000), "root": np.float32(8**0.5)},
+        {"x": _f(2, 5, 16), "mask": np.ones((2, 5), np.int64)}, {"FusedMatMul", "SkipLayerNormalization"},
     ),
     "transposed_product": (
         _HEAD + """g (float[2,4,5,6] q, float[2,4,7,6] k) => (float y) {
@@ -248,6 +301,25 @@ def test_a_model_optimised_by_onnx_runtime_has_the_shapes_it_returns(tmp_path: P
     text, weights, feeds, expected = _MODELS[name]
     path = tmp_path / "model.onnx"
     assert expected <= _optimised(path, _model(text, weights))
+    _compare(path, feeds)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("attention", {"Attention", "SkipLayerNormalization"}),
+        ("feed_forward", {"BiasGelu", "SkipLayerNormalization"}),
+    ],
+)
+def test_a_model_fused_by_the_transformers_tool_has_the_shapes_it_returns(
+    tmp_path: Path, name: str, expected: set[str]
+) -> None:
+    optimizer = pytest.importorskip("onnxruntime.transformers.optimizer")
+    text, weights, feeds, _ = _MODELS[name]
+    raw, path = tmp_path / "raw.onnx", tmp_path / "model.onnx"
+    raw.write_bytes(_model(text, weights).SerializeToString())
+    fused = optimizer.optimize_model(str(raw), model_type="bert", num_heads=2, hidden_size=16, opt_level=0)
+    assert expected <= _opened(path, fused.model)
     _compare(path, feeds)
 
 

@@ -35,7 +35,9 @@ def test_every_tensor_has_a_shape(path: Path):
         for operator in graph.operators:
             for value in operator.inputs:
                 if isinstance(value, Tensor) and value.value is None:
-                    assert value.storage in written, f"{operator.name} reads {value.name} before it is written"
+                    assert value.storage in written, (
+                        f"{operator.name} reads {value.name} before it is written"
+                    )
             for value in operator.outputs:
                 if value is None:
                     continue

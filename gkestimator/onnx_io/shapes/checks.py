@@ -131,7 +131,9 @@ def ints_attribute(
     found = ctx.attributes.get(name)
     if found is None or len(found) == 0:
         return None if default is None else tuple(default)
-    values = tuple(int(v) for v in found)
+    if not all(isinstance(v, int) for v in found):
+        refuse(ctx, f"attribute {name} is {list(found)}, expected integers")
+    values = tuple(found)
     if length is not None and len(values) != length:
         refuse(ctx, f"attribute {name} has {len(values)} items, expected {length}")
     if low is not None and min(values) < low:

@@ -23,7 +23,9 @@ def window_dims(
     if min(*strides, *dilations, *kernel, 1) < 1:
         raise ShapeError("kernel, strides and dilations must be positive")
     out = []
-    for i, (size, width, stride, dilation) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
+    for i, (size, width, stride, dilation) in enumerate(
+        zip(spatial, kernel, strides, dilations, strict=True)
+    ):
         reach = (width - 1) * dilation + 1
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             out.append(-(-size // stride))
@@ -34,7 +36,9 @@ def window_dims(
             if size == 0:
                 out.append(0)
                 continue
-            raise ShapeError(f"a window of {reach} does not fit a dimension of {size} padded by {before} and {behind}")
+            raise ShapeError(
+                f"a window of {reach} does not fit a dimension of {size} padded by {before} and {behind}"
+            )
         steps = -(-room // stride) if ceil_mode else room // stride
         if ceil_mode and steps * stride >= size + before:
             steps -= 1  # a window must begin inside the input or its padding before
@@ -48,16 +52,20 @@ def conv(ctx: ShapeContext) -> list[ValueType | None]:
     data, weight = tensor(ctx, 0), tensor(ctx, 1)
     group = int(ctx.attributes.get("group", 1))
     if len(data.shape) < 3 or len(data.shape) != len(weight.shape):
-        raise ShapeError(f"input {list(data.shape)} and weights {list(weight.shape)} do not fit a convolution")
+        raise ShapeError(
+            f"input {list(data.shape)} and weights {list(weight.shape)} do not fit a convolution"
+        )
     if group < 1 or data.shape[1] != weight.shape[1] * group or weight.shape[0] % group:
         raise ShapeError(
-            f"input {list(data.shape)} has {data.shape[1]} channels; weights {list(weight.shape)} in {group} groups "
-            f"expect {weight.shape[1] * group}"
+            f"input {list(data.shape)} has {data.shape[1]} channels; weights {list(weight.shape)} in {group} "
+            f"groups expect {weight.shape[1] * group}"
         )
     kernel = ctx.attributes.get("kernel_shape") or weight.shape[2:]
     if tuple(kernel) != weight.shape[2:]:
         raise ShapeError(f"kernel_shape {list(kernel)} and weights {list(weight.shape)} differ")
-    return [TensorType(data.dtype, (data.shape[0], weight.shape[0], *window_dims(ctx, data.shape[2:], kernel)))]
+    return [
+        TensorType(data.dtype, (data.shape[0], weight.shape[0], *window_dims(ctx, data.shape[2:], kernel)))
+    ]
 
 
 @shape_rule("MaxPool", "AveragePool")
@@ -67,7 +75,7 @@ def pool(ctx: ShapeContext) -> list[ValueType | None]:
     kernel = ctx.attributes["kernel_shape"]
     dims = window_dims(ctx, data.shape[2:], kernel, ceil_mode=bool(ctx.attributes.get("ceil_mode")))
     out = TensorType(data.dtype, (*data.shape[:2], *dims))
-    return [out, TensorType(DType.INT64, out.shape)][: max(1, ctx.outputs)]
+    return [out, TensorType(DType.INT64, out.shape)] if ctx.outputs > 1 else [out]
 
 
 @shape_rule("GlobalAveragePool", "GlobalMaxPool")

@@ -8,10 +8,13 @@ from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueT
 from gkestimator.onnx_io.shapes.support import broadcast, has, tensor
 
 _UNARY = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu",
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh",
+    "Elu",
     "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax",
-    "Mish", "Neg", "Reciprocal", "Relu", "Round", "ScaledTanh", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "ParametricSoftplus",
+    "Mish", "Neg", "Reciprocal", "Relu", "Round", "ScaledTanh", "Selu", "Shrink", "Sigmoid", "Sign", "Sin",
+    "Sinh",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+    "ParametricSoftplus",
     "Affine", "Clip", "Identity", "CumSum", "CumProd", "Not",
 )  # fmt: skip
 
@@ -29,7 +32,7 @@ def predicate(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 def _legacy(ctx: ShapeContext, a: TensorType, b: TensorType) -> tuple[int, ...] | None:
-    """Before opset 7, ``broadcast=1`` aligned the second operand with ``axis``; the result has the first's shape."""
+    """Before opset 7, ``broadcast=1`` aligned the second operand with ``axis``: the first's shape results."""
     if ctx.version < 7 and ctx.attributes.get("broadcast"):
         if len(b.shape) > len(a.shape):
             raise ShapeError(f"operand {list(b.shape)} has more dimensions than {list(a.shape)}")
@@ -78,7 +81,8 @@ def where(ctx: ShapeContext) -> list[ValueType | None]:
 def dropout(ctx: ShapeContext) -> list[ValueType | None]:
     """Data as it comes in, and a mask (bool from opset 10 on)."""
     data = tensor(ctx, 0)
-    return [data, TensorType(DType.BOOL if ctx.version >= 10 else data.dtype, data.shape)][: max(ctx.outputs, 1)]
+    mask = TensorType(DType.BOOL if ctx.version >= 10 else data.dtype, data.shape)
+    return [data, mask] if ctx.outputs > 1 else [data]
 
 
 def cast_target(number: object) -> DType:
@@ -94,8 +98,10 @@ def cast_target(number: object) -> DType:
 _BY_NUMBER = dict(
     enumerate(
         (
-            DType.FLOAT, DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.INT32, DType.INT64, DType.STRING,
-            DType.BOOL, DType.FLOAT16, DType.DOUBLE, DType.UINT32, DType.UINT64, DType.COMPLEX64, DType.COMPLEX128,
+            DType.FLOAT, DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.INT32, DType.INT64,
+            DType.STRING,
+            DType.BOOL, DType.FLOAT16, DType.DOUBLE, DType.UINT32, DType.UINT64, DType.COMPLEX64,
+            DType.COMPLEX128,
             DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ,
             DType.UINT4, DType.INT4, DType.FLOAT4E2M1, DType.FLOAT8E8M0, DType.UINT2, DType.INT2,
         ),
@@ -121,6 +127,7 @@ def batch_normalization(ctx: ShapeContext) -> list[ValueType | None]:
     """The data's type; further outputs (training) are per channel."""
     data = tensor(ctx, 0)
     channel = tensor(ctx, 3) if has(ctx, 3) else TensorType(data.dtype, data.shape[1:2] or (1,))
-    if len(data.shape) > 1 and channel.shape not in ((data.shape[1],), ()):
+    per_channel = ctx.attributes.get("spatial", 1)  # before opset 9, 0 meant statistics per element
+    if per_channel and len(data.shape) > 1 and channel.shape not in ((data.shape[1],), ()):
         raise ShapeError(f"{data.shape[1]} channels but statistics of shape {list(channel.shape)}")
     return [data, *[channel] * (ctx.outputs - 1)]

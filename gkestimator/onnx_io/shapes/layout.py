@@ -7,11 +7,22 @@ import math
 from gkestimator.dtypes import DType
 from gkestimator.errors import ShapeError
 from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
-from gkestimator.onnx_io.shapes.support import axes_of, axis_of, broadcast, declared_tensor, has, integers, tensor
+from gkestimator.onnx_io.shapes.support import (
+    axes_of,
+    axis_of,
+    broadcast,
+    declared_tensor,
+    has,
+    integers,
+    tensor,
+)
 
 
 def reshape_dims(dims: tuple[int, ...], data: tuple[int, ...], allow_zero: bool) -> tuple[int, ...]:
-    """The shape that target ``dims`` (0: copied, -1: inferred) give to ``data``; ShapeError where they cannot."""
+    """The shape that target ``dims`` (0.
+
+    Copied, -1: inferred) give to ``data``; ShapeError where they cannot.
+    """
     if not allow_zero:
         if any(d == 0 and i >= len(data) for i, d in enumerate(dims)):
             raise ShapeError(f"target {list(dims)} copies a dimension that {list(data)} does not have")
@@ -235,8 +246,10 @@ def constant_of_shape(ctx: ShapeContext) -> list[ValueType | None]:
 
 _FROM_NUMPY = {
     "float32": DType.FLOAT, "float64": DType.DOUBLE, "bool": DType.BOOL, "object": DType.STRING,
-    "float8_e4m3fn": DType.FLOAT8E4M3FN, "float8_e4m3fnuz": DType.FLOAT8E4M3FNUZ, "float8_e5m2": DType.FLOAT8E5M2,
-    "float8_e5m2fnuz": DType.FLOAT8E5M2FNUZ, "float4_e2m1fn": DType.FLOAT4E2M1, "float8_e8m0fnu": DType.FLOAT8E8M0,
+    "float8_e4m3fn": DType.FLOAT8E4M3FN, "float8_e4m3fnuz": DType.FLOAT8E4M3FNUZ,
+    "float8_e5m2": DType.FLOAT8E5M2,
+    "float8_e5m2fnuz": DType.FLOAT8E5M2FNUZ, "float4_e2m1fn": DType.FLOAT4E2M1,
+    "float8_e8m0fnu": DType.FLOAT8E8M0,
 }  # fmt: skip
 
 
@@ -281,7 +294,7 @@ def pad(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 def split_sizes(ctx: ShapeContext, length: int, parts: int) -> tuple[int, ...] | None:
-    """Sizes along the axis: given, or ``length`` over ``parts`` with a smaller last one; None when not known."""
+    """Sizes along the axis: given, or ``length`` over ``parts`` (the last is smaller); None if not known."""
     sizes = integers(ctx, 1, "split")
     if sizes is None:
         if has(ctx, 1):

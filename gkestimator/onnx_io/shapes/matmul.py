@@ -44,14 +44,16 @@ def gemm(ctx: ShapeContext) -> list[ValueType | None]:
 
 
 def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Operand terms and output term with every ellipsis spelled out in capitals that the equation does not use."""
+    """Operand terms and output term, every ellipsis spelled out in letters that the equation does not use."""
     equation = equation.replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise ShapeError(f"equation {equation[:80]!r} has {len(terms)} operands; {len(ranks)} are given")
     letters = [c for c in string.ascii_letters if c not in equation]
-    extra = max((r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0)
+    extra = max(
+        (r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0
+    )
     if not 0 <= extra <= len(letters):
         raise ShapeError(f"equation {equation[:80]!r} does not fit operands of rank {ranks}")
     dots = "".join(letters[:extra])

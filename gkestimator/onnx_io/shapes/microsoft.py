@@ -158,6 +158,8 @@ def _q4_product(ctx: ShapeContext) -> Outputs:
     a, weight = tensor(ctx, 0), constant_ints(ctx, 2)
     if weight is None:
         return [unknown_value(ctx, 2, "B_shape", a.dtype, rank=len(a.shape))]
+    if min(weight, default=0) < 0:
+        refuse(ctx, f"B_shape is {list(weight)}, expected sizes")
     return [TensorType(a.dtype, matmul_shape(ctx, a.shape, weight))]
 
 

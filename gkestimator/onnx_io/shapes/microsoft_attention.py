@@ -73,11 +73,11 @@ def _packed_attention(ctx: ShapeContext) -> Outputs:
 
 @shape_rule("PackedMultiHeadAttention", domain=_MS)
 def _packed_multi_head(ctx: ShapeContext) -> Outputs:
-    q, v = tensor(ctx, 0), optional_tensor(ctx, 2)
-    if v is not None:
+    if optional_tensor(ctx, 2) is not None:
+        q = tensor(ctx, 0, rank=2)
         return [TensorType(q.dtype, (q.shape[0], tensor(ctx, 2, rank=2).shape[1]))]
-    packed = tensor(ctx, 0, rank=4).shape
-    return [TensorType(q.dtype, (packed[0], packed[1] * packed[3]))]
+    q = tensor(ctx, 0, rank=4)
+    return [TensorType(q.dtype, (q.shape[0], q.shape[1] * q.shape[3]))]
 
 
 @shape_rule("LongformerAttention", domain=_MS)
@@ -180,7 +180,9 @@ def _gated_bias(ctx: ShapeContext) -> Outputs:
     """(batch, heads, length, length); packed tokens find batch and length in token_offset."""
     x, offset = tensor(ctx, 0, min_rank=2), optional_tensor(ctx, 6)
     batch, length = x.shape[:2] if offset is None else tensor(ctx, 6, rank=2).shape
-    return [TensorType(x.dtype, (batch, int_attribute(ctx, "num_heads"), length, length))]
+    heads = int_attribute(ctx, "num_heads")
+    heads_of(ctx, x.shape[-1], heads, "the query")
+    return [TensorType(x.dtype, (batch, heads, length, length))]
 
 
 @shape_rule("LinearAttention", domain=_MS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gkestimator.dtypes import DType
 from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, ValueType, shape_rule
 from gkestimator.onnx_io.shapes.support import axes_of, axis_of, declared_tensor, has, integers, tensor
@@ -12,12 +14,18 @@ from gkestimator.onnx_io.shapes.support import axes_of, axis_of, declared_tensor
     "ReduceLogSumExp", "ReduceSumSquare",
 )  # fmt: skip
 def reduce(ctx: ShapeContext) -> list[ValueType | None]:
-    """Reduced axes become 1, or vanish without ``keepdims``; no axes: all, unless ``noop_with_empty_axes``."""
+    """Reduced axes become 1, or vanish without ``keepdims``.
+
+    No axes: all, unless ``noop_with_empty_axes``.
+    """
     data = tensor(ctx, 0)
     rank = len(data.shape)
     axes = integers(ctx, 1, "axes")
     if axes is None and has(ctx, 1):
-        return [declared_tensor(ctx, 0, data.dtype, "the value of its axes")]
+        count = math.prod(tensor(ctx, 1).shape)
+        if count:
+            return [_unknown_axes(ctx, data, count)]
+        axes = ()
     if not axes:
         if ctx.attributes.get("noop_with_empty_axes"):
             return [data]
@@ -26,6 +34,19 @@ def reduce(ctx: ShapeContext) -> list[ValueType | None]:
     if ctx.attributes.get("keepdims", 1):
         return [TensorType(data.dtype, tuple(1 if i in gone else d for i, d in enumerate(data.shape)))]
     return [TensorType(data.dtype, tuple(d for i, d in enumerate(data.shape) if i not in gone))]
+
+
+def _unknown_axes(ctx: ShapeContext, data: TensorType, count: int) -> TensorType:
+    """What the file declares, else a bound over every choice of ``count`` axes to reduce."""
+    said = ctx.declared[0]
+    if said is not None and said.shape is not None and all(isinstance(d, int) for d in said.shape):
+        return declared_tensor(ctx, 0, data.dtype, "the value of its axes")
+    shape = data.shape
+    if ctx.attributes.get("keepdims", 1):
+        return TensorType(data.dtype, tuple(max(d, 1) for d in shape), True)
+    # with ``count`` dims gone, dim i of the rest is one of the input's dims i to i + count
+    left = max(0, len(shape) - count)
+    return TensorType(data.dtype, tuple(max(shape[i : i + count + 1]) for i in range(left)), True)
 
 
 @shape_rule("ArgMax", "ArgMin")
@@ -43,4 +64,5 @@ def layer_normalization(ctx: ShapeContext) -> list[ValueType | None]:
     data = tensor(ctx, 0)
     axis = axis_of(int(ctx.attributes.get("axis", -1)), len(data.shape))
     stat = TensorType(DType.FLOAT, (*data.shape[:axis], *(1,) * (len(data.shape) - axis)))
-    return [data, stat, stat][: max(1, ctx.outputs)]
+    outputs: list[ValueType | None] = [data, stat, stat]
+    return outputs[: max(1, ctx.outputs)]

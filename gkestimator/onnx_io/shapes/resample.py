@@ -38,7 +38,8 @@ def scaled_shape(
     out = []
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
         crop = 1.0 if roi is None else roi[axis + len(shape)] - roi[axis]
-        product = float(np.float32(size) * np.float32(crop) * np.float32(scale))
+        with np.errstate(over="ignore"):  # an infinite product is refused below
+            product = float(np.float32(size) * np.float32(crop) * np.float32(scale))
         if not 0 <= product < 2**62:
             refuse(ctx, f"size {size} times scale {scale} along axis {axis} is out of range")
         out.append(math.floor(product))

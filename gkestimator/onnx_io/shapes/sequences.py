@@ -37,18 +37,25 @@ def largest(elements: tuple[TensorType, ...]) -> TensorType:
 
 @shape_rule("SplitToSequence")
 def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
-    """Pieces along ``axis``: of size 1 by default (``keepdims`` says whether the axis stays), else as ``split`` says."""
+    """Pieces along ``axis``.
+
+    Of size 1 by default (``keepdims`` says whether the axis stays), else as ``split`` says.
+    """
     data = tensor(ctx, 0)
     axis = axis_of(int(ctx.attributes.get("axis", 0)), len(data.shape))
     before, length, behind = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
     if not has(ctx, 1):
         kept = (1,) if ctx.attributes.get("keepdims", 1) else ()
         if length > 65_536:
-            raise ShapeError(f"splits a dimension of {length} into single elements; at most 65536 are supported")
+            raise ShapeError(
+                f"splits a dimension of {length} into single elements; at most 65536 are supported"
+            )
         return [SequenceType((TensorType(data.dtype, (*before, *kept, *behind)),) * length)]
     sizes = integers(ctx, 1)
     if sizes is None:
-        raise ShapeError("its output shapes depend on the value of its split, which is not known before the model runs")
+        raise ShapeError(
+            "its output shapes depend on the value of its split, which is not known before the model runs"
+        )
     split = tensor(ctx, 1)
     if not split.shape:
         step = sizes[0]

@@ -1,4 +1,7 @@
-"""What shape rules share: typed access to inputs, axes, broadcasting, and the last resort of declared shapes."""
+"""What shape rules share.
+
+Typed access to inputs, axes, broadcasting, and the last resort of declared shapes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def tensor(ctx: ShapeContext, index: int) -> TensorType:
     found = ctx.types[index] if index < len(ctx.types) else None
     if type(found) is TensorType:
         return found
-    raise ShapeError(f"input {index} is {'missing' if found is None else 'a sequence'}; a tensor was expected")
+    raise ShapeError(
+        f"input {index} is {'missing' if found is None else 'a sequence'}; a tensor was expected"
+    )
 
 
 def sequence(ctx: ShapeContext, index: int) -> SequenceType:
@@ -42,11 +47,13 @@ def sequence(ctx: ShapeContext, index: int) -> SequenceType:
     found = ctx.types[index] if index < len(ctx.types) else None
     if type(found) is SequenceType:
         return found
-    raise ShapeError(f"input {index} is {'missing' if found is None else 'a tensor'}; a sequence was expected")
+    raise ShapeError(
+        f"input {index} is {'missing' if found is None else 'a tensor'}; a sequence was expected"
+    )
 
 
 def integers(ctx: ShapeContext, index: int, attribute: str | None = None) -> tuple[int, ...] | None:
-    """Integers of input ``index``, or of ``attribute`` where older opsets have them there; None when unknown or absent.
+    """Integers of input ``index``, or of ``attribute`` in older opsets; None when unknown or absent.
 
     Use :func:`has` to tell an absent input from one whose value is not known.
     """
@@ -94,7 +101,10 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def declared_tensor(ctx: ShapeContext, output: int, dtype: DType | None, why: str) -> TensorType:
-    """What the file declares of an output whose shape depends on data; ShapeError saying ``why`` where it does not."""
+    """What the file declares of an output whose shape depends on data.
+
+    ShapeError saying ``why`` where it does not.
+    """
     said = ctx.declared[output] if output < len(ctx.declared) else None
     if said is not None and said.shape is not None and all(isinstance(d, int) for d in said.shape):
         dtype = dtype if dtype is not None else said.dtype
