@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from gkestimator.errors import UnsupportedOperatorError
 from gkestimator.graph import Attribute, Operator, Tensor, Value
-from gkestimator.lowering.memo import lower_operator
+from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
 
@@ -68,7 +68,7 @@ class Match:
                 f"pattern {self.name} at {self.operator.name!r}: no lowering rule for {named}, expected one",
                 operators=(named,),
             )
-        return lower_operator(self.operator, options)
+        return lower_operator(self.operator, options, memo_of(options))
 
 
 @lru_cache(maxsize=1024)
