@@ -71,6 +71,13 @@ def test_attention_lowers_to_one_kernel_with_its_exact_flops(
     assert kernel.write_bytes == 4 * 2 * 4 * 8 * 16
 
 
+def test_equal_groups_share_their_kernels(graph_of: Graphs, lowering_options: Options) -> None:
+    options = lowering_options("torch")
+    text = "(float[2,8,16] x) => (float[2,8,16] y) { h = MatMul(x, square) u = Add(h, gain) i = MatMul(u, square) y = Add(i, shift) }"
+    first, second = find_matches(graph_of(text, {**_C, "square": (16, 16)}), options)
+    assert first.lower(options).kernels[0] is second.lower(options).kernels[0]
+
+
 def test_two_masks_both_stay_alive(graph_of: Graphs, lowering_options: Options) -> None:
     body = _KT + "a = MatMul(q, t) m = Add(a, mask) s = Add(m, gate2)" + _END
     graph = graph_of(_QKV.format(body), {**_C, "gate2": (2, 1, 8, 8)})

@@ -9,8 +9,8 @@ batch, the case this assumes, keeps the MatMul and the Add.
 from __future__ import annotations
 
 from gkestimator.graph import Operator
-from gkestimator.kernels import GemmShape
-from gkestimator.lowering.builders import gemm_kernel, input_at, output_at
+from gkestimator.lowering.builders import input_at, output_at
+from gkestimator.lowering.matmul import matmul_kernels, matmul_shape
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
@@ -43,14 +43,7 @@ def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Mat
 @lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm")
 def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
     """x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
-    x, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
-    k, n = weight.shape
-    shape = GemmShape(batch=1, m=result.elements // max(1, n), n=n, k=k)
-    kernel = gemm_kernel(
-        shape,
-        (x, weight, input_at(op, 2)),
-        (result,),
-        options,
-        epilogue_flops=result.elements,
-    )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    x, weight, bias, result = input_at(op, 0), input_at(op, 1), input_at(op, 2), output_at(op)
+    shape = matmul_shape(x.shape, weight.shape)
+    kernels = matmul_kernels(shape, (x, weight, bias), result, options, epilogue_flops=result.elements)
+    return Lowered(kernels=kernels, host_calls=len(kernels))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gkestimator.errors import UnsupportedOperatorError
 from gkestimator.graph import Attribute, Operator, Tensor, Value
+from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
 
@@ -18,6 +20,8 @@ __all__ = ["FUSED_DOMAIN", "Match", "fused"]
 
 FUSED_DOMAIN = "gkestimator"
 """Domain of the operators that exist only as fused groups (no ONNX operator says the same)."""
+
+_NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +62,27 @@ class Match:
 
     def lower(self, options: LoweringOptions) -> Lowered:
         """The kernels of the group. Raises UnsupportedOperatorError when its operator has no rule."""
-        rule = LOWERINGS.get(self.operator.key)
-        if rule is None:
+        if self.operator.key not in LOWERINGS:
             named = f"{self.operator.domain}.{self.op_type}".lstrip(".")
             raise UnsupportedOperatorError(
                 f"pattern {self.name} at {self.operator.name!r}: no lowering rule for {named}, expected one",
                 operators=(named,),
             )
-        return rule(self.operator, options)
+        return lower_operator(self.operator, options, memo_of(options))
+
+
+@lru_cache(maxsize=1024)
+def _shared(items: tuple[tuple[str, Attribute], ...]) -> Mapping[str, Attribute]:
+    return dict(items)
+
+
+def _interned(attributes: Mapping[str, Attribute] | None) -> Mapping[str, Attribute]:
+    """Equal attributes as one object: the lowering's memory finds an operator's attributes by identity."""
+    if not attributes:
+        return _NO_ATTRIBUTES
+    if all(isinstance(value, (int, float, str)) for value in attributes.values()):
+        return _shared(tuple(attributes.items()))
+    return attributes  # those of an operator of the file, which live as long as the model
 
 
 def fused(
@@ -111,7 +128,7 @@ def fused(
         domain=domain,
         op_type=op_type,
         version=version,
-        attributes=attributes if attributes is not None else {},
+        attributes=_interned(attributes),
         inputs=inputs,
         outputs=last.outputs,
         repeat=last.repeat,
