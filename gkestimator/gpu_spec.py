@@ -93,7 +93,7 @@ _DATE = re.compile(r"20[0-9]{2}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?")
 
 
 def load_gpu_file(path: Path | str) -> GpuSpec:
-    """Read one specification file (TOML, at most 1 MiB). Raises SpecError naming the file and the field.
+    """Read one specification file (TOML, at most 64 KiB). Raises SpecError naming the file and the field.
 
     The file is checked field by field (no unknown key, the right unit, a source, a sane range) and against
     itself: the fp32 vector peak must be 2 x SMs x cores x boost clock, the bandwidth bus width x pin rate

@@ -113,7 +113,7 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
 
 
 def load_runtime_file(path: Path | str) -> RuntimeProfile:
-    """Read one profile (TOML, at most 1 MiB). Raises SpecError naming the file and the field."""
+    """Read one profile (TOML, at most 64 KiB). Raises SpecError naming the file and the field."""
     path = Path(path)
     data = specs.parse_spec(path, specs.read_spec_text(path, what=WHAT), what=WHAT)
     auto = data.pop("auto", None)

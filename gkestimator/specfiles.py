@@ -19,7 +19,10 @@ from gkestimator.errors import SpecError
 
 __all__ = ["MAX_SPEC_BYTES", "Quantity", "SpecReader", "read_spec_text", "spec_header"]
 
-MAX_SPEC_BYTES = 1 << 20
+# Dotted keys take the TOML parser time quadratic in their parts, which a megabyte turns into hours. A
+# specification has some 8 KiB in lines of at most 700 characters.
+MAX_SPEC_BYTES = 1 << 16
+_MAX_LINE = 1024
 _MAX_TEXT = 600
 _FIGURE_KEYS = frozenset({"value", "unit", "source"})
 
@@ -67,9 +70,15 @@ def read_spec_text(path: Path, *, what: str) -> str:
     if len(data) > MAX_SPEC_BYTES:
         raise SpecError(f"{path}: larger than {MAX_SPEC_BYTES} bytes, too large for a {what}")
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as e:
         raise SpecError(f"{path}: not UTF-8 text at byte {e.start}, expected a {what} (TOML)") from e
+    for number, line in enumerate(text.splitlines(), start=1):
+        if len(line) > _MAX_LINE:
+            raise SpecError(
+                f"{path}: line {number} has {len(line)} characters, at most {_MAX_LINE} in a {what}"
+            )
+    return text
 
 
 def parse_spec(path: Path, text: str, *, what: str) -> dict[str, Any]:

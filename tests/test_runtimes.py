@@ -72,10 +72,13 @@ def test_onnxruntime_constants() -> None:
 def test_context_grows_with_the_threads_that_can_be_resident() -> None:
     torch = load_runtime("torch")
     # 80 SMs x 2,048 threads x 1 KiB of stack, and the fixed part.
-    assert torch.context_bytes(gpu("V100")) == 160 * 2**20 + torch.context_fixed_bytes
-    assert (
-        torch.context_bytes(gpu("T4")) < torch.context_bytes(gpu("V100")) < torch.context_bytes(gpu("H100"))
+    fixed, t4, v100, h100 = (
+        torch.context_fixed_bytes,
+        *(torch.context_bytes(gpu(n)) for n in ("T4", "V100", "H100")),
     )
+    assert fixed is not None and t4 is not None and v100 is not None and h100 is not None
+    assert v100 == 160 * 2**20 + fixed
+    assert fixed < t4 < v100 < h100
 
 
 def test_unknown_context_is_none_not_zero(tmp_path: Path) -> None:
@@ -140,7 +143,7 @@ def test_impossible_combinations_are_refused(runtime: str, dtype: str, name: str
 
 @pytest.mark.parametrize("name", ["", "tensorrt", "../gpus/T4", "torch.toml"])
 def test_unknown_runtime(name: str) -> None:
-    with pytest.raises(UsageError, match="unknown runtime .*; known: onnxruntime, torch"):
+    with pytest.raises(UsageError, match=r"unknown runtime .*; known: onnxruntime, torch"):
         load_runtime(name)
 
 
