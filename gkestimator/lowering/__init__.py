@@ -1,1 +1,77 @@
+"""Lowering: which kernels a runtime launches for an operator graph.
 
+One file a family of operators; every rule is registered under its exact ``(domain, op_type)``. Importing this
+package
+registers them all.
+"""
+
+from __future__ import annotations
+
+from gkestimator.lowering import (
+    attention,
+    control,
+    convolution,
+    elementwise,
+    generators,
+    host,
+    indexing,
+    matmul,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantised,
+    movement,
+    normalisation,
+    optimisers,
+    pooling,
+    quantise,
+    recurrent,
+    reduction,
+    resample,
+    signal,
+)
+from gkestimator.lowering.assembly import covered_operators, lower
+from gkestimator.lowering.plugins import load_plugin
+from gkestimator.lowering.registry import (
+    LOWERINGS,
+    RULE_KINDS,
+    Lowered,
+    LoweringOptions,
+    LoweringRule,
+    lowering_rule,
+)
+
+__all__ = [
+    "LOWERINGS",
+    "RULE_KINDS",
+    "RULE_MODULES",
+    "Lowered",
+    "LoweringOptions",
+    "LoweringRule",
+    "covered_operators",
+    "load_plugin",
+    "lower",
+    "lowering_rule",
+]
+
+RULE_MODULES = (
+    attention,
+    control,
+    convolution,
+    elementwise,
+    generators,
+    host,
+    indexing,
+    matmul,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantised,
+    movement,
+    normalisation,
+    optimisers,
+    pooling,
+    quantise,
+    recurrent,
+    reduction,
+    resample,
+    signal,
+)

@@ -1,4 +1,6 @@
-"""Lowering rules: exact keys ``(domain, op_type)`` to a function from an operator to the kernels a runtime launches."""
+"""Lowering rules: exact keys ``(domain, op_type)`` to a function from an operator to the kernels a runtime
+launches.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,20 @@ from gkestimator.dtypes import Precision
 from gkestimator.graph import Operator
 from gkestimator.kernels import Kernel
 
-__all__ = ["LOWERINGS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
+__all__ = ["LOWERINGS", "RULE_KINDS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringOptions:
-    """What decides which kernels an operator becomes, besides the operator. Hashable: lowerings are cached by it.
+    """What decides which kernels an operator becomes, besides the operator. Hashable: lowerings are cached by
+    it.
 
-    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``, ``bf16``,
-    ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and ``conv_precision`` say what
-    float32 matrix work and convolutions calculate in). ``attention`` is ``fused`` or ``eager``. ``half`` is the half
+    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``,
+    ``fp16``, ``bf16``,
+    ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and ``conv_precision``
+    say what
+    float32 matrix work and convolutions calculate in). ``attention`` is ``fused`` or ``eager``. ``half`` is
+    the half
     type that ``fp16``, ``bf16`` and ``amp`` store activations in, else None.
     """
 
@@ -35,8 +41,10 @@ class LoweringOptions:
 class Lowered:
     """What one operator becomes.
 
-    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a view (no
-    kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the runtime
+    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a
+    view (no
+    kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the
+    runtime
     resolves while it plans, 1 for an ordinary call, more where eager mode composes.
     """
 
@@ -47,10 +55,18 @@ class Lowered:
 
 LoweringRule: TypeAlias = Callable[[Operator, LoweringOptions], Lowered]
 LOWERINGS: dict[tuple[str, str], LoweringRule] = {}
+RULE_KINDS: dict[tuple[str, str], str] = {}
 
 
-def lowering_rule(*op_types: str, domain: str = "") -> Callable[[LoweringRule], LoweringRule]:
-    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming error."""
+def lowering_rule(
+    *op_types: str, domain: str = "", kind: str | None = None
+) -> Callable[[LoweringRule], LoweringRule]:
+    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming
+    error.
+
+    ``kind`` says in a word what the rule does (``gemm``, ``copy``, ``view``, ...); by default the function's
+    name.
+    """
 
     def register(rule: LoweringRule) -> LoweringRule:
         for op_type in op_types:
@@ -58,6 +74,7 @@ def lowering_rule(*op_types: str, domain: str = "") -> Callable[[LoweringRule], 
             if key in LOWERINGS:
                 raise AssertionError(f"two lowering rules for {key}")
             LOWERINGS[key] = rule
+            RULE_KINDS[key] = kind if kind is not None else rule.__name__
         return rule
 
     return register

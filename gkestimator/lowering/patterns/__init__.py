@@ -1,1 +1,149 @@
+"""Fusion patterns: groups of operators that the runtime launches as one call, one pattern a file.
 
+``torch`` is eager mode: the group is what the model's author called (F.gelu, F.layer_norm, F.silu, F.linear,
+F.scaled_dot_product_attention); what authors write as python arithmetic stays as it is. ``onnxruntime`` is
+what its graph optimiser does at the default level for the CUDA provider, its limits included; each pattern's
+file says what was verified by running the optimiser and what is known from its sources alone.
+
+Deliberately no pattern, since neither runtime fuses it: rotary embedding, squeeze-and-excitation gates,
+activations after a convolution (onnxruntime's CUDA provider since 1.20), reshape-transpose-reshape shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gkestimator.graph import OperatorGraph
+from gkestimator.lowering.patterns.attention import match_attention
+from gkestimator.lowering.patterns.bias_softmax import match_bias_softmax
+from gkestimator.lowering.patterns.conv_folding import match_conv_folding
+from gkestimator.lowering.patterns.gelu import match_gelu
+from gkestimator.lowering.patterns.group_norm import match_group_norm
+from gkestimator.lowering.patterns.hard_swish import match_clip_swish, match_hard_sigmoid_swish
+from gkestimator.lowering.patterns.linear import match_linear
+from gkestimator.lowering.patterns.match import Match
+from gkestimator.lowering.patterns.mish import match_mish
+from gkestimator.lowering.patterns.normalisation import match_layer_norm, match_rms_norm
+from gkestimator.lowering.patterns.qdq import match_quantised
+from gkestimator.lowering.patterns.relu_clip import match_relu_clip
+from gkestimator.lowering.patterns.rsqrt import match_rsqrt
+from gkestimator.lowering.patterns.scaled_matmul import match_scaled_matmul
+from gkestimator.lowering.patterns.sigmoid_gate import match_sigmoid_gate
+from gkestimator.lowering.patterns.skip_layer_norm import match_skip_layer_norm
+from gkestimator.lowering.patterns.tanh_gelu import match_tanh_gelu
+from gkestimator.lowering.patterns.view import GraphView, Mismatch
+from gkestimator.lowering.registry import LoweringOptions
+
+__all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
+
+_BOTH = frozenset({"torch", "onnxruntime"})
+_TORCH = frozenset({"torch"})
+_ORT = frozenset({"onnxruntime"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
+    to refuse.
+    """
+
+    name: str
+    anchors: tuple[str, ...]
+    runtimes: frozenset[str]
+    find: Callable[[GraphView, int, LoweringOptions], Match]
+    attention: str | None = None  # only under this value of the option, None: any
+    dtype: str | None = None  # likewise
+
+
+class Refusal(NamedTuple):
+    """Why a pattern does not apply at an operator that it could have."""
+
+    pattern: str
+    operator: str
+    reason: str
+
+
+# In order of priority: an operator belongs to the first group that takes it.
+PATTERNS: tuple[Pattern, ...] = (
+    Pattern(
+        name="quantised",
+        anchors=("Conv", "MatMul", "Gemm", "Add", "Mul"),
+        runtimes=_BOTH,
+        find=match_quantised,
+        dtype="int8",
+    ),
+    Pattern(name="attention", anchors=("Softmax",), runtimes=_TORCH, find=match_attention, attention="fused"),
+    Pattern(name="gelu", anchors=("Erf",), runtimes=_BOTH, find=match_gelu),
+    Pattern(name="tanh_gelu", anchors=("Tanh",), runtimes=_BOTH, find=match_tanh_gelu),
+    Pattern(name="sigmoid_gate", anchors=("Sigmoid",), runtimes=_BOTH, find=match_sigmoid_gate),
+    Pattern(
+        name="hard_sigmoid_swish", anchors=("HardSigmoid",), runtimes=_TORCH, find=match_hard_sigmoid_swish
+    ),
+    Pattern(name="clip_swish", anchors=("Clip",), runtimes=_TORCH, find=match_clip_swish),
+    Pattern(name="mish", anchors=("Softplus",), runtimes=_TORCH, find=match_mish),
+    Pattern(name="layer_norm", anchors=("Sqrt",), runtimes=_BOTH, find=match_layer_norm),
+    Pattern(name="rms_norm", anchors=("Sqrt",), runtimes=_BOTH, find=match_rms_norm),
+    Pattern(name="rsqrt", anchors=("Sqrt",), runtimes=_TORCH, find=match_rsqrt),
+    Pattern(name="group_norm", anchors=("InstanceNormalization",), runtimes=_TORCH, find=match_group_norm),
+    Pattern(
+        name="skip_layer_norm", anchors=("LayerNormalization",), runtimes=_ORT, find=match_skip_layer_norm
+    ),
+    Pattern(name="conv_folding", anchors=("Conv",), runtimes=_ORT, find=match_conv_folding),
+    Pattern(name="relu_clip", anchors=("Relu",), runtimes=_ORT, find=match_relu_clip),
+    Pattern(name="bias_softmax", anchors=("Softmax",), runtimes=_ORT, find=match_bias_softmax),
+    Pattern(name="linear", anchors=("MatMul",), runtimes=_BOTH, find=match_linear),
+    Pattern(name="scaled_matmul", anchors=("MatMul",), runtimes=_ORT, find=match_scaled_matmul),
+)
+
+
+def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
+    """The groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
+    overlap.
+    """
+    return _search(graph, options, None)
+
+
+def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
+    """For every operator that a pattern starts from and did not take: the pattern, the operator and the
+    reason.
+    """
+    refusals: list[Refusal] = []
+    _search(graph, options, refusals)
+    return refusals
+
+
+def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refusal] | None) -> list[Match]:
+    view = GraphView.of(graph)
+    taken = bytearray(len(view.operators))
+    matches: list[Match] = []
+    for pattern in PATTERNS:
+        if options.runtime not in pattern.runtimes:
+            continue
+        if pattern.attention is not None and options.attention != pattern.attention:
+            continue
+        if pattern.dtype is not None and options.dtype != pattern.dtype:
+            continue
+        for anchor in pattern.anchors:
+            for index in view.by_key.get(("", anchor), ()):
+                if taken[index]:
+                    continue
+                try:
+                    match = pattern.find(view, index, options)
+                    _require_free(view, match, taken)
+                except Mismatch as mismatch:
+                    if refusals is not None:
+                        refusals.append(Refusal(pattern.name, view.operators[index].name, str(mismatch)))
+                    continue
+                for member in match.covered:
+                    taken[member] = 1
+                matches.append(match)
+    matches.sort(key=lambda match: match.position)
+    return matches
+
+
+def _require_free(view: GraphView, match: Match, taken: bytearray) -> None:
+    for member in match.covered:
+        if taken[member]:
+            raise Mismatch(f"{view.operators[member].name} belongs to another group already")

@@ -1,8 +1,8 @@
 """Shape rules: exact keys ``(domain, op_type)`` to a function from input types to output types.
 
-A rule sees one node with concrete input types (and the folded values of small constant inputs) and returns one type
-per output of the node. It raises ShapeError when the inputs contradict each other. Rules are pure: equal contexts
-give equal results, so the engine may cache them.
+A rule sees one node with concrete input types (and the folded values of small constant inputs) and returns
+one type per output of the node. It raises ShapeError when the inputs contradict each other. Rules are pure:
+equal contexts give equal results, so the engine may cache them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class ShapeContext:
     """One node as a shape rule sees it.
 
     ``types[i]`` and ``values[i]`` belong to input i (None: input omitted; value None: not a known constant).
-    ``declared[j]`` is what the file declares of output j, the last resort of rules whose output depends on data.
+    ``declared[j]`` is what the file declares of output j, the last resort of rules whose output depends on
+    data.
     """
 
     op_type: str
@@ -76,7 +77,10 @@ SHAPE_RULES: dict[tuple[str, str], ShapeRule] = {}
 
 
 def shape_rule(*op_types: str, domain: str = "") -> Callable[[ShapeRule], ShapeRule]:
-    """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming error."""
+    """Register a rule under the exact keys ``(domain, op_type)``.
+
+    A key registered twice is a programming error.
+    """
 
     def register(rule: ShapeRule) -> ShapeRule:
         for op_type in op_types:

@@ -1,0 +1,383 @@
+"""``com.microsoft`` operators in floating point: what ONNX Runtime's graph optimiser fuses and transformers
+exports use.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gkestimator.graph import Operator, Tensor
+from gkestimator.kernels import Family, GemmShape, Kernel
+from gkestimator.lowering.builders import (
+    LAYERNORM_FLOPS,
+    RMSNORM_FLOPS,
+    copy_kernel,
+    elementwise_kernel,
+    input_at,
+    layernorm_kernel,
+    memory_kernel,
+    optional_input,
+    output_at,
+    softmax_kernel,
+    tensor_inputs,
+    tensor_outputs,
+)
+from gkestimator.lowering.convolution import conv_kernels, conv_shape
+from gkestimator.lowering.elementwise import FLOPS, GELU_TANH_FLOPS
+from gkestimator.lowering.matmul import gemm_shape, matmul_kernels, matmul_shape
+from gkestimator.lowering.movement import rearrange
+from gkestimator.lowering.normalisation import axis_of, layer_norm
+from gkestimator.lowering.pooling import pool_kernel
+from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.lowering.resample import grid_sample
+
+__all__ = ["MS", "activation_flops"]
+
+MS = "com.microsoft"
+NCHWC = "com.microsoft.nchwc"
+
+
+def activation_flops(op: Operator) -> int:
+    """FLOPs per element of the attribute ``activation`` of a fused operator (0 without one)."""
+    name = op.attributes.get("activation")
+    return FLOPS[name][1] if isinstance(name, str) and name in FLOPS else 0
+
+
+def _one(kernel: Kernel) -> Lowered:
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("FusedConv", domain=MS, kind="convolution")
+@lowering_rule("Conv", domain=NCHWC, kind="convolution")
+def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
+    """cudnnConvolutionBiasActivationForward: bias, residual and activation in the epilogue of one kernel."""
+    source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
+    residual = optional_input(op, 3)
+    extra = () if residual is None else (residual,)
+    per_element = activation_flops(op) + len(extra)
+    kernels = conv_kernels(
+        conv_shape(op, source.shape, weight.shape, result.shape),
+        source,
+        weight,
+        optional_input(op, 2),
+        result,
+        options,
+        fused_bias=True,
+        extra_reads=extra,
+        epilogue_flops=per_element * result.elements,
+    )
+    return Lowered(kernels=kernels, host_calls=1)
+
+
+@lowering_rule("NhwcConv", "NhwcFusedConv", domain=MS, kind="convolution")
+def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
+    """Input (N, spatial, C), weight (M, spatial, C/group): no layout conversion."""
+
+    def first(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0], shape[-1], *shape[1:-1])
+
+    source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
+    residual = optional_input(op, 3)
+    extra = () if residual is None else (residual,)
+    per_element = activation_flops(op) + len(extra)
+    kernels = conv_kernels(
+        conv_shape(op, first(source.shape), first(weight.shape), first(result.shape)), source, weight,
+        optional_input(op, 2), result, options, fused_bias=True, extra_reads=extra,
+        epilogue_flops=per_element * result.elements, channels_last=True,
+    )  # fmt: skip
+    return Lowered(kernels=kernels, host_calls=1)
+
+
+@lowering_rule("ConvTransposeWithDynamicPads", domain=MS, kind="transposed_convolution")
+def conv_transpose_dynamic(op: Operator, options: LoweringOptions) -> Lowered:
+    """ConvTranspose whose pads are an input; the bias is input 3."""
+    source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
+    shape = conv_shape(op, source.shape, weight.shape, result.shape, transposed=True)
+    kernels = conv_kernels(shape, source, weight, optional_input(op, 3), result, options, transposed=True)
+    return Lowered(kernels=kernels, host_calls=1)
+
+
+@lowering_rule("FusedGemm", domain=MS, kind="gemm")
+def fused_gemm(op: Operator, options: LoweringOptions) -> Lowered:
+    """Gemm with bias and activation in the epilogue."""
+    shape = gemm_shape(op)
+    per_element = activation_flops(op) + (1 if optional_input(op, 2) is not None else 0)
+    kernels = matmul_kernels(
+        shape,
+        tensor_inputs(op),
+        output_at(op),
+        options,
+        variant="fused",
+        epilogue_flops=per_element * shape.m * shape.n,
+    )
+    return Lowered(kernels=kernels, host_calls=1)
+
+
+@lowering_rule("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MS, kind="gemm")
+def fused_matmul(op: Operator, options: LoweringOptions) -> Lowered:
+    """MatMul that reads its operands transposed (last two dimensions, or batch before rows) and scales by
+    alpha.
+    """
+
+    def arranged(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+        if op.attributes.get(name, 0) and len(shape) > 2:  # (rows, batch..., cols) -> (batch..., rows, cols)
+            return (*shape[1:-1], shape[0], shape[-1])
+        return shape
+
+    a, b = input_at(op, 0), input_at(op, 1)
+    shape = matmul_shape(
+        arranged(a.shape, "transBatchA"), arranged(b.shape, "transBatchB"),
+        trans_a=bool(op.attributes.get("transA", 0)) and len(a.shape) > 1,
+        trans_b=bool(op.attributes.get("transB", 0)) and len(b.shape) > 1,
+    )  # fmt: skip
+    scaled = 1 if op.attributes.get("alpha", 1.0) != 1.0 else 0
+    epilogue = (scaled + activation_flops(op)) * shape.batch * shape.m * shape.n
+    return Lowered(
+        kernels=matmul_kernels(shape, (a, b), output_at(op), options, epilogue_flops=epilogue), host_calls=1
+    )
+
+
+@lowering_rule("GemmFastGelu", domain=MS, kind="gemm")
+def gemm_fast_gelu(op: Operator, options: LoweringOptions) -> Lowered:
+    """MatMul, bias and tanh-GELU in the epilogue."""
+    a, b = input_at(op, 0), input_at(op, 1)
+    shape = matmul_shape(a.shape, b.shape)
+    per_element = GELU_TANH_FLOPS + (1 if optional_input(op, 2) is not None else 0)
+    kernels = matmul_kernels(
+        shape, tensor_inputs(op), output_at(op), options, variant="fused",
+        epilogue_flops=per_element * shape.batch * shape.m * shape.n,
+    )  # fmt: skip
+    return Lowered(kernels=kernels, host_calls=1)
+
+
+_QUICK_GELU = 6  # x sigmoid(alpha x): multiply, sigmoid (4), multiply
+_ACTIVATIONS = {
+    "Gelu": ("gelu", FLOPS["Gelu"][1]),
+    "FastGelu": ("gelu_tanh", GELU_TANH_FLOPS),
+    "BiasGelu": ("bias_gelu", FLOPS["Gelu"][1] + 1),
+    "QuickGelu": ("quick_gelu", _QUICK_GELU),
+    "BiasAdd": ("bias_add", 2),
+    "BiasDropout": ("bias_add", 2),
+}
+
+
+@lowering_rule(*_ACTIVATIONS, domain=MS, kind="elementwise")
+def activation(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel; FastGelu adds its bias when it has one, BiasDropout is an addition (and a residual) at
+    inference.
+    """
+    variant, flops = _ACTIVATIONS[op.op_type]
+    operands = tensor_inputs(op)
+    if op.op_type == "FastGelu" and len(operands) > 1:
+        variant, flops = "bias_gelu_tanh", flops + 1
+    if op.op_type == "BiasDropout":
+        operands = tuple(t for i in (0, 1, 2) if (t := optional_input(op, i)) is not None)
+        flops = len(operands) - 1
+    return _one(elementwise_kernel(variant, operands, tensor_outputs(op)[:1], flops_per_element=flops))
+
+
+@lowering_rule("BiasSplitGelu", domain=MS, kind="gated_activation")
+def bias_split_gelu(op: Operator, options: LoweringOptions) -> Lowered:
+    """Bias on both halves, GELU of the second, product."""
+    flops = FLOPS["Gelu"][1] + 3
+    return _one(
+        elementwise_kernel("bias_split_gelu", tensor_inputs(op), (output_at(op),), flops_per_element=flops)
+    )
+
+
+@lowering_rule("SimplifiedLayerNormalization", kind="layer_norm")
+@lowering_rule("SimplifiedLayerNormalization", domain=MS, kind="layer_norm")
+def simplified_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """RMS normalisation. ONNX Runtime keeps it in the standard domain; both are known."""
+    source, scale = input_at(op, 0), input_at(op, 1)
+    axis = axis_of(op, len(source.shape), -1)
+    rows, cols = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
+    return _one(
+        layernorm_kernel(
+            "rms_norm",
+            (source, scale),
+            tensor_outputs(op),
+            rows=rows,
+            cols=cols,
+            affine=1,
+            per_element=RMSNORM_FLOPS,
+        )
+    )
+
+
+lowering_rule("LayerNormalization", domain=MS, kind="layer_norm")(layer_norm)
+
+
+@lowering_rule(
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS, kind="skip_layer_norm"
+)
+def skip_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """input + skip (+ bias), then the normalisation, in one kernel."""
+    simplified = op.op_type == "SkipSimplifiedLayerNormalization"
+    source = input_at(op, 0)
+    cols = source.shape[-1]
+    bias = optional_input(op, 3 if simplified else 4)
+    affine = 1 if simplified or optional_input(op, 3) is None else 2
+    additions = 1 if bias is None else 2
+    return _one(
+        layernorm_kernel(
+            "skip_rms_norm" if simplified else "skip_layer_norm", tensor_inputs(op), tensor_outputs(op),
+            rows=source.elements // max(1, cols), cols=cols, affine=affine,
+            per_element=(RMSNORM_FLOPS if simplified else LAYERNORM_FLOPS) + additions,
+        )
+    )  # fmt: skip
+
+
+@lowering_rule("EmbedLayerNormalization", domain=MS, kind="embedding_layer_norm")
+def embed_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """Word, position and segment rows gathered and added, then layer normalisation; the tables are read by
+    row.
+    """
+    ids, result = input_at(op, 0), output_at(op)
+    tables = [t for i in (2, 3, 4) if (t := optional_input(op, i)) is not None]
+    parameters = [t for i in (5, 6) if (t := optional_input(op, i)) is not None]
+    cols = result.shape[-1]
+    rows = result.elements // max(1, cols)
+    kernel = memory_kernel(
+        Family.LAYERNORM,
+        "embed_layer_norm",
+        tensor_inputs(op),
+        tensor_outputs(op),
+        flops=(LAYERNORM_FLOPS + len(parameters) + len(tables) - 1) * result.elements,
+        rows=rows,
+        cols=cols,
+        read_bytes=sum(min(t.nbytes, result.nbytes) for t in tables)
+        + 2 * ids.nbytes
+        + sum(t.nbytes for t in parameters),
+    )
+    return _one(kernel)
+
+
+@lowering_rule("GroupNorm", "SkipGroupNorm", domain=MS, kind="group_norm")
+def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """Group normalisation (NHWC by default) with an optional SiLU, and a residual sum in the Skip form."""
+    source = input_at(op, 0)
+    groups = op.attributes.get("groups", 1)
+    count = groups if isinstance(groups, int) else 1
+    rows = source.shape[0] * count
+    silu = 5 if op.attributes.get("activation", 0) else 0
+    additions = sum(1 for i in (3, 4) if optional_input(op, i) is not None)
+    return _one(
+        layernorm_kernel(
+            "group_norm",
+            tensor_inputs(op),
+            tensor_outputs(op),
+            rows=rows,
+            cols=source.elements // max(1, rows),
+            affine=2,
+            per_element=LAYERNORM_FLOPS + silu + additions,
+        )
+    )
+
+
+@lowering_rule("BiasSoftmax", domain=MS, kind="softmax")
+def bias_softmax(op: Operator, options: LoweringOptions) -> Lowered:
+    """Softmax of data + bias in one kernel."""
+    source, bias, result = input_at(op, 0), input_at(op, 1), output_at(op)
+    axis = axis_of(op, len(source.shape), 1)
+    cols = math.prod(source.shape[axis:])
+    flat = Tensor(
+        name=source.name,
+        dtype=source.dtype,
+        shape=(source.elements // max(1, cols), cols),
+        storage=source.storage,
+    )
+    base = softmax_kernel("softmax", flat, result, 1)
+    return _one(
+        memory_kernel(
+            Family.SOFTMAX, "bias_softmax", (source, bias), (result,), flops=base.flops + source.elements,
+            rows=base.rows, cols=base.cols,
+        )
+    )  # fmt: skip
+
+
+@lowering_rule("Inverse", domain=MS, kind="matrix_inverse")
+def inverse(op: Operator, options: LoweringOptions) -> Lowered:
+    """LU factorisation and n triangular solves: 2 n^3 FLOPs a matrix."""
+    source, result = input_at(op, 0), output_at(op)
+    n = source.shape[-1]
+    matrices = source.elements // max(1, n * n)
+    return _one(
+        memory_kernel(
+            Family.REDUCTION,
+            "inverse",
+            (source,),
+            (result,),
+            flops=2 * n**3 * matrices,
+            rows=max(1, matrices),
+            cols=max(1, n * n),
+            workspace_bytes=source.nbytes,
+        )
+    )
+
+
+lowering_rule("Trilu", domain=MS, kind="copy")(rearrange)
+lowering_rule("GridSample", domain=MS, kind="resample")(grid_sample)
+
+
+@lowering_rule("MoE", domain=MS, kind="mixture_of_experts")
+def mixture_of_experts(op: Operator, options: LoweringOptions) -> Lowered:
+    """Each row goes through ``k`` experts: two (gated: three) grouped products; every expert's weights may be
+    read.
+    """
+    source, router, first, second = (input_at(op, i) for i in (0, 1, 2, 4))
+    gate = optional_input(op, 6)
+    result = output_at(op)
+    chosen = op.attributes.get("k", 1)
+    k = chosen if isinstance(chosen, int) else 1
+    rows = source.elements // max(1, source.shape[-1])
+    experts = first.shape[0]
+    hidden, inner = source.shape[-1], second.elements // max(1, experts * source.shape[-1])
+    name = f"{result.name}#experts"
+    wide = Tensor(name=name, dtype=source.dtype, shape=(rows * k, inner), storage=name)
+    kernels: list[Kernel] = [softmax_kernel("softmax", router, router, -1)]
+    for weight in (first, *(() if gate is None else (gate,))):
+        shape = GemmShape(batch=1, m=rows * k, n=inner, k=hidden)
+        kernels.extend(matmul_kernels(shape, (source, weight), wide, options, variant="grouped"))
+    kernels.append(
+        elementwise_kernel("activation", (wide,), (wide,), flops_per_element=max(1, activation_flops(op)))
+    )
+    shape = GemmShape(batch=1, m=rows * k, n=hidden, k=inner)
+    kernels.extend(matmul_kernels(shape, (wide, second), result, options, variant="grouped"))
+    kernels.append(elementwise_kernel("weighted_sum", (result, router), (result,), flops_per_element=2 * k))
+    return Lowered(kernels=tuple(kernels), host_calls=1)
+
+
+@lowering_rule("ReorderInput", "ReorderOutput", domain=NCHWC, kind="copy")
+def reorder(op: Operator, options: LoweringOptions) -> Lowered:
+    """Into or out of blocked channels."""
+    return _one(copy_kernel("reorder", (input_at(op, 0),), (output_at(op),)))
+
+
+_POOLS = {"MaxPool": ("max_pool", 1, 0), "AveragePool": ("average_pool", 1, 1)}
+
+
+@lowering_rule(*_POOLS, domain=NCHWC, kind="pool")
+def blocked_pool(op: Operator, options: LoweringOptions) -> Lowered:
+    """Pooling on blocked channels."""
+    variant, per_element, per_result = _POOLS[op.op_type]
+    return _one(pool_kernel(op, variant, input_at(op, 0), tensor_outputs(op), per_element, per_result))
+
+
+@lowering_rule("NhwcMaxPool", domain=MS, kind="pool")
+def nhwc_max_pool(op: Operator, options: LoweringOptions) -> Lowered:
+    """Max pooling with channels last: one comparison per window element."""
+    window = op.attributes.get("kernel_shape")
+    area = math.prod(int(v) for v in window) if isinstance(window, tuple) else 1
+    result = output_at(op)
+    return _one(
+        memory_kernel(
+            Family.POOLING,
+            "max_pool",
+            (input_at(op, 0),),
+            (result,),
+            flops=area * result.elements,
+            rows=result.elements,
+            cols=area,
+        )
+    )

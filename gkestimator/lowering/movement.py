@@ -1,0 +1,113 @@
+"""Data movement: views that cost nothing, and copies.
+
+Which operators are views depends on the runtime (``runtime_torch``, ``runtime_onnxruntime``); whether a torch
+view can stay
+one depends on its strides, which the assembly tracks.
+"""
+
+from __future__ import annotations
+
+from gkestimator.graph import Operator
+from gkestimator.kernels import Family
+from gkestimator.lowering import runtime_onnxruntime, runtime_torch
+from gkestimator.lowering.builders import (
+    cast_kernel,
+    copy_kernel,
+    input_at,
+    memory_kernel,
+    output_at,
+    tensor_inputs,
+    tensor_outputs,
+)
+from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+
+__all__ = ["views_of"]
+
+_VIEWS = {"torch": runtime_torch.VIEWS, "onnxruntime": runtime_onnxruntime.VIEWS}
+
+
+def views_of(options: LoweringOptions) -> frozenset[str]:
+    """The standard operators that the runtime answers without a kernel."""
+    return _VIEWS.get(options.runtime, frozenset())
+
+
+def _view(op: Operator) -> Lowered:
+    outputs = range(len(op.outputs))
+    return Lowered(kernels=(), host_calls=0, aliases={i: 0 for i in outputs if op.outputs[i] is not None})
+
+
+@lowering_rule("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "BitCast", kind="view")
+def reshape(op: Operator, options: LoweringOptions) -> Lowered:
+    """The same elements under another shape: no kernel."""
+    return _view(op)
+
+
+@lowering_rule("Dropout", kind="view")
+def dropout(op: Operator, options: LoweringOptions) -> Lowered:
+    """Nothing at inference; a requested mask is a fill with ones. Training draws random numbers."""
+    mode = op.inputs[2] if len(op.inputs) > 2 else None
+    value = getattr(mode, "value", None)
+    training = value is not None and value.size == 1 and bool(value.reshape(-1)[0])
+    outputs = tensor_outputs(op)
+    if training:
+        kernel = memory_kernel(
+            Family.RANDOM, "dropout", (input_at(op, 0),), outputs, flops=3 * outputs[0].elements,
+            rows=outputs[0].elements,
+        )  # fmt: skip
+        return Lowered(kernels=(kernel,), host_calls=1)
+    if len(outputs) > 1:
+        fill = memory_kernel(Family.ELEMENTWISE, "fill", (), outputs[1:2], flops=0, rows=outputs[1].elements)
+        return Lowered(kernels=(fill,), host_calls=1, aliases={0: 0})
+    return Lowered(kernels=(), host_calls=0, aliases={0: 0})
+
+
+_COPIES = {"Transpose": "transpose", "Expand": "expand", "Slice": "slice", "Split": "split"}
+
+
+@lowering_rule(*_COPIES, kind="view_or_copy")
+def copy(op: Operator, options: LoweringOptions) -> Lowered:
+    """A view in torch, a copy in onnxruntime."""
+    if op.op_type in views_of(options):
+        return _view(op)
+    writes = tensor_outputs(op)
+    return Lowered(kernels=(copy_kernel(_COPIES[op.op_type], (input_at(op, 0),), writes),), host_calls=1)
+
+
+@lowering_rule("Concat", kind="copy")
+def concat(op: Operator, options: LoweringOptions) -> Lowered:
+    """One copy of every operand."""
+    operands = tensor_inputs(op)
+    result = output_at(op)
+    # An operand named twice is still written twice; it is read once.
+    kernel = copy_kernel("concat", operands, (result,))
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule(
+    "Tile", "DepthToSpace", "SpaceToDepth", "CenterCropPad", "ReverseSequence", "Trilu", kind="copy"
+)
+def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
+    """Every result element is one source element, or zero."""
+    variant = {
+        "Tile": "tile", "DepthToSpace": "depth_to_space", "SpaceToDepth": "space_to_depth",
+        "CenterCropPad": "crop_pad", "ReverseSequence": "reverse", "Trilu": "trilu",
+    }[op.op_type]  # fmt: skip
+    return Lowered(kernels=(copy_kernel(variant, (input_at(op, 0),), (output_at(op),)),), host_calls=1)
+
+
+@lowering_rule("Pad", kind="copy")
+def pad(op: Operator, options: LoweringOptions) -> Lowered:
+    """A copy into a larger frame; padding by nothing is the source itself in torch."""
+    source, result = input_at(op, 0), output_at(op)
+    if options.runtime == "torch" and source.shape == result.shape:
+        return Lowered(kernels=(), host_calls=0, aliases={0: 0})
+    return Lowered(kernels=(copy_kernel("pad", (source,), (result,)),), host_calls=1)
+
+
+@lowering_rule("Cast", "CastLike", kind="cast")
+def cast(op: Operator, options: LoweringOptions) -> Lowered:
+    """A conversion; to the type it already has it is the source itself."""
+    source, result = input_at(op, 0), output_at(op)
+    if source.dtype is result.dtype:
+        return Lowered(kernels=(), host_calls=0, aliases={0: 0})
+    return Lowered(kernels=(cast_kernel(source, result.dtype),), host_calls=1)

@@ -1,0 +1,119 @@
+"""What a fusion pattern finds, and the single place where its soundness is checked.
+
+A pattern describes the group it found as one operator (``Gelu``, ``LayerNormalization``, ...) whose exact key
+has a lowering rule, so FLOPs and traffic of a fused group are those of the family, counted in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gkestimator.errors import UnsupportedOperatorError
+from gkestimator.graph import Attribute, Operator, Tensor, Value
+from gkestimator.lowering.patterns.view import GraphView, Mismatch
+from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
+
+__all__ = ["FUSED_DOMAIN", "Match", "fused"]
+
+FUSED_DOMAIN = "gkestimator"
+"""Domain of the operators that exist only as fused groups (no ONNX operator says the same)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A group of operators that the runtime launches as one call.
+
+    ``name`` is the pattern's. ``operator`` stands for the whole group: its key selects the lowering rule, its
+    inputs and outputs are the group's. ``covered`` are the replaced operators' indices, ascending; the call
+    runs at ``position``, the last of them, when everything it reads exists and nothing has read what it
+    writes. ``also_reads`` are inputs that the operator has no place for (a second mask); they only keep their
+    storage alive.
+    """
+
+    name: str
+    operator: Operator
+    covered: tuple[int, ...]
+    also_reads: tuple[Value, ...] = ()
+
+    @property
+    def op_type(self) -> str:
+        """What the step is called."""
+        return self.operator.op_type
+
+    @property
+    def position(self) -> int:
+        """Index of the operator in whose place the call runs."""
+        return self.covered[-1]
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The inputs from outside the group."""
+        return (*(v for v in self.operator.inputs if v is not None), *self.also_reads)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """The group's results."""
+        return tuple(v for v in self.operator.outputs if isinstance(v, Tensor))
+
+    def lower(self, options: LoweringOptions) -> Lowered:
+        """The kernels of the group. Raises UnsupportedOperatorError when its operator has no rule."""
+        rule = LOWERINGS.get(self.operator.key)
+        if rule is None:
+            named = f"{self.operator.domain}.{self.op_type}".lstrip(".")
+            raise UnsupportedOperatorError(
+                f"pattern {self.name} at {self.operator.name!r}: no lowering rule for {named}, expected one",
+                operators=(named,),
+            )
+        return rule(self.operator, options)
+
+
+def fused(
+    view: GraphView,
+    name: str,
+    covered: Iterable[int],
+    *,
+    op_type: str,
+    inputs: tuple[Value | None, ...],
+    domain: str = "",
+    version: int = 1,
+    attributes: Mapping[str, Attribute] | None = None,
+    also_reads: tuple[Value, ...] = (),
+) -> Match:
+    """The match that replaces ``covered`` by one operator, whose outputs are those of the last covered
+    operator.
+
+    Raises Mismatch when a result inside the group is read outside of it or is an output of the graph (it has
+    to be written to memory, so the runtime cannot fuse), or when the group straddles the edge of a loop.
+    """
+    indices = tuple(sorted(set(covered)))
+    members = frozenset(indices)
+    last = view.operators[indices[-1]]
+    for index in indices:
+        op = view.operators[index]
+        if op.repeat != last.repeat:
+            raise Mismatch(f"{op.name} runs {op.repeat} times, {last.name} {last.repeat} times")
+        if index == indices[-1]:
+            continue
+        for value in op.outputs:
+            if value is None:
+                continue
+            if value.name in view.outputs:
+                raise Mismatch(f"{value.name} is an output of the graph too")
+            for reader in view.consumers.get(value.name, ()):
+                if reader not in members:
+                    raise Mismatch(f"{value.name} is read by {view.operators[reader].name} too")
+    for value in (*inputs, *also_reads):
+        if value is not None and view.producer.get(value.name, -1) in members:
+            raise Mismatch(f"{value.name} is made inside the group")
+    operator = Operator(
+        name=last.name,
+        domain=domain,
+        op_type=op_type,
+        version=version,
+        attributes=attributes if attributes is not None else {},
+        inputs=inputs,
+        outputs=last.outputs,
+        repeat=last.repeat,
+    )
+    return Match(name=name, operator=operator, covered=indices, also_reads=also_reads)

@@ -1,0 +1,172 @@
+"""LayerNorm and RMSNorm written out: (x - mean) / sqrt(mean((x - mean)^2) + eps) * scale + shift, and without
+the mean.
+
+torch: F.layer_norm is one kernel, with or without affine, however the square and the division are written,
+and through casts. RMSNorm has no match: transformers' LlamaRMSNorm and its kin are python arithmetic (pow,
+mean, add, rsqrt, mul, mul), which eager mode launches one by one; the pattern ``rsqrt`` joins Sqrt and
+Reciprocal.
+onnxruntime (LayerNormFusion, SimplifiedLayerNormFusion, verified on its CPU provider, same passes for CUDA):
+LayerNorm needs the last axis, Pow, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root,
+or of 1 by the root) and a scale. A Reciprocal is not recognised. LayerNorm without shift becomes RMSNorm of
+(x - mean).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gkestimator.graph import Attribute, Tensor
+from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.view import (
+    GraphView,
+    Mismatch,
+    reduced_axes,
+    require_trailing,
+    require_value,
+    scalar_value,
+)
+from gkestimator.lowering.registry import LoweringOptions
+
+__all__ = ["match_layer_norm", "match_rms_norm"]
+
+
+@dataclass(slots=True)
+class _Core:
+    """d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
+
+    covered: list[int]
+    centred: Tensor
+    result: Tensor
+    axis: int
+    epsilon: float
+    power: bool
+    divides: bool
+
+
+def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
+    """The LayerNorm around the Sqrt at index ``root``."""
+    core = _core(view, root)
+    centred, casts = view.past_casts(core.centred)
+    subtract = view.source(centred, "Sub")
+    x, mean_value = view.operand(subtract, 0), view.operand(subtract, 1)
+    mean = view.source(mean_value, "ReduceMean")
+    x, mean_casts = view.common_source(view.operand(mean, 0), x)
+    rank = len(x.shape)
+    if require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name) != core.axis:
+        raise Mismatch(f"{view.operators[mean].name} and the variance are over different axes")
+    covered = [*core.covered, *casts, subtract, mean, *mean_casts]
+    tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
+    covered += tail
+    if options.runtime == "onnxruntime":
+        if not (core.power and core.divides):
+            raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
+        if scale is None or shift is None:
+            raise Mismatch("onnxruntime fuses LayerNorm only with scale and shift")
+        if core.axis != rank - 1:
+            raise Mismatch("onnxruntime fuses LayerNorm only over the last axis")
+    attributes: dict[str, Attribute] = {"axis": core.axis - rank, "epsilon": core.epsilon}
+    return fused(
+        view,
+        "layer_norm",
+        covered,
+        op_type="LayerNormalization",
+        version=17,
+        inputs=(x, scale, shift),
+        attributes=attributes,
+    )
+
+
+def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
+    """The RMSNorm around the Sqrt at index ``root``."""
+    core = _core(view, root)
+    if options.runtime != "onnxruntime":
+        raise Mismatch("RMSNorm is python arithmetic in transformers: eager mode launches each operator")
+    if not (core.power and core.divides):
+        raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
+    x = core.centred
+    tail, scale, _ = _affine(view, core.result, x.shape[core.axis :], shifted=False)
+    if scale is None or core.axis != len(x.shape) - 1:
+        raise Mismatch("onnxruntime fuses RMSNorm only with a scale and over the last axis")
+    return fused(
+        view,
+        "rms_norm",
+        [*core.covered, *tail],
+        op_type="RMSNormalization",
+        version=23,
+        inputs=(x, scale),
+        attributes={"axis": core.axis - len(x.shape), "epsilon": core.epsilon},
+    )
+
+
+def _core(view: GraphView, root: int) -> _Core:
+    add = view.source(view.operand(root, 0), "Add")
+    variance, epsilon = view.split_scalar(add)
+    mean = view.source(variance, "ReduceMean")
+    square = view.source(view.operand(mean, 0), "Pow", "Mul")
+    power = view.operators[square].op_type == "Pow"
+    base = view.operand(square, 0)
+    if power:
+        require_value(view.operand(square, 1), 2.0)
+    elif view.operand(square, 1).name != base.name:
+        raise Mismatch(f"{view.operators[square].name} multiplies two tensors, expected a square")
+    rank = len(base.shape)
+    axis = require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name)
+    rooted, root_casts = view.through_casts(view.result(root))
+    covered = [add, mean, square, root, *root_casts]
+    last = view.reader(rooted, "Div", "Reciprocal")
+    covered.append(last)
+    divides = view.operators[last].op_type == "Div"
+    inverts = (
+        view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1 if divides else True
+    )
+    if inverts:
+        if divides:
+            require_value(view.operand(last, 0), 1.0)
+        inverse, inverse_casts = view.through_casts(view.result(last))
+        last = view.reader(inverse, "Mul")
+        covered += [*inverse_casts, last]
+        numerator = view.other(last, inverse)
+    else:
+        numerator = view.operand(last, 0)
+    centred, casts = view.common_source(base, numerator)
+    covered += casts
+    return _Core(
+        covered=covered,
+        centred=centred,
+        result=view.result(last),
+        axis=axis,
+        epsilon=scalar_value(epsilon) or 0.0,
+        power=power,
+        divides=divides,
+    )
+
+
+def _affine(
+    view: GraphView, value: Tensor, extent: tuple[int, ...], *, shifted: bool = True
+) -> tuple[list[int], Tensor | None, Tensor | None]:
+    """An optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
+    passed, casts = view.through_casts(value)
+    scaling = view.optional_reader(passed, "Mul")
+    if scaling is None:
+        return [], None, None
+    scale = view.other(scaling, passed)
+    if not _is_parameter(scale, extent):
+        return [], None, None
+    covered = [*casts, scaling]
+    end = view.result(scaling)
+    if not shifted:
+        return covered, scale, None
+    adding = view.optional_reader(end, "Add")
+    if adding is not None:
+        shift = view.other(adding, end)
+        if _is_parameter(shift, extent):
+            return [*covered, adding], scale, shift
+    return covered, scale, None
+
+
+def _is_parameter(tensor: Tensor, extent: tuple[int, ...]) -> bool:
+    """A weight of the normalised extent (leading ones allowed)."""
+    return (
+        tensor.is_weight and tensor.shape[-len(extent) :] == extent and tensor.elements == math.prod(extent)
+    )

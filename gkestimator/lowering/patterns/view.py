@@ -1,0 +1,238 @@
+"""A graph seen by its edges: who makes a value, who reads it, and small questions that patterns ask.
+
+Built in one pass. The questions raise :class:`Mismatch` with a reason, so that a pattern reads as the chain
+of operators it expects and every refusal says why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
+
+__all__ = ["GraphView", "Mismatch"]
+
+Key = tuple[str, str]
+
+
+class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
+    """A pattern does not apply here; the text says why. Never leaves the package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphView:
+    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order."""
+
+    operators: tuple[Operator, ...]
+    producer: dict[str, int]
+    consumers: dict[str, list[int]]
+    outputs: frozenset[str]
+    by_key: dict[Key, list[int]]
+
+    @classmethod
+    def of(cls, graph: OperatorGraph) -> GraphView:
+        """The edges of ``graph``."""
+        producer: dict[str, int] = {}
+        consumers: dict[str, list[int]] = {}
+        by_key: dict[Key, list[int]] = {}
+        for index, op in enumerate(graph.operators):
+            by_key.setdefault((op.domain, op.op_type), []).append(index)
+            for value in op.inputs:
+                if value is not None:
+                    readers = consumers.get(value.name)
+                    if readers is None:
+                        consumers[value.name] = [index]
+                    elif readers[-1] != index:
+                        readers.append(index)
+            for value in op.outputs:
+                if value is not None:
+                    producer[value.name] = index
+        return cls(
+            operators=graph.operators,
+            producer=producer,
+            consumers=consumers,
+            outputs=frozenset(v.name for v in graph.outputs),
+            by_key=by_key,
+        )
+
+    def result(self, index: int) -> Tensor:
+        """Output 0 of an operator."""
+        op = self.operators[index]
+        value = op.outputs[0] if op.outputs else None
+        if not isinstance(value, Tensor):
+            raise Mismatch(f"{op.name} has no tensor as its output 0")
+        return value
+
+    def operand(self, index: int, position: int) -> Tensor:
+        """Input ``position`` of an operator."""
+        op = self.operators[index]
+        value = op.inputs[position] if position < len(op.inputs) else None
+        if not isinstance(value, Tensor):
+            raise Mismatch(f"{op.name} has no tensor as its input {position}")
+        return value
+
+    def made_by(self, value: Value | None, *op_types: str, domain: str = "") -> int | None:
+        """Index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
+        index = None if value is None else self.producer.get(value.name)
+        if index is None:
+            return None
+        op = self.operators[index]
+        return index if op.domain == domain and op.op_type in op_types else None
+
+    def source(self, value: Value | None, *op_types: str) -> int:
+        """Like :meth:`made_by`, but anything else is a mismatch."""
+        index = self.made_by(value, *op_types)
+        if index is None:
+            raise Mismatch(
+                f"{_named(value)} comes from {self._maker(value)}, expected {' or '.join(op_types)}"
+            )
+        return index
+
+    def sole_reader(self, value: Value) -> int | None:
+        """The operator that reads ``value``, None when several do or it is an output of the graph."""
+        readers = self.consumers.get(value.name, ())
+        return readers[0] if len(readers) == 1 and value.name not in self.outputs else None
+
+    def reader(self, value: Value, *op_types: str) -> int:
+        """The sole reader of ``value``, which must be one of ``op_types``."""
+        index = self.sole_reader(value)
+        if index is None:
+            raise Mismatch(f"{value.name} is read by several operators or leaves the graph")
+        op = self.operators[index]
+        if op.domain != "" or op.op_type not in op_types:
+            raise Mismatch(
+                f"{value.name} is read by {op.op_type} {op.name}, expected {' or '.join(op_types)}"
+            )
+        return index
+
+    def optional_reader(self, value: Value, *op_types: str) -> int | None:
+        """The sole reader of ``value`` if it is one of ``op_types``, else None."""
+        index = self.sole_reader(value)
+        if index is None:
+            return None
+        op = self.operators[index]
+        return index if op.domain == "" and op.op_type in op_types else None
+
+    def other(self, index: int, value: Value) -> Tensor:
+        """The operand of a two-input operator that is not ``value`` (``value`` itself where it is both)."""
+        first, second = self.operand(index, 0), self.operand(index, 1)
+        if first.name == value.name:
+            return second
+        if second.name == value.name:
+            return first
+        raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
+
+    def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
+        """``value`` before conversions between floating-point types (and copies), with those operators."""
+        passed: list[int] = []
+        while True:
+            index = self.made_by(value, "Cast", "CastLike", "Identity")
+            if index is None:
+                return value, passed
+            before = self.operand(index, 0)
+            if not (before.dtype.is_floating and value.dtype.is_floating):
+                return value, passed
+            passed.append(index)
+            value = before
+
+    def through_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
+        """``value`` after conversions between floating types that alone read it, with those operators."""
+        passed: list[int] = []
+        while True:
+            index = self.optional_reader(value, "Cast", "CastLike", "Identity")
+            if index is None:
+                return value, passed
+            after = self.result(index)
+            if self.operand(index, 0).name != value.name or not (
+                after.dtype.is_floating and value.dtype.is_floating
+            ):
+                return value, passed
+            passed.append(index)
+            value = after
+
+    def common_source(self, first: Tensor, second: Tensor) -> tuple[Tensor, list[int]]:
+        """The tensor that both are, up to conversions between floating types, with those conversions."""
+        steps: dict[str, int] = {first.name: 0}
+        _, passed = self.past_casts(first)
+        for count, index in enumerate(passed, start=1):
+            steps[self.operand(index, 0).name] = count
+        behind = self.past_casts(second)[1]
+        for count, value in enumerate([second, *(self.operand(index, 0) for index in behind)]):
+            if value.name in steps:
+                return value, [*passed[: steps[value.name]], *behind[:count]]
+        raise Mismatch(f"{first.name} and {second.name} are different tensors, expected one")
+
+    def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
+        """Operands of a two-input operator as (tensor, one-element constant)."""
+        first, second = self.operand(index, 0), self.operand(index, 1)
+        if is_scalar(second):
+            return first, second
+        if is_scalar(first):
+            return second, first
+        raise Mismatch(f"{self.operators[index].name} has no one-element constant operand")
+
+    def _maker(self, value: Value | None) -> str:
+        index = None if value is None else self.producer.get(value.name)
+        if index is None:
+            return "no operator"
+        return f"{self.operators[index].op_type} {self.operators[index].name}"
+
+
+def _named(value: Value | None) -> str:
+    return "an omitted input" if value is None else value.name
+
+
+def is_scalar(tensor: Tensor) -> bool:
+    """True for a one-element constant, its value known or not (a weight kept outside the file)."""
+    return tensor.elements == 1 and (tensor.is_weight or tensor.value is not None)
+
+
+def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -> None:
+    """Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by
+    1e-3).
+
+    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask
+    this.
+    """
+    if tensor.value is None:
+        if is_scalar(tensor):
+            return
+        raise Mismatch(f"{tensor.name} is no constant, expected {expected:g}")
+    if tensor.value.size != 1:
+        raise Mismatch(f"{tensor.name} has {tensor.value.size} elements, expected the constant {expected:g}")
+    found = float(tensor.value.reshape(-1)[0])
+    if not math.isclose(found, expected, rel_tol=tolerance):
+        raise Mismatch(f"{tensor.name} is {found:g}, expected {expected:g}")
+
+
+def scalar_value(tensor: Tensor) -> float | None:
+    """The value of a one-element constant, None where it is not known."""
+    if tensor.value is None or tensor.value.size != 1:
+        return None
+    return float(tensor.value.reshape(-1)[0])
+
+
+def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
+    """The axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
+    op = view.operators[index]
+    rank = len(view.operand(index, 0).shape)
+    if rank == 0:
+        raise Mismatch(f"{op.name} reduces a scalar")
+    if op.attributes.get("keepdims", 1) != 1:
+        raise Mismatch(f"{op.name} drops the reduced dimensions, expected them kept")
+    axes: object = op.attributes.get("axes")
+    if axes is None and len(op.inputs) > 1 and isinstance(op.inputs[1], Tensor):
+        if op.inputs[1].value is None:
+            raise Mismatch(f"{op.name} has axes that are not constant")
+        axes = tuple(int(a) for a in op.inputs[1].value.reshape(-1))
+    if not isinstance(axes, tuple) or not axes:
+        raise Mismatch(f"{op.name} reduces over all axes, expected the last ones")
+    return tuple(sorted(int(a) % rank for a in axes))
+
+
+def require_trailing(axes: tuple[int, ...], rank: int, name: str) -> int:
+    """The first of ``axes`` if they are the last ones of ``rank``; else a mismatch."""
+    if axes != tuple(range(rank - len(axes), rank)):
+        raise Mismatch(f"{name} reduces over axes {list(axes)} of {rank}, expected the last ones")
+    return axes[0]

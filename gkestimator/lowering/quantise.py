@@ -1,0 +1,63 @@
+"""Conversion between floating point and quantised integers."""
+
+from __future__ import annotations
+
+from gkestimator.graph import Operator
+from gkestimator.kernels import Family
+from gkestimator.lowering.builders import (
+    input_at,
+    memory_kernel,
+    output_at,
+    reduction_kernel,
+    tensor_inputs,
+    tensor_outputs,
+)
+from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+
+__all__ = ["DEQUANTIZE_FLOPS", "QUANTIZE_FLOPS"]
+
+QUANTIZE_FLOPS = 5  # divide, round, add the zero point, saturate at both ends
+DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
+
+
+@lowering_rule("QuantizeLinear", kind="quantize")
+@lowering_rule("QuantizeLinear", domain="com.microsoft", kind="quantize")
+def quantize(op: Operator, options: LoweringOptions) -> Lowered:
+    """x / scale, rounded, shifted, saturated."""
+    result = output_at(op)
+    kernel = memory_kernel(
+        Family.QUANTIZE, "quantize", tensor_inputs(op), (result,), flops=QUANTIZE_FLOPS * result.elements,
+        rows=result.elements,
+    )  # fmt: skip
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("DequantizeLinear", kind="dequantize")
+@lowering_rule("DequantizeLinear", domain="com.microsoft", kind="dequantize")
+def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
+    """(x - zero point) x scale."""
+    result = output_at(op)
+    kernel = memory_kernel(
+        Family.QUANTIZE, "dequantize", tensor_inputs(op), (result,), flops=DEQUANTIZE_FLOPS * result.elements,
+        rows=result.elements,
+    )  # fmt: skip
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("DynamicQuantizeLinear", kind="quantize")
+def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
+    """Minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
+    FLOPs once).
+    """
+    source = input_at(op, 0)
+    writes = tensor_outputs(op)
+    extrema = reduction_kernel("min_max", source, writes[1:], kept=1, per_element=2, per_row=8)
+    kernel = memory_kernel(
+        Family.QUANTIZE,
+        "quantize",
+        (source, *writes[1:]),
+        writes[:1],
+        flops=QUANTIZE_FLOPS * source.elements,
+        rows=source.elements,
+    )
+    return Lowered(kernels=(extrema, kernel), host_calls=1)

@@ -1,0 +1,128 @@
+"""Reductions, cumulative sums, determinants and losses."""
+
+from __future__ import annotations
+
+from gkestimator.graph import Operator, Tensor
+from gkestimator.kernels import Family, Kernel
+from gkestimator.lowering.builders import (
+    elementwise_kernel,
+    input_at,
+    memory_kernel,
+    optional_input,
+    output_at,
+    reduction_kernel,
+    softmax_kernel,
+    tensor_outputs,
+)
+from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+
+__all__ = ["REDUCTIONS"]
+
+# op_type: (variant, FLOPs per source element, FLOPs per result, formula)
+REDUCTIONS: dict[str, tuple[str, int, int, str]] = {
+    "ReduceL1": ("l1", 2, 0, "sum |x|"),
+    "ReduceL2": ("l2", 2, 1, "sqrt sum x^2"),
+    "ReduceLogSum": ("log_sum", 1, 1, "log sum x"),
+    "ReduceLogSumExp": ("log_sum_exp", 4, 2, "m + log sum exp(x - m): maximum, subtract, exp, add; log, add"),
+    "ReduceMax": ("max", 1, 0, "max x"),
+    "ReduceMean": ("mean", 1, 1, "sum x / n"),
+    "ReduceMin": ("min", 1, 0, "min x"),
+    "ReduceProd": ("prod", 1, 0, "prod x"),
+    "ReduceSum": ("sum", 1, 0, "sum x"),
+    "ReduceSumSquare": ("sum_square", 2, 0, "sum x^2"),
+}
+
+
+@lowering_rule(*REDUCTIONS, kind="reduction")
+def reduce(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel. Without axes and with ``noop_with_empty_axes`` nothing is summed: the element function
+    alone remains.
+    """
+    variant, per_element, per_row, _ = REDUCTIONS[op.op_type]
+    source, result = input_at(op, 0), output_at(op)
+    if op.attributes.get("noop_with_empty_axes", 0) and source.shape == result.shape:
+        kernel = elementwise_kernel(
+            variant, (source,), (result,), flops_per_element=per_element - 1 + per_row
+        )
+    else:
+        kernel = reduction_kernel(
+            variant, source, (result,), kept=result.elements, per_element=per_element, per_row=per_row
+        )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("ArgMax", "ArgMin", kind="arg_reduction")
+def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
+    """One comparison an element."""
+    result = output_at(op)
+    variant = "arg_max" if op.op_type == "ArgMax" else "arg_min"
+    kernel = reduction_kernel(variant, input_at(op, 0), (result,), kept=result.elements, per_element=1)
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("CumSum", "CumProd", kind="scan")
+def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
+    """A prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
+    source, result = input_at(op, 0), output_at(op)
+    axis_input = optional_input(op, 1)
+    axis = -1
+    if axis_input is not None and axis_input.value is not None and axis_input.value.size == 1:
+        axis = int(axis_input.value.reshape(-1)[0])
+    cols = source.shape[axis] if source.shape else 1
+    kernel = memory_kernel(
+        Family.SCAN, "cum_sum" if op.op_type == "CumSum" else "cum_prod", (source,), (result,),
+        flops=source.elements, rows=max(1, source.elements // max(1, cols)), cols=max(1, cols),
+    )  # fmt: skip
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("Det", kind="determinant")
+def determinant(op: Operator, options: LoweringOptions) -> Lowered:
+    """LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
+    diagonal.
+    """
+    source, result = input_at(op, 0), output_at(op)
+    n = source.shape[-1]
+    each = n * (n - 1) * (4 * n + 1) // 6 + max(0, n - 1)
+    kernel = memory_kernel(
+        Family.REDUCTION, "det", (source,), (result,), flops=each * result.elements, rows=result.elements,
+        cols=max(1, n * n), workspace_bytes=source.nbytes,
+    )  # fmt: skip
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> tuple[Kernel, ...]:
+    weight = optional_input(op, 2)
+    reads = (target, scores) if weight is None else (target, scores, weight)
+    picked = (
+        target.elements * scores.dtype.bits // 8
+        + target.nbytes
+        + (weight.nbytes if weight is not None else 0)
+    )
+    reduced = op.attributes.get("reduction", "mean") != "none"
+    per_target = 1 + (weight is not None) + reduced
+    kernel = memory_kernel(
+        Family.REDUCTION, "nll_loss", reads, (result,), flops=per_target * target.elements,
+        rows=result.elements, cols=max(1, target.elements // max(1, result.elements)), read_bytes=picked,
+    )  # fmt: skip
+    return (kernel,)
+
+
+@lowering_rule("NegativeLogLikelihoodLoss", kind="loss")
+def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
+    """Picks one score per target, negates, weighs and sums."""
+    return Lowered(kernels=_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)), host_calls=1)
+
+
+@lowering_rule("SoftmaxCrossEntropyLoss", kind="loss")
+def softmax_cross_entropy(op: Operator, options: LoweringOptions) -> Lowered:
+    """Log-softmax over the classes, then the negative log likelihood."""
+    scores, target = input_at(op, 0), input_at(op, 1)
+    writes = tensor_outputs(op)
+    if len(writes) > 1:
+        probabilities = writes[1]
+    else:
+        name = f"{writes[0].name}#log_prob"
+        probabilities = Tensor(name=name, dtype=scores.dtype, shape=scores.shape, storage=name)
+    first = softmax_kernel("log_softmax", scores, probabilities, 1)
+    return Lowered(kernels=(first, *_nll(op, probabilities, target, writes[0])), host_calls=2)

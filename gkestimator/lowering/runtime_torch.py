@@ -1,0 +1,244 @@
+"""What torch in eager mode does that onnxruntime does not: views, the copies they cause later, in-place
+activations.
+
+Transpose, Expand, Slice and Split only change strides. The price comes due where a consumer needs contiguous
+memory:
+a Reshape that no stride can express, a batched product whose batch dimensions cannot be merged, a
+convolution, a
+normalisation. :class:`Layouts` follows the strides of every tensor that is not contiguous and says which
+copies are made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from gkestimator.dtypes import DType
+from gkestimator.graph import Operator, Tensor, Value
+from gkestimator.kernels import Family, Kernel
+from gkestimator.lowering import strides as st
+from gkestimator.lowering.storage import element_precision
+
+__all__ = ["IN_PLACE", "IN_PLACE_AFTER", "RESHAPES", "VIEWS", "Layouts", "folded_batchnorm"]
+
+RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+VIEWS = RESHAPES | {"Identity", "Dropout", "Transpose", "Expand", "Slice", "Split"}
+# Vision models build their activations with inplace=True, behind these producers.
+IN_PLACE = frozenset({"Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Silu", "SiLU", "Swish", "Mish"})
+IN_PLACE_AFTER = frozenset({"Conv", "BatchNormalization", "Add", "Gemm"})
+
+_NEEDS_CONTIGUOUS = frozenset(
+    {
+        Family.LAYERNORM,
+        Family.SOFTMAX,
+        Family.BATCHNORM,
+        Family.RNN,
+        Family.FFT,
+        Family.SORT,
+        Family.SCAN,
+        Family.RESAMPLE,
+    }
+)
+_NEEDS_IMAGE = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.POOLING})
+_PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", "SplitToSequence", "Optional",
+                      "OptionalGetElement", "Cast", "CastLike"})  # fmt: skip
+
+
+def folded_batchnorm(op: Operator) -> bool:
+    """A Conv whose weight the exporter renamed ``onnx::Conv_<n>`` and gave a bias: BatchNorm was folded into
+    it.
+    """
+    if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
+        return False
+    weight, bias = op.inputs[1], op.inputs[2]
+    return (
+        isinstance(weight, Tensor)
+        and isinstance(bias, Tensor)
+        and weight.is_weight
+        and bias.is_weight
+        and weight.name.startswith("onnx::Conv_")
+    )
+
+
+@lru_cache(maxsize=65_536)
+def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: bool) -> Kernel:
+    """``Tensor.contiguous()``: reads the ``stored`` distinct elements behind the view, writes them all."""
+    elements = math.prod(shape)
+    read = dtype.nbytes(min(stored, elements))
+    return Kernel(
+        name="copy.contiguous",
+        family=Family.COPY,
+        variant="contiguous",
+        precision=element_precision(dtype),
+        flops=0,
+        read_bytes=read,
+        write_bytes=dtype.nbytes(elements),
+        weight_bytes=read if weight else 0,
+        rows=elements,
+        element_bytes=dtype.bits / 8,
+    )
+
+
+class Layouts:
+    """The strides of the tensors that are not contiguous, by name."""
+
+    def __init__(self) -> None:
+        self._strides: dict[str, st.Strides] = {}
+
+    def of(self, tensor: Tensor) -> st.Strides:
+        """Strides of ``tensor``."""
+        return self._strides.get(tensor.name) or st.contiguous(tensor.shape)
+
+    def strided(self, values: Sequence[Value | None]) -> bool:
+        """True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
+        known = self._strides
+        if not known:
+            return False
+        for value in values:
+            if value is None:
+                continue
+            if isinstance(value, Tensor):
+                if value.name in known:
+                    return True
+            elif any(t.name in known for t in value.elements_):
+                return True
+        return False
+
+    def set(self, tensor: Tensor, strides: st.Strides | None) -> None:
+        """Note the strides of ``tensor``; contiguous ones are not kept."""
+        if strides is not None and not st.is_contiguous(tensor.shape, strides):
+            self._strides[tensor.name] = strides
+
+    def copy_of(self, tensor: Tensor) -> Kernel:
+        """The kernel that makes ``tensor`` contiguous."""
+        strides = self.of(tensor)
+        stored = math.prod(n for n, s in zip(tensor.shape, strides, strict=True) if s != 0)
+        return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight)
+
+    def view(self, op: Operator) -> Kernel | None:
+        """Follow a view operator; the copy kernel where it cannot stay a view."""
+        source = op.inputs[0]
+        results = [v for v in op.outputs if isinstance(v, Tensor)]
+        if not isinstance(source, Tensor) or not results:
+            return None
+        strides = self.of(source)
+        result = results[0]
+        kind = op.op_type
+        if kind in RESHAPES:
+            if source.name not in self._strides:
+                return None
+            seen = st.view(source.shape, strides, result.shape)
+            if seen is None:
+                return self.copy_of(source)
+            self.set(result, seen)
+        elif kind == "Transpose":
+            order = op.attributes.get("perm")
+            rank = len(source.shape)
+            perm = (
+                tuple(int(i) for i in order) if isinstance(order, tuple) else tuple(range(rank - 1, -1, -1))
+            )
+            self.set(result, tuple(strides[i] for i in perm))
+        elif kind == "Expand":
+            extra = len(result.shape) - len(source.shape)
+            widened = (0,) * extra + tuple(
+                0 if n == 1 and m != 1 else s
+                for n, m, s in zip(source.shape, result.shape[extra:], strides, strict=True)
+            )
+            self.set(result, widened)
+        elif kind == "Slice":
+            steps = op.inputs[4] if len(op.inputs) > 4 else None
+            values = steps.value if isinstance(steps, Tensor) else None
+            if values is not None and (values < 0).any():
+                return self.copy_of(source)  # torch has no negative strides: flip copies
+            factor = dict.fromkeys(range(len(source.shape)), 1)
+            axes = op.inputs[3] if len(op.inputs) > 3 else None
+            if values is not None:
+                named = axes.value if isinstance(axes, Tensor) else None
+                chosen = named.reshape(-1).tolist() if named is not None else range(len(values))
+                for axis, step in zip(chosen, values.reshape(-1).tolist(), strict=False):
+                    factor[int(axis) % len(source.shape)] = int(step)
+            self.set(result, tuple(s * factor[i] for i, s in enumerate(strides)))
+        elif kind == "Gather":
+            axis = op.attributes.get("axis", 0)
+            index = axis % len(source.shape) if isinstance(axis, int) and source.shape else 0
+            self.set(result, strides[:index] + strides[index + 1 :])
+        else:  # Split, Identity, Dropout: the same strides
+            for part in results:
+                if len(part.shape) == len(strides):
+                    self.set(part, strides)
+        return None
+
+    def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
+        """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
+        found = []
+        for index, value in enumerate(values):
+            if not isinstance(value, Tensor) or value.name not in self._strides:
+                continue
+            if not self._accepts(family, index, value):
+                found.append(self.copy_of(value))
+        return tuple(found)
+
+    def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
+        shape, strides = tensor.shape, self._strides[tensor.name]
+        if family in _NEEDS_IMAGE:
+            return index > 0 or st.channels_last(shape, strides)
+        if family in _NEEDS_CONTIGUOUS:
+            return index > 0
+        if family is Family.LINEAR:
+            flat = (math.prod(shape[:-1]), shape[-1])
+            seen = st.view(shape, strides, flat) if len(shape) != 2 else strides
+            return seen is not None and 1 in seen
+        if family is Family.BMM:
+            if len(shape) < 3:
+                return True
+            seen = st.view(shape, strides, (math.prod(shape[:-2]), *shape[-2:]))
+            return seen is not None and 1 in seen[-2:]
+        if family is Family.ATTENTION:
+            return strides[-1] == 1
+        return True
+
+    def result(
+        self, family: Family, op_type: str, values: Sequence[Value | None], results: Sequence[Value | None]
+    ) -> None:
+        """Layout of an operator's results: elementwise results follow their first full-size operand,
+        convolutions their image.
+        """
+        result = results[0] if results else None
+        if not isinstance(result, Tensor):
+            return
+        if family is Family.ELEMENTWISE or op_type in _PASSING:
+            leading = next(
+                (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight),
+                None,
+            )
+            self._follow(leading, result)
+        elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
+            source = values[0]
+            strides = self._strides.get(source.name)
+            if strides is not None and st.channels_last(source.shape, strides):
+                order = (0, *range(2, len(result.shape)), 1)
+                self._dense(result, order)
+
+    def _follow(self, leading: Tensor | None, result: Tensor) -> None:
+        strides = self._strides.get(leading.name) if leading is not None else None
+        if leading is None or strides is None:
+            return
+        order = st.dense_order(leading.shape, strides)
+        if order is not None:
+            self._dense(result, order)
+
+    def _dense(self, result: Tensor, order: tuple[int, ...]) -> None:
+        inner = st.contiguous(tuple(result.shape[i] for i in order))
+        strides = [0] * len(order)
+        for position, dim in enumerate(order):
+            strides[dim] = inner[position]
+        self.set(result, tuple(strides))
+
+    def alias(self, pairs: Mapping[str, Tensor]) -> None:
+        """Results (by name) that are the very tensors given: a sequence's element taken out again."""
+        for name, tensor in pairs.items():
+            strides = self._strides.get(tensor.name)
+            if strides is not None:
+                self._strides[name] = strides

@@ -1,0 +1,226 @@
+"""Element types in memory under a dtype option: what ``fp16``, ``bf16`` and ``amp`` do to a float32 file.
+
+``fp16`` and ``bf16`` store every float32 tensor, weights too, in half precision. ``amp`` (autocast) keeps
+weights in
+float32 and lets each operator decide: matrix work and convolutions give half precision, normalisation,
+softmax and
+a few delicate functions give float32, everything else gives the widest of its inputs. The lists are those of
+``torch.autocast`` for CUDA (torch 2.4, aten/src/ATen/autocast_mode.h). Rewriting the graph's element types
+once keeps
+every rule free of the question: a rule counts ``Tensor.nbytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gkestimator.dtypes import DType, Precision
+from gkestimator.errors import UsageError
+from gkestimator.graph import Operator, OperatorGraph, Sequence, Tensor, Value
+from gkestimator.lowering.registry import LoweringOptions
+
+__all__ = ["element_precision", "half_type", "matrix_precision", "stored_bytes", "stored_graph"]
+
+_HALF = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
+_ELEMENT = {
+    DType.FLOAT16: Precision.FP16,
+    DType.BFLOAT16: Precision.BF16,
+    DType.DOUBLE: Precision.FP64,
+    DType.COMPLEX128: Precision.FP64,
+    DType.INT8: Precision.INT8,
+    DType.UINT8: Precision.INT8,
+    DType.FLOAT8E4M3FN: Precision.FP8,
+    DType.FLOAT8E4M3FNUZ: Precision.FP8,
+    DType.FLOAT8E5M2: Precision.FP8,
+    DType.FLOAT8E5M2FNUZ: Precision.FP8,
+}
+
+# torch.autocast: operators that calculate in half precision, and those that insist on float32.
+_AMP_HALF = frozenset(
+    {
+        "Conv",
+        "ConvTranspose",
+        "MatMul",
+        "Gemm",
+        "Einsum",
+        "PRelu",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "Attention",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "MultiHeadAttention",
+        "GroupQueryAttention",
+        "NhwcConv",
+        "DeformConv",
+    }
+)
+_AMP_FLOAT = frozenset(
+    {
+        "Acos",
+        "Asin",
+        "Cosh",
+        "Exp",
+        "Log",
+        "Pow",
+        "Reciprocal",
+        "Sinh",
+        "Softplus",
+        "Tan",
+        "Softmax",
+        "LogSoftmax",
+        "LayerNormalization",
+        "GroupNormalization",
+        "RMSNormalization",
+        "LpNormalization",
+        "CumSum",
+        "CumProd",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceL1",
+        "ReduceL2",
+        "NegativeLogLikelihoodLoss",
+        "SoftmaxCrossEntropyLoss",
+    }
+)
+# The file itself says the element type of these outputs.
+_DECLARED = frozenset(
+    {
+        "Cast",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "Range",
+        "EyeLike",
+        "ConstantOfShape",
+        "RandomNormal",
+        "RandomUniform",
+    }
+)
+
+
+def half_type(options: LoweringOptions) -> DType:
+    """The half type of ``options``; UsageError when ``half`` names none."""
+    if options.half not in _HALF:
+        raise UsageError(
+            f"dtype {options.dtype!r}: expected a half precision of fp16 or bf16, found {options.half}"
+        )
+    return _HALF[options.half]
+
+
+def element_precision(dtype: DType) -> Precision:
+    """The precision that a memory-bound kernel over ``dtype`` elements carries (integers but int8: fp32)."""
+    return _ELEMENT.get(dtype, Precision.FP32)
+
+
+def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: bool = False) -> Precision:
+    """What matrix work on ``dtype`` operands calculates in; ``amp`` casts float32 operands to half."""
+    if dtype is DType.FLOAT:
+        if options.dtype == "amp" and options.half is not None:
+            return options.half
+        return options.conv_precision if convolution else options.matmul_precision
+    return element_precision(dtype)
+
+
+def stored_bytes(tensor: Tensor, options: LoweringOptions) -> int:
+    """Bytes of ``tensor`` in memory under ``options``; exact for tensors of a rewritten graph too."""
+    if tensor.dtype is DType.FLOAT and options.dtype in ("fp16", "bf16"):
+        return half_type(options).nbytes(tensor.elements)
+    return tensor.nbytes
+
+
+def stored_graph(graph: OperatorGraph, options: LoweringOptions) -> OperatorGraph:
+    """``graph`` with the element types that ``options`` store; the very object where nothing changes."""
+    if options.dtype in ("fp16", "bf16"):
+        return _Rewriter(half_type(options), weights_too=True).run(graph)
+    if options.dtype == "amp":
+        return _Rewriter(half_type(options), weights_too=False).run(graph)
+    return graph
+
+
+def _values(values: Iterable[Value | None]) -> tuple[Value, ...]:
+    return tuple(v for v in values if v is not None)
+
+
+class _Rewriter:
+    def __init__(self, half: DType, *, weights_too: bool) -> None:
+        self._half = half
+        self._weights_too = weights_too
+        self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
+
+    def run(self, graph: OperatorGraph) -> OperatorGraph:
+        if self._weights_too:
+            inputs = _values(self._halved(v) for v in graph.inputs)
+            operators = tuple(
+                replace(
+                    op,
+                    inputs=tuple(self._halved(v) for v in op.inputs),
+                    outputs=tuple(self._halved(v) for v in op.outputs),
+                )
+                for op in graph.operators
+            )
+            outputs = _values(self._halved(v) for v in graph.outputs)
+        else:
+            inputs = graph.inputs
+            operators = tuple(self._autocast(op) for op in graph.operators)
+            outputs = _values(self._known(v) for v in graph.outputs)
+        weights = dict(graph.weights)
+        if self._weights_too:
+            for op in graph.operators:
+                for value in op.inputs:
+                    if isinstance(value, Tensor) and value.is_weight and value.dtype is DType.FLOAT:
+                        # A view's storage is as large as its base: scale what the graph counted.
+                        full = graph.weights.get(value.storage)
+                        if full is not None:
+                            weights[value.storage] = full * self._half.bits // DType.FLOAT.bits
+        return replace(graph, inputs=inputs, operators=operators, outputs=outputs, weights=weights)
+
+    def _cast(self, tensor: Tensor, dtype: DType) -> Tensor:
+        known = self._tensors.get(tensor.name)
+        if known is None or known.dtype is not dtype or known.shape != tensor.shape:
+            known = replace(tensor, dtype=dtype)
+            self._tensors[tensor.name] = known
+        return known
+
+    def _halved(self, value: Value | None) -> Value | None:
+        if isinstance(value, Tensor):
+            return self._cast(value, self._half) if value.dtype is DType.FLOAT else value
+        if isinstance(value, Sequence):
+            halved = (self._cast(t, self._half) if t.dtype is DType.FLOAT else t for t in value.elements_)
+            return replace(value, elements_=tuple(halved))
+        return None
+
+    def _known(self, value: Value | None) -> Value | None:
+        if isinstance(value, Tensor):
+            return self._tensors.get(value.name, value)
+        if isinstance(value, Sequence):
+            return replace(value, elements_=tuple(self._tensors.get(t.name, t) for t in value.elements_))
+        return None
+
+    def _autocast(self, op: Operator) -> Operator:
+        inputs = tuple(self._known(v) for v in op.inputs)
+        outputs = op.outputs
+        if op.op_type not in _DECLARED and self._gives_half(op, inputs):
+            outputs = tuple(self._halved(v) for v in op.outputs)
+        elif inputs == op.inputs:
+            return op
+        return replace(op, inputs=inputs, outputs=outputs)
+
+    def _gives_half(self, op: Operator, inputs: tuple[Value | None, ...]) -> bool:
+        if op.op_type in _AMP_HALF:
+            return True
+        if op.op_type in _AMP_FLOAT:
+            return False
+        # Type promotion: the widest tensor decides; tensors without dimensions (scalars) and parameters of
+        # a normalisation do not widen.
+        half = False
+        for value in inputs[:1] if op.op_type == "BatchNormalization" else inputs:
+            for tensor in (value,) if isinstance(value, Tensor) else value.elements_ if value else ():
+                if tensor.dtype is self._half:
+                    half = True
+                elif tensor.dtype is DType.FLOAT and tensor.shape and tensor.elements > 1:
+                    return False
+        return half

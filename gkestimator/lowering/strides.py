@@ -1,0 +1,88 @@
+"""Strides of torch tensors: which views stay views. Strides are in elements, as torch counts them."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+__all__ = ["channels_last", "contiguous", "dense_order", "is_contiguous", "view"]
+
+Strides = tuple[int, ...]
+
+
+@lru_cache(maxsize=65_536)
+def contiguous(shape: tuple[int, ...]) -> Strides:
+    """Row-major strides of ``shape``."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=65_536)
+def is_contiguous(shape: tuple[int, ...], strides: Strides) -> bool:
+    """True when the elements lie in row-major order without gaps; strides of dimensions of size 1 do not
+    matter.
+    """
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 0:
+            return True
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def channels_last(shape: tuple[int, ...], strides: Strides) -> bool:
+    """True for (N, C, spatial...) stored as (N, spatial..., C)."""
+    if len(shape) < 3:
+        return False
+    order = (0, *range(2, len(shape)), 1)
+    return is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order))
+
+
+def dense_order(shape: tuple[int, ...], strides: Strides) -> tuple[int, ...] | None:
+    """The permutation that sorts the dimensions from outermost to innermost, or None when there are gaps or
+    overlaps.
+    """
+    order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], i)))
+    if is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order)):
+        return order
+    return None
+
+
+@lru_cache(maxsize=65_536)
+def view(shape: tuple[int, ...], strides: Strides, target: tuple[int, ...]) -> Strides | None:
+    """Strides of ``shape`` seen as ``target`` (equal element counts), or None where a copy is needed.
+
+    Neighbouring dimensions that lie one inside the other form a chunk; a target dimension must stay within
+    one
+    chunk. (The rule of torch.Tensor.view.)
+    """
+    if math.prod(shape) == 0:
+        return contiguous(target)
+    if not shape:
+        return (1,) * len(target)
+    result = [0] * len(target)
+    position = len(target) - 1
+    base = strides[-1]
+    in_chunk = 1
+    viewed = 1
+    for dim in range(len(shape) - 1, -1, -1):
+        in_chunk *= shape[dim]
+        if dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != in_chunk * base):
+            while position >= 0 and (viewed < in_chunk or target[position] == 1):
+                result[position] = viewed * base
+                viewed *= target[position]
+                position -= 1
+            if viewed != in_chunk:
+                return None
+            if dim > 0:
+                base = strides[dim - 1]
+                in_chunk = 1
+                viewed = 1
+    return tuple(result) if position == -1 else None

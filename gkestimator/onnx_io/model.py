@@ -1,0 +1,294 @@
+"""The public face: read a model once, bind it as often as you like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import (
+    GkestimatorError,
+    LimitError,
+    ModelError,
+    UnboundDimensionError,
+    UnsupportedOperatorError,
+    UsageError,
+)
+from gkestimator.graph import Operator, OperatorGraph, Value
+from gkestimator.onnx_io import limits
+from gkestimator.onnx_io.binding import Binder, Statics
+from gkestimator.onnx_io.convert import convert_model
+from gkestimator.onnx_io.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
+from gkestimator.onnx_io.facts import Fact, check_type
+from gkestimator.onnx_io.inference import Inference, unknown_operators
+from gkestimator.onnx_io.program import InputSpec, Program
+from gkestimator.onnx_io.reading import read_proto
+from gkestimator.onnx_io.rebatch import Rebatcher, Reference
+from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, TensorType, ValueType
+
+__all__ = ["Model", "read_model"]
+
+_CACHE_LIMIT = 400_000
+_KEPT_BINDINGS = 8
+_NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
+    ("f4", "float"), ("f8", "double"), ("f2", "float16"), ("i1", "int8"), ("i2", "int16"), ("i4", "int32"),
+    ("i8", "int64"), ("u1", "uint8"), ("u2", "uint16"), ("u4", "uint32"), ("u8", "uint64"), ("?", "bool"),
+)}  # fmt: skip
+
+
+def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Model:
+    """Read the ONNX file at ``path``; ``name`` defaults to the file's stem.
+
+    Weight values are not read and external data is never opened. Raises ModelError (LimitError where a bound
+    on untrusted input is exceeded) in one line that names the file.
+    """
+    where = Path(path)
+    try:
+        return Model(convert_model(read_proto(where)), name=name if name is not None else where.stem)
+    except GkestimatorError as e:
+        raise _named(e, where.name) from e
+    except RecursionError as e:
+        raise LimitError(f"{where.name}: nested too deeply") from e
+    except (TypeError, AttributeError, UnicodeError) as e:
+        # protobuf hands out a name that is no valid UTF-8 as bytes, which nothing here takes
+        raise ModelError(f"{where.name}: malformed (a name is not UTF-8 text)") from e
+
+
+def _named(error: GkestimatorError, name: str) -> GkestimatorError:
+    """The same error with the file's or model's name in front."""
+    message = f"{name}: {error}"
+    if isinstance(error, UnsupportedOperatorError):
+        return UnsupportedOperatorError(message, operators=error.operators)
+    return type(error)(message)
+
+
+class Model:
+    """A model read from a file, ready to be bound to batch sizes (from one thread at a time).
+
+    ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous
+    one is called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a
+    fixed number; ``batch_reason`` says how it was found.
+    """
+
+    def __init__(self, program: Program, *, name: str) -> None:
+        self.name = name
+        self._program = program
+        self._inputs = name_dims(program.inputs)
+        self.dims: tuple[str, ...] = tuple(
+            dict.fromkeys(d for i in self._inputs for d in i.declared.shape or () if isinstance(d, str))
+        )
+        self._batch = choose_batch(self._inputs)
+        self.batch_dim = self._batch.name
+        self.batch_reason = self._batch.reason
+        self._inference = Inference()
+        try:
+            self._statics = Statics(program, self._inference, self._declared)
+        except UnsupportedOperatorError as e:
+            raise self._unsupported(e) from e
+        for slot, constant in program.constants.items():
+            self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(
+                _elements(constant.type)
+            )
+        self._bindings: dict[tuple[object, ...], OperatorGraph] = {}
+        self._tensors: dict[tuple[Any, ...], Value] = {}
+        self._structures: dict[tuple[str, ...], tuple[object, list[bool]]] = {}
+
+    @property
+    def exported_batch(self) -> int | None:
+        """The batch size that the file was exported at, None where it is symbolic or there is no batch."""
+        return self._batch.fixed
+
+    def _unsupported(self, error: UnsupportedOperatorError) -> UnsupportedOperatorError:
+        """``error`` with every operator type of the model that nothing here or in onnx knows."""
+        unknown = unknown_operators(self._program.main.nodes)
+        if len(unknown) < 2:
+            return error
+        return UnsupportedOperatorError(
+            f"operators {', '.join(unknown)} are unknown; the file does not declare their output shapes",
+            operators=unknown,
+        )
+
+    def _declared(self, slot: int) -> DeclaredType | None:
+        said = self._program.declared[self._program.names[slot]]
+        return said if said.dtype is not None else None
+
+    def bind(
+        self,
+        *,
+        batch_size: int | None = None,
+        dims: Mapping[str, int] | None = None,
+        trip_count: int | None = None,
+        batch_dim: str | None = None,
+        inputs: Mapping[str, ValueType | np.ndarray] | None = None,
+    ) -> OperatorGraph:
+        """Give every dimension a number and list the operators that run.
+
+        ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the
+        other symbolic dimensions. ``trip_count`` is used for loops whose trip count the file does not fix.
+        ``inputs`` gives whole types, or values, of inputs that the file leaves open.
+
+        Raises UsageError (a number or name that cannot be), UnboundDimensionError, ShapeError, LimitError,
+        UnsupportedOperatorError or ModelError.
+        """
+        key = (batch_size, tuple(sorted((dims or {}).items())), trip_count, batch_dim)
+        if not inputs and key in self._bindings:
+            return self._bindings[key]
+        try:
+            graph = self._bind(batch_size, dict(dims or {}), trip_count, batch_dim, dict(inputs or {}))
+            if not inputs:
+                if len(self._bindings) >= _KEPT_BINDINGS:
+                    self._bindings.clear()
+                self._bindings[key] = graph
+            return graph
+        except UnsupportedOperatorError as e:
+            raise _named(self._unsupported(e), self.name) from e
+        except GkestimatorError as e:
+            raise _named(e, self.name) from e
+        except RecursionError as e:
+            raise LimitError(f"{self.name}: nested too deeply") from e
+
+    def _bind(
+        self,
+        batch_size: int | None,
+        dims: dict[str, int],
+        trip_count: int | None,
+        batch_dim: str | None,
+        inputs: dict[str, ValueType | np.ndarray],
+    ) -> OperatorGraph:
+        batch = self._batch if batch_dim is None else choose_batch(self._inputs, batch_dim)
+        if batch_size is not None:
+            check_size("batch size", batch_size)
+            if batch_size > limits.MAX_BATCH:
+                raise UsageError(f"batch size is {batch_size}; at most {limits.MAX_BATCH} are supported")
+        if trip_count is not None:
+            check_size("trip count", trip_count, allow_zero=True)
+            if trip_count > limits.MAX_TRIP_COUNT:
+                raise LimitError(f"trip count is {trip_count}; at most {limits.MAX_TRIP_COUNT} are supported")
+        unknown = sorted(set(inputs) - {i.name for i in self._inputs})
+        if unknown:
+            raise UsageError(
+                f"input {unknown[0]!r} is not in the model; known: {', '.join(i.name for i in self._inputs)}"
+            )
+        bound, warnings = bind_dims(self._inputs, batch, batch_size, dims, frozenset(inputs))
+        rebatcher = scale = None
+        if not batch.names and batch_size is not None and batch_size != batch.fixed:
+            if batch.fixed is None or batch.fixed == 0:
+                raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
+            reference = Reference(batch.fixed)
+            self._walk(bound, trip_count, inputs, reference, None)
+            rebatcher, scale = Rebatcher(reference, batch_size), (batch.fixed, batch_size)
+        binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
+        size = batch_size if batch_size is not None else bound[batch.names[0]] if batch.names else batch.fixed
+        return self._finish(binder, batch, size if size is not None else 1, bound, warnings)
+
+    def _walk(
+        self,
+        bound: dict[str, int],
+        trip_count: int | None,
+        inputs: dict[str, ValueType | np.ndarray],
+        rebatcher: Rebatcher | Reference | None,
+        scale: tuple[int, int] | None,
+    ) -> Binder:
+        self._inference.trim()
+        if len(self._tensors) > _CACHE_LIMIT:
+            self._tensors.clear()
+        binder = Binder(
+            self._program, self._statics, self._inference, self._tensors, bound, trip_count, rebatcher
+        )  # fmt: skip
+        for spec in self._inputs:
+            fact = self._input_fact(spec, bound, inputs.get(spec.name))
+            if scale is not None and isinstance(fact.type, TensorType) and fact.type.shape[:1] == (scale[0],):
+                fact = self._inference.pool.intern(
+                    check_type(fact.type._replace(shape=(scale[1], *fact.type.shape[1:])))
+                )
+            binder.set_input(spec.slot, fact)
+        binder.run(self._statics.dynamic)
+        return binder
+
+    def _input_fact(
+        self, spec: InputSpec, bound: Mapping[str, int], given: ValueType | np.ndarray | None
+    ) -> Fact:
+        intern = self._inference.pool.intern
+        if isinstance(given, np.ndarray):
+            dtype = _NUMPY_TYPES.get(given.dtype, spec.declared.dtype)
+            if dtype is None:
+                raise UsageError(
+                    f"the value given for input {spec.name!r} has the unknown type {given.dtype}"
+                )
+            return intern(TensorType(dtype, given.shape), given.copy())
+        if given is not None:
+            return intern(check_type(given))
+        dtype, shape = spec.declared
+        if dtype is None:
+            raise ModelError(f"input {spec.name!r} declares no element type")
+        if shape is None:
+            raise UnboundDimensionError(
+                f"input {spec.name!r} declares no shape, not even how many dimensions it has"
+            )
+        try:
+            tensor = TensorType(dtype, tuple(bound[d] if isinstance(d, str) else d or 0 for d in shape))
+            check_type(tensor)
+        except LimitError as e:
+            raise LimitError(f"input {spec.name!r}: {e}") from e
+        if spec.kind == "tensor":
+            return intern(tensor)
+        count = bound.get(f"{spec.name}.length", 1) if spec.kind == "sequence" else 1
+        if count > limits.MAX_SEQUENCE:
+            raise LimitError(
+                f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}"
+            )
+        return intern(SequenceType((tensor,) * count, optional=spec.kind == "optional"))
+
+    def _finish(
+        self, binder: Binder, batch: BatchChoice, size: int, bound: Mapping[str, int], warnings: list[str]
+    ) -> OperatorGraph:
+        outputs = tuple(binder.value(slot) for slot in self._program.main.outputs)
+        if isinstance(binder.rebatcher, Rebatcher):
+            binder.rebatcher.check_outputs(self._program.output_names, outputs)
+        names = tuple([o.name for o in binder.operators])
+        known = self._structures.get(names)
+        if known is None:
+            if len(self._structures) > 64:
+                self._structures.clear()
+            alive = binder.live(outputs)
+            known = self._structures[names] = (_Structure(self, names), alive)
+        structure, alive = known
+        operators: tuple[Operator, ...] = tuple(
+            [o for o, a in zip(binder.operators, alive, strict=True) if a]
+        )
+        return OperatorGraph(
+            name=self.name,
+            operators=operators,
+            inputs=tuple(binder.value(i.slot) for i in self._inputs),
+            outputs=outputs,
+            weights=binder.weights(operators),
+            batch_size=size,
+            dims=tuple(sorted((k, v) for k, v in bound.items() if k not in batch.names)),
+            producer=self._program.producer,
+            folded=binder.folded,
+            warnings=tuple(warnings + binder.warnings),
+            structure=structure,
+        )
+
+
+class _Structure:
+    """Stands for the operator list of one model.
+
+    Bindings with equal lists share one object, so identity is equality.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, model: Model, names: tuple[str, ...]) -> None:
+        del model, names  # identity is all that matters
+
+
+def _elements(type_: TensorType) -> int:
+    count = 1
+    for dim in type_.shape:
+        count *= dim
+    return count

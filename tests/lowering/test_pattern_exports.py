@@ -1,0 +1,74 @@
+"""The patterns on what torch's two exporters write for single modules (data/make_pattern_exports.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gkestimator.graph import OperatorGraph
+from gkestimator.lowering.patterns import find_matches
+from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.onnx_io import read_model
+
+Options = Callable[..., LoweringOptions]
+_FOLDER = Path(__file__).parent.parent / "data" / "pattern_exports"
+
+# What torch launches as one call in these modules; operators that ONNX has itself need no pattern.
+_TORCH = {
+    "gelu.script": ["Gelu"], "gelu.dynamo": ["Gelu"],
+    "gelu_tanh.script": ["Gelu"], "gelu_tanh.dynamo": ["Gelu"],
+    "silu.script": ["Swish"], "silu.dynamo": ["Swish"],
+    "quick_gelu.script": [], "quick_gelu.dynamo": [],
+    "hardswish.script": [], "hardswish.dynamo": [],
+    "mish.script": ["Mish"], "mish.dynamo": [],
+    "layer_norm.script": ["LayerNormalization"], "layer_norm.dynamo": [],
+    "layer_norm_plain.script": ["LayerNormalization"], "layer_norm_plain.dynamo": [],
+    "layer_norm_two_axes.script": ["LayerNormalization"], "layer_norm_two_axes.dynamo": [],
+    "llama_norm.script": ["Rsqrt"], "llama_norm.dynamo": ["Rsqrt"],
+    "rms_norm.dynamo": ["Rsqrt"],
+    "group_norm.script": ["GroupNormalization"], "group_norm.dynamo": ["GroupNormalization"],
+    "group_norm_plain.script": ["GroupNormalization"], "group_norm_plain.dynamo": ["GroupNormalization"],
+    "linear.script": ["Linear"], "linear.dynamo": ["Linear"],
+    "attention.script": ["Linear", "Attention"], "attention.dynamo": ["Linear", "Attention"],
+    "attention_causal.script": ["Linear", "Attention"], "attention_causal.dynamo": ["Linear", "Attention"],
+    "attention_masked.script": ["Linear", "Attention"], "attention_masked.dynamo": ["Linear", "Attention"],
+    "conv_norm_relu.script": [], "conv_norm_relu.dynamo": [],
+}  # fmt: skip
+# Fusions that do not depend on the provider. LayerNormalization apart: newer exporters write it themselves.
+_SHARED_FUSIONS = frozenset(
+    {"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "RMSNormalization", "SkipLayerNormalization", "FusedMatMul",
+     "LayerNormalization"}
+)  # fmt: skip
+
+
+def test_every_exported_module_is_listed() -> None:
+    assert {path.name.removesuffix(".onnx") for path in _FOLDER.glob("*.onnx")} == set(_TORCH)
+
+
+@pytest.mark.parametrize("name", _TORCH)
+def test_exported_modules_are_one_call_in_torch(name: str, lowering_options: Options) -> None:
+    graph = read_model(_FOLDER / f"{name}.onnx").bind()
+    options = lowering_options("torch")
+    matches = find_matches(graph, options)
+    assert [match.op_type for match in matches] == _TORCH[name]
+    for match in matches:
+        lowered = match.lower(options)
+        assert len(lowered.kernels) == 1 and lowered.host_calls == 1
+
+
+@pytest.mark.parametrize("name", _TORCH)
+def test_onnxruntime_makes_the_same_of_exported_modules(
+    name: str,
+    optimised_operators: Callable[[Any], list[str]],
+    lowered_operators: Callable[[OperatorGraph], list[str]],
+) -> None:
+    import onnx
+
+    path = _FOLDER / f"{name}.onnx"
+    theirs = Counter(t for t in optimised_operators(onnx.load(path)) if t in _SHARED_FUSIONS)
+    ours = Counter(t for t in lowered_operators(read_model(path).bind()) if t in _SHARED_FUSIONS)
+    assert ours == theirs
