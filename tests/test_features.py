@@ -67,7 +67,12 @@ def test_a_precision_the_gpu_lacks_runs_in_a_wider_one() -> None:
 @pytest.mark.parametrize("name", sorted(FEATURE_SETS))
 @pytest.mark.parametrize("gpu", [V100, H100], ids=lambda g: g.name)
 def test_features_are_finite_and_a_row_does_not_depend_on_its_neighbours(name: str, gpu: object) -> None:
-    kernels = [product(1, 1000, 4096), conv(), memory(Family.ELEMENTWISE, 1), memory(Family.SOFTMAX, 7, 30_000)]
+    kernels = [
+        product(1, 1000, 4096),
+        conv(),
+        memory(Family.ELEMENTWISE, 1),
+        memory(Family.SOFTMAX, 7, 30_000),
+    ]
     whole, names = feature_matrix(name, table(*kernels), gpu)
     assert whole.shape == (4, len(names)) and whole.dtype == np.float32
     assert len(set(names)) == len(names)

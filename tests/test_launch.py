@@ -11,7 +11,14 @@ import pytest
 from gkestimator.dtypes import Precision
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable
-from gkestimator.launch import Launch, blocks_per_sm, launch_geometry, memory_launch, occupancy, sm_utilisation_pct
+from gkestimator.launch import (
+    Launch,
+    blocks_per_sm,
+    launch_geometry,
+    memory_launch,
+    occupancy,
+    sm_utilisation_pct,
+)
 
 V100 = gpu_catalogue().resolve("V100-SXM2-16GB")[0]
 
@@ -45,7 +52,9 @@ def launched(*kernels: Kernel) -> Launch:
         (Family.BATCHNORM, 8192, 1, 2, 512),
     ],
 )
-def test_grid_and_block_follow_the_runtime(family: Family, rows: int, cols: int, grid: int, threads: int) -> None:
+def test_grid_and_block_follow_the_runtime(
+    family: Family, rows: int, cols: int, grid: int, threads: int
+) -> None:
     launch = launched(kernel(family, rows, cols))
     assert (launch.grid_blocks[0], launch.block_threads[0]) == (grid, threads)
 
@@ -73,7 +82,14 @@ def one(grid: float, threads: float, registers: float = 32, shared: float = 0) -
 
 @pytest.mark.parametrize(
     ("threads", "registers", "shared", "fit"),
-    [(128, 32, 0, 16), (64, 32, 0, 32), (1024, 32, 0, 2), (256, 128, 0, 2), (128, 32, 48 * 1024, 2), (256, 255, 0, 1)],
+    [
+        (128, 32, 0, 16),
+        (64, 32, 0, 32),
+        (1024, 32, 0, 2),
+        (256, 128, 0, 2),
+        (128, 32, 48 * 1024, 2),
+        (256, 255, 0, 1),
+    ],
 )
 def test_blocks_that_fit_on_a_v100_sm(threads: int, registers: int, shared: int, fit: int) -> None:
     # 64 warps, 32 blocks, 65,536 registers and 96 KiB of shared memory per SM.

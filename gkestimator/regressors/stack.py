@@ -144,7 +144,7 @@ def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
             f"{take.where}: forest.starts and forest.members do not describe distinct tree members"
         )
     forest = Forest(
-        feature=take("forest.feature", (trees, leaves - 1), low=0, high=features - 1).astype(np.int32),
+        feature=take("forest.feature", (trees, leaves - 1), low=0, high=features - 1).astype(np.intp),
         threshold=take("forest.threshold", (trees, leaves - 1), infinite=True).astype(np.float32),
         leaf=take("forest.leaf", (trees, leaves)).astype(np.float32),
         starts=starts,

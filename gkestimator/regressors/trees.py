@@ -41,23 +41,26 @@ class Forest:
         if not rows:
             return result
         flat = np.ascontiguousarray(features, dtype=np.float32).reshape(-1)
-        nodes = self.feature.shape[1]
-        leaves = self.leaf.shape[1]
-        feature, threshold, leaf = self.feature.reshape(-1), self.threshold.reshape(-1), self.leaf.reshape(-1)
-        first_node = np.arange(trees, dtype=np.int32) * nodes
-        first_leaf = np.arange(trees, dtype=np.int32) * leaves
+        inner = self.feature.shape[1]
+        # take() wants intp indices, and mode="clip" spares it a second pass over them; they are in range by construction.
+        feature = self.feature.reshape(-1).astype(np.intp, copy=False)
+        threshold, leaf = self.threshold.reshape(-1), self.leaf.reshape(-1)
+        first = np.arange(trees, dtype=np.intp) * inner  # of each tree's nodes among all
+        to_child = 1 - first
+        to_leaf = np.arange(trees, dtype=np.intp) * (inner + 1) - inner - first
         step = max(1, _CHUNK // trees)
         for start in range(0, rows, step):
             stop = min(rows, start + step)
-            row = (np.arange(start, stop, dtype=np.int32) * width)[:, None]
-            node = np.zeros((stop - start, trees), dtype=np.int32)
+            row = (np.arange(start, stop, dtype=np.intp) * width)[:, None]
+            node = np.broadcast_to(first, (stop - start, trees)).copy()
             for _ in range(self.depth):
-                at = node + first_node
-                value = flat.take(feature.take(at) + row)
+                at = feature.take(node, mode="clip")
+                at += row
+                right = flat.take(at, mode="clip") > threshold.take(node, mode="clip")
                 node += node
-                node += 1
-                node += value > threshold.take(at)
-            node -= nodes
-            node += first_leaf
-            result[start:stop] = np.add.reduceat(leaf.take(node), self.starts, axis=1, dtype=np.float64)
+                node += to_child
+                node += right
+            node += to_leaf
+            leaves = leaf.take(node, mode="clip")
+            result[start:stop] = np.add.reduceat(leaves, self.starts, axis=1, dtype=np.float64)
         return np.asarray(result + self.base)

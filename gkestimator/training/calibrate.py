@@ -17,31 +17,45 @@ def log_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(np.log(predicted_us / measured_us)))
 
 
-def _conformal(errors: np.ndarray) -> float:
-    """The ceil((n + 1) level) / n quantile: covers a new exchangeable row with probability of at least ``LEVEL``."""
-    n = len(errors)
-    return float(np.quantile(errors, min(1.0, np.ceil((n + 1) * LEVEL) / n), method="higher"))
+def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
+    """Weighted split-conformal quantile: the least error that rows of ``LEVEL`` of the weight do not exceed, with one
+    more row of mean weight counted as exceeding it (as ceil((n + 1) level) / n does for equal weights).
+    """
+    order = np.argsort(errors, kind="stable")
+    share = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
+    return float(errors[order][min(int(np.searchsorted(share, LEVEL)), len(errors) - 1)])
 
 
-def size_quantiles(predicted_us: np.ndarray, errors: np.ndarray, edges: Sequence[float]) -> list[float]:
-    """Interval half-widths of log(time) per size class of the prediction; a class with few rows takes that of all."""
-    overall = _conformal(errors)
+def size_quantiles(
+    predicted_us: np.ndarray, errors: np.ndarray, weight: np.ndarray, edges: Sequence[float]
+) -> list[float]:
+    """Interval half-widths of log(time) per size class of the prediction; a class with few rows takes that of all.
+
+    ``weight`` is how much each row counts: rows whose GPU time is blurred by the launch count less, as in the fit.
+    """
+    overall = _conformal(errors, weight)
     size = np.searchsorted(edges, predicted_us)
-    return [
-        round(_conformal(part) if len(part := errors[size == i]) >= _FEWEST else overall, 4)
-        for i in range(len(edges) + 1)
-    ]
+    result = []
+    for i in range(len(edges) + 1):
+        mask = size == i
+        width = _conformal(errors[mask], weight[mask]) if mask.sum() >= _FEWEST else overall
+        result.append(round(width, 4))
+    return result
 
 
 def coverage(
-    predicted_us: np.ndarray, errors: np.ndarray, shape: np.ndarray, edges: Sequence[float]
+    predicted_us: np.ndarray,
+    errors: np.ndarray,
+    weight: np.ndarray,
+    shape: np.ndarray,
+    edges: Sequence[float],
 ) -> float:
-    """Percent of rows inside their interval when each half of the shapes is calibrated on the other half."""
+    """Percent of the weight inside its interval when each half of the shapes is calibrated on the other half."""
     half = np.floor(shape * 1e7).astype(int) % 2 == 0
     size = np.searchsorted(edges, predicted_us)
     held = np.zeros(len(errors), dtype=bool)
     for fit in (half, ~half):
         if fit.any() and (~fit).any():
-            width = np.asarray(size_quantiles(predicted_us[fit], errors[fit], edges))
+            width = np.asarray(size_quantiles(predicted_us[fit], errors[fit], weight[fit], edges))
             held[~fit] = errors[~fit] <= width[size[~fit]]
-    return float(100 * held.mean())
+    return float(100 * np.average(held, weights=weight))

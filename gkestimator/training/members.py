@@ -16,7 +16,9 @@ __all__ = ["DEPTH", "FITTERS", "Fitted", "fit_member", "join_forests"]
 DEPTH = 6
 KERNEL_RIDGE_ROWS = 1_000
 GRADIENT_BOOSTING_ROWS = 8_000
-THREADS = 1  # more spin-wait for each other on a shared machine, and one thread gives the same trees everywhere
+THREADS = (
+    1  # more spin-wait for each other on a shared machine, and one thread gives the same trees everywhere
+)
 Fitted = Linear | KernelRidge | Forest
 
 

@@ -12,7 +12,12 @@ from gkestimator.kernels import KernelTable
 
 __all__ = ["PLAN", "ModelPlan"]
 
-_ALL = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+_TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
+_FEW_TREES = {
+    "gradient_boosting": 80,
+    "xgboost": 100,
+    "lightgbm": 100,
+}  # enough where bytes explain nearly all
 _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
 
 
@@ -29,9 +34,7 @@ class ModelPlan:
     trains: tuple[tuple[str, str], ...]
     covers: tuple[tuple[str, str], ...] = ()
     rows: int = 15_000
-    estimators: Mapping[str, int] = field(
-        default_factory=lambda: {"gradient_boosting": 120, "xgboost": 220, "lightgbm": 220}
-    )
+    estimators: Mapping[str, int] = field(default_factory=lambda: dict(_TREES))
 
     def mask(self, table: KernelTable) -> np.ndarray:
         """Rows of ``table`` that this regressor trains on."""
@@ -44,14 +47,14 @@ def _pairs(family: str, precisions: tuple[str, ...]) -> tuple[tuple[str, str], .
 
 
 PLAN: tuple[ModelPlan, ...] = (
-    ModelPlan(name="linear", features="matrix", trains=(("linear", "fp32"),)),
-    ModelPlan(name="bmm", features="matrix", trains=(("bmm", "fp32"),)),
-    ModelPlan(name="conv", features="conv", trains=(("conv", "fp32"),)),
-    ModelPlan(name="elementwise", features="elementwise", trains=_pairs("elementwise", ("fp32", "fp16", "bf16")),
+    ModelPlan(name="linear", features="matrix", trains=(("linear", "fp32"),), rows=24_000),
+    ModelPlan(name="bmm", features="matrix", trains=(("bmm", "fp32"),), rows=32_000),
+    ModelPlan(name="conv", features="conv", trains=(("conv", "fp32"),), rows=24_000),
+    ModelPlan(name="elementwise", estimators=_FEW_TREES, features="elementwise", trains=_pairs("elementwise", ("fp32", "fp16", "bf16")),
               covers=_pairs("elementwise", ("tf32", "int8", "fp8"))),
-    ModelPlan(name="softmax", features="memory", trains=_pairs("softmax", ("fp32",)), covers=_pairs("softmax", ("fp16", "bf16")),
+    ModelPlan(name="softmax", estimators=_FEW_TREES, features="memory", trains=_pairs("softmax", ("fp32",)), covers=_pairs("softmax", ("fp16", "bf16")),
               rows=8_000),
-    ModelPlan(name="layernorm", features="layernorm", trains=_pairs("layernorm", ("fp32", "fp16", "bf16")), rows=8_000),
+    ModelPlan(name="layernorm", estimators=_FEW_TREES, features="layernorm", trains=_pairs("layernorm", ("fp32", "fp16", "bf16")), rows=8_000),
     # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
     ModelPlan(name="gemm_half", features="matrix", trains=_pairs("linear", ("fp16", "bf16", "int8")),
               covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)), rows=24_000),

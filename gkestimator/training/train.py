@@ -23,7 +23,7 @@ from gkestimator.training.members import fit_member
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import TrainingRows, shape_hash
 
-__all__ = ["HELD_OUT", "ModelReport", "TrainReport", "train"]
+__all__ = ["HELD_OUT", "ModelReport", "TrainReport", "measured_rows", "split", "train"]
 
 HELD_OUT = 0.15
 """Share of shapes that no member sees: errors are reported and intervals calibrated on them."""
@@ -82,10 +82,7 @@ def train(
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
     tell = progress or (lambda text, done, total: None)
-    loaded = [(path, *load_source(Path(path))) for path in sources]
-    rows = [part for _, _, parts in loaded for part in parts if len(part)]
-    catalogue = gpu_catalogue()
-    gpus = {g: catalogue.resolve(g)[0] for part in rows for g in np.unique(part.gpu.astype(str)).tolist()}
+    loaded, rows, gpus = measured_rows(sources)
     plans = [plan for plan in PLAN if any(plan.mask(part.table).any() for part in rows)]
     if not plans:
         raise TableError("the sources hold no kernel of a family that can be trained")
@@ -119,6 +116,18 @@ def train(
     return TrainReport(path=out, name=title, models=tuple(reports))
 
 
+Loaded = list[tuple[Path, str, list[TrainingRows]]]
+
+
+def measured_rows(sources: Sequence[Path]) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:
+    """What every source holds (path, format, rows), all rows that are not empty, and the GPUs they name."""
+    loaded = [(Path(path), *load_source(Path(path))) for path in sources]
+    rows = [part for _, _, parts in loaded for part in parts if len(part)]
+    catalogue = gpu_catalogue()
+    names = {g for part in rows for g in np.unique(part.gpu.astype(str)).tolist()}
+    return loaded, rows, {name: catalogue.resolve(name)[0] for name in sorted(names)}
+
+
 def split(
     plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec], *, seed: int
 ) -> tuple[TrainingRows, TrainingRows]:
@@ -147,7 +156,7 @@ def fit_model(
     predicted = np.maximum(test.roofline_us * np.exp(stack.predict(test.x)), SHORTEST_KERNEL_US)
     known = np.isfinite(held.duration_us) & ~test.hidden
     error = log_errors(predicted[known], held.duration_us[known])
-    inside = size_quantiles(predicted[known], error, SIZE_EDGES_US)
+    inside = size_quantiles(predicted[known], error, test.weight[known], SIZE_EDGES_US)
     measured = np.abs(held.as_measured_us(predicted) / held.measured_us - 1) * 100
     bare = np.abs(held.as_measured_us(test.roofline_us) / held.measured_us - 1) * 100
     exact = np.full(len(held), np.nan)
@@ -156,7 +165,7 @@ def fit_model(
         name=plan.name, rows=len(data.y), held_out_rows=len(held), members=_rounded(members), weights=_rounded(stack.weights),
         held_out_pct=_by(held.source, measured), gpu_time_pct=_by(held.source, exact), roofline_pct=_by(held.source, bare),
         per_gpu_pct=_by(held.gpu, measured), counts={s: int((held.source == s).sum()) for s in sorted(set(held.source))},
-        unseen_gpu_pct=unseen, coverage_pct=round(coverage(predicted[known], error, test.shape[known], SIZE_EDGES_US), 1),
+        unseen_gpu_pct=unseen, coverage_pct=round(coverage(predicted[known], error, test.weight[known], test.shape[known], SIZE_EDGES_US), 1),
     )  # fmt: skip
     widths = {"inside": inside, "outside": [max(a, outside) for a in inside]}
     return stack, data, report, widths

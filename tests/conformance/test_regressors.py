@@ -66,7 +66,9 @@ def test_the_stack_clips_to_the_trained_range(stack: Stack) -> None:
     far = np.array([[1e6] * 8, [-1e6] * 8], dtype=np.float32)
     predicted = stack.predict(far)
     assert (predicted <= stack.high).all() and (predicted >= stack.low).all()
-    assert all(w >= 0 for w in stack.weights.values()) and sum(stack.weights.values()) == pytest.approx(1, abs=0.25)
+    assert all(w >= 0 for w in stack.weights.values()) and sum(stack.weights.values()) == pytest.approx(
+        1, abs=0.25
+    )
 
 
 def test_a_stack_survives_its_arrays(stack: Stack, data: tuple[np.ndarray, ...]) -> None:

@@ -32,7 +32,9 @@ def test_gradient_boosting_equals_scikit_learn(data: tuple[np.ndarray, ...]) -> 
     from sklearn.ensemble import GradientBoostingRegressor
 
     x, y, w = data
-    model = GradientBoostingRegressor(n_estimators=40, max_depth=6, subsample=0.5, max_features=0.4, random_state=0)
+    model = GradientBoostingRegressor(
+        n_estimators=40, max_depth=6, subsample=0.5, max_features=0.4, random_state=0
+    )
     model.fit(x, y, sample_weight=w)
     ours = members.from_gradient_boosting(model).predict(grid(x))[:, 0]
     np.testing.assert_allclose(ours, model.predict(grid(x)), rtol=0, atol=1e-5)

@@ -57,11 +57,12 @@ def _attention(
     gpu: np.ndarray, b: np.ndarray, s: np.ndarray, h: np.ndarray, kv: np.ndarray, d: np.ndarray, measured: np.ndarray,
     *, causal: bool,
 ) -> TrainingRows:  # fmt: skip
+    # Two products and, per score, a scale and the five operations of a softmax; causal kernels skip the upper half.
     pairs = s * (s + 1) / 2 if causal else s * s
     query = b * s * h * d * _SIZE
     table = kernel_table(
         family="attention", variant="causal" if causal else "full", precision="bf16",
-        columns={"flops": 4 * b * h * pairs * d, "read_bytes": query + 2 * b * s * kv * d * _SIZE, "write_bytes": query,
+        columns={"flops": b * h * pairs * (4 * d + 6), "read_bytes": query + 2 * b * s * kv * d * _SIZE, "write_bytes": query,
                  "rows": b * h * s, "cols": s, "element_bytes": _SIZE, "inputs": 3.0,
                  "gemm_batch": b * h, "gemm_m": s, "gemm_n": s, "gemm_k": d},
     )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Importers on small files in each public format, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gkestimator.errors import TableError, UsageError
+from gkestimator.training.importers import load_source
+from gkestimator.training.rows import shape_hash
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+
+def write(path: Path, **columns: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def neusight(folder: Path, *, gap_us: float = 18.0, hold_us: float = 14.0, rate: float = 600e9) -> None:
+    """Elementwise rows under the law of the importer's docstring."""
+    rng = np.random.default_rng(0)
+    b, h = rng.integers(16, 6000, 900), rng.integers(16, 3000, 900)
+    time = b * h * 12 / rate * 1e6 + 1.5
+    count = len(b)
+    write(
+        folder / "train_elem.parquet", OPName=["add"] * count, Latency=(gap_us + np.maximum(time, hold_us)) / 1e3,
+        Device=["Tesla V100-PCIE-32GB"] * count, B=b, H=h, **{"Grid x": np.ceil(b * h / 512), "Grid y": np.ones(count), "Grid z": np.ones(count)},
+    )  # fmt: skip
+
+
+def test_neusight_launch_gap_is_found_and_taken_off(tmp_path: Path) -> None:
+    neusight(tmp_path)
+    kind, (rows,) = load_source(tmp_path)
+    assert kind == "neusight"
+    assert rows.gap_us[0] == pytest.approx(18, abs=0.5)
+    assert rows.hold_us[0] == pytest.approx(14, abs=0.5)
+    known = np.isfinite(rows.duration_us)
+    true = (rows.table.columns["read_bytes"] + rows.table.columns["write_bytes"]) / 600e9 * 1e6 + 1.5
+    np.testing.assert_allclose(rows.duration_us[known], true[known], atol=0.6)
+    assert (true[~known] < 20).all() and not known.all()
+    np.testing.assert_allclose(rows.as_measured_us(true), rows.measured_us, atol=0.6)
+
+
+def test_neusight_leaves_out_the_throttled_card(tmp_path: Path) -> None:
+    for prefix in ("train", "larger"):
+        write(
+            tmp_path / f"{prefix}_linear.parquet", OPName=["linear"] * 2, Latency=[1.0, 2.0], Device=["Tesla P4", "Tesla T4"],
+            B=[4, 4], M=[16, 16], N=[32, 32], K=[64, 64], **{"Grid x": [1, 1], "Grid y": [1, 1], "Grid z": [1, 1]},
+        )  # fmt: skip
+    _, parts = load_source(tmp_path)
+    assert [p.gpu.tolist() for p in parts] == [["T4"], ["P4", "T4"]]
+    columns = parts[0].table.columns
+    assert (columns["gemm_m"][0], columns["gemm_n"][0], columns["gemm_k"][0]) == (64, 64, 32)
+    assert columns["flops"][0] == 2 * 64 * 64 * 32
+    assert columns["weight_bytes"][0] == 4 * 32 * 64
+
+
+def test_deepbench_convolution_sizes(tmp_path: Path) -> None:
+    sizes = {"n": 8, "c": 64, "h": 56, "w": 56, "k": 128, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "stride_h": 2, "stride_w": 2}
+    write(tmp_path / "conv_forward.parquet", gpu=["V100"], dtype=["fp16_mixed"], forward_ms=[0.1], **{k: [v] for k, v in sizes.items()})
+    _, (rows,) = load_source(tmp_path)
+    columns = rows.table.columns
+    assert (columns["conv_out_h"][0], columns["gemm_m"][0], columns["gemm_k"][0]) == (28, 8 * 28 * 28, 576)
+    assert columns["write_bytes"][0] == 8 * 128 * 28 * 28 * 2
+    assert rows.duration_us[0] == pytest.approx(100) and rows.table.precision[0] == "fp16"
+
+
+def test_aiconfigurator_takes_the_median_over_frameworks(tmp_path: Path) -> None:
+    write(
+        tmp_path / "gemm_bf16.parquet", gpu=["h100_sxm"] * 3 + ["a100_sxm"], m=[8, 8, 8, 8], n=[16] * 4, k=[32] * 4,
+        latency_ms=[0.003, 0.009, 0.005, 0.007],
+    )  # fmt: skip
+    _, (rows,) = load_source(tmp_path)
+    assert dict(zip(rows.gpu, rows.measured_us, strict=True)) == {"H100-SXM": pytest.approx(5), "A100-SXM4-80GB": pytest.approx(7)}
+
+
+def dataset(path: Path, **change: object) -> None:
+    row: dict[str, object] = {
+        "schema_version": 1, "entry_id": "e", "gpu": "T4", "op_type": "MatMul", "attributes": "{}", "dtype": "fp32",
+        "input_shapes": json.dumps([[10, 20], [20, 30]]), "weight_bytes": 2400, "input_bytes": 800, "output_bytes": 1200,
+        "flops": 12000, "kernels_in_op": 1, "family": "linear", "grid": "1,2,1", "duration_us": 7.5, "quality": "ok",
+    }  # fmt: skip
+    row.update(change)
+    write(path, **{k: [v] for k, v in row.items()})
+
+
+def test_kernel_dataset_rows(tmp_path: Path) -> None:
+    dataset(tmp_path / "d.parquet")
+    kind, (rows,) = load_source(tmp_path / "d.parquet")
+    assert kind == "kernel dataset"
+    columns = rows.table.columns
+    assert [columns[f"gemm_{c}"][0] for c in ("batch", "m", "n", "k")] == [1, 10, 30, 20]
+    assert rows.duration_us[0] == 7.5 and rows.grid_blocks[0] == 2
+
+
+@pytest.mark.parametrize("change", [{"quality": "noisy"}, {"kernels_in_op": 3}, {"duration_us": float("nan")}, {"family": "fft"}])
+def test_kernel_dataset_rows_that_cannot_train_are_skipped(tmp_path: Path, change: dict[str, object]) -> None:
+    dataset(tmp_path / "d.parquet", **change)
+    assert load_source(tmp_path / "d.parquet")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"input_shapes": "[[1"}, "row 1"), ({"family": "warp drive"}, "row 1"), ({"input_shapes": "[[2,3]]"}, "do not fit"),
+     ({"dtype": "fp31"}, "row 1")],
+)  # fmt: skip
+def test_kernel_dataset_errors_name_the_row(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    dataset(tmp_path / "d.parquet", **change)
+    with pytest.raises(TableError, match=message) as caught:
+        load_source(tmp_path / "d.parquet")
+    assert "d.parquet" in str(caught.value)
+
+
+def test_unknown_sources(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="no such file"):
+        load_source(tmp_path / "none")
+    with pytest.raises(TableError, match="unknown format"):
+        load_source(tmp_path)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(TableError, match="not a readable Parquet"):
+        load_source(tmp_path / "x.parquet")
+    write(tmp_path / "x.parquet", a=[1])
+    with pytest.raises(TableError, match="column 'schema_version' is missing"):
+        load_source(tmp_path / "x.parquet")
+
+
+def test_an_unknown_gpu_is_named(tmp_path: Path) -> None:
+    dataset(tmp_path / "d.parquet", gpu="Abacus")
+    with pytest.raises(UsageError, match="Abacus"):
+        load_source(tmp_path / "d.parquet")
+
+
+def test_shapes_hash_alike_on_every_gpu_and_spread_evenly(tmp_path: Path) -> None:
+    neusight(tmp_path)
+    _, (rows,) = load_source(tmp_path)
+    value = shape_hash(rows.table)
+    np.testing.assert_array_equal(value, shape_hash(rows.take(np.arange(len(rows))).table))
+    assert abs((value < 0.15).mean() - 0.15) < 0.05
