@@ -48,9 +48,9 @@ def test_graph_is_estimated(path: Path, runtime: str) -> None:
         assert row.sm_util_mean_pct is not None and 0 < row.sm_util_mean_pct <= 100
         by_gpu.setdefault(row.gpu, []).append(row.latency_ms)
     for gpu, latencies in by_gpu.items():
-        # A learned kernel time may dip by a microsecond where the host sets the pace; never by 2 %.
+        # A learned kernel time may dip by a microsecond where the host sets the pace; never by 5 %.
         for smaller, larger in itertools.pairwise(latencies):
-            assert larger > 0.98 * smaller, f"{gpu}: a larger batch is faster: {latencies}"
+            assert larger > 0.95 * smaller, f"{gpu}: a larger batch is faster: {latencies}"
 
 
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda p: f"{p.parent.name}/{p.stem}")
