@@ -19,15 +19,26 @@ def shared_dir() -> Path:
 
 
 def with_zero_weights(source: Path, target: Path) -> Path:
-    """A copy of ``source`` whose absent external weights are zeros inside the file (what onnx-tool needs)."""
+    """A copy of ``source`` whose absent external weights are zeros (what onnx-tool needs).
+
+    Inside the file up to 1 GiB, beyond that in one sparse file of zeros beside it, which every tensor points to.
+    """
     import onnx
 
     model = onnx.load(str(source), load_external_data=False)
-    for tensor in model.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            nbytes = _ELEMENT_BYTES[tensor.data_type] * math.prod(tensor.dims)
-            del tensor.external_data[:]
+    absent = [t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    sizes = [_ELEMENT_BYTES[t.data_type] * math.prod(t.dims) for t in absent]
+    inside = sum(sizes) <= 1 << 30
+    if not inside:
+        with open(target.with_suffix(".zeros"), "wb") as f:
+            f.truncate(max(sizes))
+    for tensor, nbytes in zip(absent, sizes, strict=True):
+        del tensor.external_data[:]
+        if inside:
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = bytes(nbytes)
-    onnx.save(model, str(target))
+        else:
+            for key, value in (("location", target.with_suffix(".zeros").name), ("offset", "0"), ("length", str(nbytes))):
+                tensor.external_data.add(key=key, value=value)
+    target.write_bytes(model.SerializeToString())
     return target

@@ -20,7 +20,7 @@ class MemoryProfile:
     """Bytes on the GPU, without the CUDA context.
 
     ``weights_bytes`` + ``activations_bytes`` (peak of live inputs, intermediates and outputs) + ``workspace_bytes``
-    (library workspace, and what scratch memory adds to the peak) + ``allocator_bytes`` (rounding, segments,
+    (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding, segments,
     fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step`` is where the
     peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input and output
     data of one kernel (of one set of concurrent kernels; this is the single-stream value).
@@ -81,8 +81,9 @@ def memory_profile(
                 live += nbytes
         if live > peak_live:
             peak_live = live
-        if live + scratch > peak_total:
-            peak_total = live + scratch
+        total = live + scratch + library
+        if total > peak_total:
+            peak_total = total
             peak_step = step.name
         if handle >= 0:
             release(handle)
@@ -93,7 +94,7 @@ def memory_profile(
                 live -= entry[1]
 
     weights = sum(graph.weights.values())
-    workspace = library + (peak_total - peak_live)
+    workspace = peak_total - peak_live
     return MemoryProfile(
         weights_bytes=weights,
         activations_bytes=peak_live,

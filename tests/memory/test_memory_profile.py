@@ -120,3 +120,20 @@ def test_usher_mreq_is_weights_and_the_largest_kernel() -> None:
         library_workspace_bytes=0,
     )
     assert p.usher_mreq_bytes == (5 + 20 + 30) * MIB
+
+
+def test_a_library_workspace_that_fits_into_freed_memory_adds_nothing_to_an_earlier_peak() -> None:
+    product = kernel(family=Family.LINEAR)
+    p = memory_profile(
+        graph(
+            step("a", ("x",), (("t", 60 * MIB),)),
+            step("b", ("t",), (("u", 1 * MIB),)),
+            step("c", ("u",), (("y", 30 * MIB),), product),
+        ),
+        allocator="caching",
+        figures=FIGURES,
+        library_workspace_bytes=8_519_680,
+    )
+    assert p.activations_bytes == 71 * MIB
+    assert p.workspace_bytes == 0
+    assert p.allocator_bytes >= 0
