@@ -14,29 +14,31 @@ from gkestimator.roofline import roofline
 __all__ = ["ANALYTICAL_FACTOR", "KERNEL_LATENCY_US", "analytical_duration_us"]
 
 KERNEL_LATENCY_US = 1.5
-"""What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining. Whole
-convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us per memory-bound kernel, and the shortest
-kernels of serving traces last 1 to 2.5 us on A100 and H100."""
+"""What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
+Whole convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us per memory-bound kernel, and
+the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
 
 ANALYTICAL_FACTOR = 2.0
-"""Half-width of the interval where nothing was measured, as a factor up and down: on families with measurements,
-roofline residuals of kernels beyond the launch floor spread about this much."""
+"""Half-width of the interval where nothing was measured, as a factor up and down: on families with
+measurements, roofline residuals of kernels beyond the launch floor spread about this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Efficiency:
-    """Fraction of DRAM bandwidth and of the peak rate that a family's kernels reach, and how often they pass the data."""
+    """Fraction of DRAM bandwidth and of the peak rate that a family's kernels reach, and how often they pass
+    the data."""
 
     memory: float
     compute: float
     passes: float = 1.0
 
 
-# Memory: streaming kernels reach 84-90 % of nominal bandwidth on HBM2 GPUs (0.87 is the V100's, NeuSight rows) and about
-# 75 % on GDDR; `_streaming_fraction` says which. Below it, relative to streaming: pooling reads overlapping windows
-# through the caches at about 0.3 of it (fitted on whole convolution networks); transposing copies, gathers and reductions
-# lose to strides, sectors and tails; scatter reads, modifies and writes; a radix sort passes keys eight times.
-# Compute: direct depthwise kernels reach 8 % of the FP32 peak, matrix libraries 90 % of a full wave.
+# Memory: streaming kernels reach 84-90 % of nominal bandwidth on HBM2 GPUs (0.87 is the V100's, NeuSight
+# rows) and about 75 % on GDDR; `_streaming_fraction` says which. Below it, relative to streaming: pooling
+# reads overlapping windows through the caches at about 0.3 of it (fitted on whole convolution networks);
+# transposing copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and
+# writes; a radix sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak,
+# matrix libraries 90 % of a full wave.
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
 _EFFICIENCY = {
     Family.LINEAR: _Efficiency(memory=0.9, compute=0.9),
@@ -64,9 +66,9 @@ _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 def _streaming_fraction(gpu: GpuSpec) -> float:
     """Share of the nominal DRAM bandwidth that streaming kernels reach.
 
-    Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since Volta is
-    taken as 0.87 up to compute capability 7.0 and 0.85 above; Pascal and GDDR parts without a large L2 0.75; Ada and
-    Blackwell GDDR parts, whose L2 holds 32 MiB or more, 0.85.
+    Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since
+    Volta is taken as 0.87 up to compute capability 7.0 and 0.85 above; Pascal and GDDR parts without a large
+    L2 0.75; Ada and Blackwell GDDR parts, whose L2 holds 32 MiB or more, 0.85.
     """
     major, minor = gpu.compute_capability
     if major < 7 or (major, minor) == (7, 5):
@@ -77,7 +79,8 @@ def _streaming_fraction(gpu: GpuSpec) -> float:
 
 
 def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host kernels 0.
+    """Microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
+    kernels 0.
 
     Matrix products also pay for idle SMs in the last wave of their tiles.
     """

@@ -1,7 +1,8 @@
 """The files of an estimator bundle: reading them from a stranger's folder, and writing them.
 
-A bundle folder holds ``card.json`` (for people), ``stack.json`` (which models answer what), ``ranges.json`` (training
-ranges), ``quantiles.json`` (interval widths) and one ``<model>.npz`` of plain arrays per model. Nothing in it is code.
+A bundle folder holds ``card.json`` (for people), ``stack.json`` (which models answer what), ``ranges.json``
+(training ranges), ``quantiles.json`` (interval widths) and one ``<model>.npz`` of plain arrays per model.
+Nothing in it is code.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _not_a_number(text: str) -> float:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises BundleError if it is missing, too large, no object, or has NaN or infinities."""
+    """The object in a JSON file. Raises BundleError if it is missing, too large, no object, or has NaN or
+    infinities."""
     raw = _regular(path, _LARGEST_JSON_BYTES)
     try:
         value = json.loads(raw.decode("utf-8"), parse_constant=_not_a_number)
@@ -63,7 +65,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz`` file, none of them objects. Raises BundleError for anything else, before allocating much."""
+    """The arrays of an ``.npz`` file, none of them objects. Raises BundleError for anything else, before
+    allocating much."""
     raw = _regular(path, LARGEST_BUNDLE_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
@@ -110,9 +113,11 @@ def _array(path: Path, name: str, data: bytes) -> np.ndarray:
 def write_bundle(
     folder: Path, documents: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Mapping[str, np.ndarray]]
 ) -> None:
-    """Write a bundle: into a temporary folder beside, then renamed, so that no half-written bundle is ever seen.
+    """Write a bundle: into a temporary folder beside, then renamed, so that no half-written bundle is ever
+    seen.
 
-    An existing bundle (a folder with ``stack.json``) is replaced, anything else at ``folder`` refused with OutputError.
+    An existing bundle (a folder with ``stack.json``) is replaced, anything else at ``folder`` refused with
+    OutputError.
     """
     folder = folder.absolute()
     if (

@@ -1,4 +1,5 @@
-"""Estimator bundles: trained regressors, where they may be trusted, and the analytical model for everything else."""
+"""Estimator bundles: trained regressors, where they may be trusted, and the analytical model for everything
+else."""
 
 from __future__ import annotations
 
@@ -27,6 +28,10 @@ __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
 SCHEMA_VERSION = 1
 SHORTEST_KERNEL_US = 1.0
 """No kernel is shorter: the least that Vidur's GPU traces show on A100, A40 and H100."""
+GROUPED_CONV_US = 150.0
+"""What a grouped (not depthwise) FP32 convolution takes beyond its arithmetic, in microseconds a call: fitted
+on whole ResNeXt networks on a V100. No kernel measurements of grouped convolutions are public, so they count
+as out of range."""
 SIZE_EDGES_US = (20.0, 200.0)
 """Interval widths are calibrated apart for kernels predicted below, between and above these durations."""
 
@@ -53,9 +58,10 @@ _L2_BYTES_PER_CLOCK_AND_SM = (
 class BundleModel:
     """One regressor of a bundle; its arrays are read when it is first asked.
 
-    ``covers``: (family, precision) pairs it answers; ``trains``: those it was trained on. ``low`` and ``high``: the
-    range of every feature in training. ``chips``: (compute capability, SMs) of the training GPUs. ``quantiles``: 90 %
-    quantiles of |log error| per size class, inside and outside of the training range.
+    ``covers``: (family, precision) pairs it answers; ``trains``: those it was trained on. ``low`` and
+    ``high``: the range of every feature in training. ``chips``: (compute capability, SMs) of the training
+    GPUs. ``quantiles``: 90 % quantiles of |log error| per size class, inside and outside of the training
+    range.
     """
 
     name: str
@@ -86,7 +92,8 @@ class BundleModel:
         )
 
     def in_range(self, table: KernelTable, matrix: np.ndarray, gpu: GpuSpec) -> np.ndarray:
-        """Rows inside the training range: known chip, trained (family, precision), every feature between its extremes."""
+        """Rows inside the training range: known chip, trained (family, precision), every feature between its
+        extremes."""
         if not self.knows_chip(gpu):
             return np.zeros(len(table), dtype=bool)
         checked = np.array([name not in _SPECIFICATION for name in self.feature_names])
@@ -111,6 +118,8 @@ class BundleModel:
         elif self.features == "conv":
             winograd = matrix[:, self.feature_names.index("winograd")] > 0
             result = np.where(winograd, result, np.maximum(result, roof.compute_us / 0.9))
+            grouped = table.columns["conv_groups"] > 1
+            result = np.where(grouped, result + GROUPED_CONV_US, result)
         return np.asarray(result)
 
     def width(self, duration_us: np.ndarray, in_range: np.ndarray) -> np.ndarray:
@@ -121,7 +130,8 @@ class BundleModel:
 
 
 def _least_of_peak(table: KernelTable) -> np.ndarray:
-    """Least time over FLOPs / peak: 1, but a convolution in half precision may save arithmetic by Winograd too."""
+    """Least time over FLOPs / peak: 1, but a convolution in half precision may save arithmetic by Winograd
+    too."""
     return np.where(table.family == Family.CONV, 0.45, 1.0)
 
 
@@ -181,16 +191,22 @@ class Bundle:
 
 
 def _complete(
-    table: KernelTable, gpu: GpuSpec, part: GpuSpec, roof: Roofline, duration: np.ndarray, width: np.ndarray,
-    trained: np.ndarray, inside: np.ndarray,
-) -> KernelPredictions:  # fmt: skip
+    table: KernelTable,
+    gpu: GpuSpec,
+    part: GpuSpec,
+    roof: Roofline,
+    duration: np.ndarray,
+    width: np.ndarray,
+    trained: np.ndarray,
+    inside: np.ndarray,
+) -> KernelPredictions:
     launch = launch_geometry(table, part)
     _, achieved = occupancy(launch, part)
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
     seconds = np.maximum(duration, 1e-3) * 1e-6
-    # Tiles of a matrix product read their operands through L2 again and again: k x (tile rows + columns) each, with
-    # square tiles of block threads x 64 outputs.
+    # Tiles of a matrix product read their operands through L2 again and again: k x (tile rows + columns)
+    # each, with square tiles of block threads x 64 outputs.
     k = np.nan_to_num(columns["gemm_k"], nan=0.0)
     tiles = (
         launch.grid_blocks
@@ -227,7 +243,8 @@ _DEFAULT: list[Bundle] = []
 def load_bundle(path: Path | str | None = None) -> Bundle:
     """The bundle in folder ``path``; None is the one that comes with the package.
 
-    Raises BundleError, in one line that names the file, for a folder that is missing, incomplete, malformed or too large.
+    Raises BundleError, in one line that names the file, for a folder that is missing, incomplete, malformed
+    or too large.
     """
     if path is not None:
         return _load(Path(path))
@@ -237,7 +254,8 @@ def load_bundle(path: Path | str | None = None) -> Bundle:
 
 
 def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
-    """One estimator of several bundles: the first that covers a family and precision and knows the chip answers.
+    """One estimator of several bundles: the first that covers a family and precision and knows the chip
+    answers.
 
     Raises BundleError for no bundles.
     """
@@ -254,7 +272,7 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
 def _load(folder: Path) -> Bundle:
     if not folder.is_dir():
         raise BundleError(
-            f"{folder}: no such bundle folder; expected card.json, stack.json, ranges.json and quantiles.json in it"
+            f"{folder}: no such bundle folder; expected card, stack, ranges and quantiles (.json) in it"
         )
     stack, ranges, quantiles, card = (
         read_json(folder / f"{n}.json") for n in ("stack", "ranges", "quantiles", "card")
@@ -312,18 +330,29 @@ def _model(folder: Path, entry: Any, ranges: Mapping[str, Any], quantiles: Mappi
     widths = quantiles.get(name)
     classes = len(SIZE_EDGES_US) + 1
     return BundleModel(
-        name=name, features=str(features), feature_names=tuple(names), trains=_pair_set(where, name, entry.get("trains")),
-        covers=_pair_set(where, name, entry.get("covers")), low=_numbers(at, f"{name}.low", low, len(names)),
-        high=_numbers(at, f"{name}.high", high, len(names)), chips=tuple((int(a), int(b), int(c)) for a, b, c in chips),
+        name=name,
+        features=str(features),
+        feature_names=tuple(names),
+        trains=_pair_set(where, name, entry.get("trains")),
+        covers=_pair_set(where, name, entry.get("covers")),
+        low=_numbers(at, f"{name}.low", low, len(names)),
+        high=_numbers(at, f"{name}.high", high, len(names)),
+        chips=tuple((int(a), int(b), int(c)) for a, b, c in chips),
         quantiles={
             key: tuple(
-                _numbers(folder / "quantiles.json", f"{name}.{key}", (widths or {}).get(key) if isinstance(widths, dict) else None,
-                         classes, least=0.0, most=5.0).tolist()
+                _numbers(
+                    folder / "quantiles.json",
+                    f"{name}.{key}",
+                    (widths or {}).get(key) if isinstance(widths, dict) else None,
+                    classes,
+                    least=0.0,
+                    most=5.0,
+                ).tolist()
             )
             for key in ("inside", "outside")
         },
         path=folder / f"{name}.npz",
-    )  # fmt: skip
+    )
 
 
 def _numbers(

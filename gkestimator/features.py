@@ -1,9 +1,9 @@
 """Physical features of kernels on a GPU: the one function that training and prediction both call.
 
-All sizes, times and rates enter as natural logarithms; ratios that lie in [0, 1] enter as they are. The recipe is
-that of the project's study of public measurements: roofline sides, arithmetic intensity over machine balance, bytes
-over L2, matrix dimensions and the power of two that divides them, waves, wave fill and padding for five tile sizes,
-and the GPU's numeric specification instead of its name.
+All sizes, times and rates enter as natural logarithms; ratios that lie in [0, 1] enter as they are. The
+recipe is that of the project's study of public measurements: roofline sides, arithmetic intensity over
+machine balance, bytes over L2, matrix dimensions and the power of two that divides them, waves, wave fill and
+padding for five tile sizes, and the GPU's numeric specification instead of its name.
 """
 
 from __future__ import annotations
@@ -23,22 +23,37 @@ __all__ = ["ELEMENTWISE_VARIANTS", "FEATURE_SETS", "elementwise_variant", "featu
 TILES = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 
 ELEMENTWISE_VARIANTS = ("add", "mul", "div", "pow", "relu", "gelu", "tanh")
-"""Elementwise operators with measurements of their own; the others borrow from the one that costs about the same."""
+"""Elementwise operators with measurements of their own; the others borrow from the one that costs about the
+same."""
 
 _NEAREST = {
-    "add": "add sub bias bias_add weighted_sum max min where equal greater less greater_or_equal less_or_equal and or xor not",
-    "relu": "relu copy fill range activation thresholded_relu shrink binarizer bitwise_not bit_shift clip neg abs leaky_relu prelu threshold sign floor ceil round cast identity is_nan is_inf hard_sigmoid",
-    "mul": "mul bitwise_and bitwise_or bitwise_xor scale hard_swish hardswish square rope rotary rotary_embedding silu_mul swiglu",
+    "add": (
+        "add sub bias bias_add weighted_sum max min where equal greater less greater_or_equal "
+        "less_or_equal and or xor not"
+    ),
+    "relu": (
+        "relu copy fill range activation thresholded_relu shrink binarizer bitwise_not bit_shift "
+        "clip neg abs leaky_relu prelu threshold sign floor ceil round cast identity is_nan is_inf "
+        "hard_sigmoid"
+    ),
+    "mul": (
+        "mul bitwise_and bitwise_or bitwise_xor scale hard_swish hardswish square rope rotary "
+        "rotary_embedding silu_mul swiglu"
+    ),
     "div": "div reciprocal mod sqrt rsqrt softsign",
     "pow": "pow",
-    "tanh": "tanh sigmoid exp log erf sin cos tan atan asin acos sinh cosh asinh acosh atanh softplus elu selu celu",
+    "tanh": (
+        "tanh sigmoid exp log erf sin cos tan atan asin acos sinh cosh asinh acosh atanh softplus "
+        "elu selu celu"
+    ),
     "gelu": "gelu gelu_tanh fast_gelu quick_gelu silu swish mish bias_gelu bias_split_gelu",
 }
 _VARIANT_OF = MappingProxyType({name: kind for kind, names in _NEAREST.items() for name in names.split()})
 
 
 def elementwise_variant(variant: str) -> str | None:
-    """The measured elementwise operator whose cost ``variant`` shares (itself where measured); None if unknown."""
+    """The measured elementwise operator whose cost ``variant`` shares (itself where measured); None if
+    unknown."""
     return _VARIANT_OF.get(variant)
 
 
@@ -134,9 +149,21 @@ def _conv_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[
     columns = table.columns
     conv = {
         name: np.maximum(np.nan_to_num(columns[f"conv_{name}"], nan=1.0), 1.0)
-        for name in ("batch", "in_channels", "out_channels", "groups", "out_h", "out_w", "kernel_h", "kernel_w",
-                     "stride_h", "stride_w", "dilation_h", "dilation_w")
-    }  # fmt: skip
+        for name in (
+            "batch",
+            "in_channels",
+            "out_channels",
+            "groups",
+            "out_h",
+            "out_w",
+            "kernel_h",
+            "kernel_w",
+            "stride_h",
+            "stride_w",
+            "dilation_h",
+            "dilation_w",
+        )
+    }
     square = conv["kernel_h"] == conv["kernel_w"]
     small = square & ((conv["kernel_h"] == 3) | (conv["kernel_h"] == 5))
     dense = (conv["stride_h"] * conv["stride_w"] * conv["dilation_h"] * conv["dilation_w"] == 1) & (

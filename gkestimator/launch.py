@@ -1,8 +1,9 @@
 """Launch geometry of kernels, and what follows from it: blocks per SM, SM utilisation and occupancy.
 
-The grid and block of elementwise, softmax and normalisation kernels follow PyTorch's launch rules exactly (checked
-against the grids that NeuSight recorded). The kernel that a matrix library picks is not public: tiles of
-matrix products and convolutions are the most common choices for their size, so these grids are estimates.
+The grid and block of elementwise, softmax and normalisation kernels follow PyTorch's launch rules exactly
+(checked against the grids that NeuSight recorded). The kernel that a matrix library picks is not public:
+tiles of matrix products and convolutions are the most common choices for their size, so these grids are
+estimates.
 """
 
 from __future__ import annotations
@@ -15,25 +16,44 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
 
 __all__ = [
-    "Launch", "Tiling", "blocks_per_sm", "launch_geometry", "matrix_tiles", "memory_launch", "occupancy",
+    "Launch",
+    "Tiling",
+    "blocks_per_sm",
+    "launch_geometry",
+    "matrix_tiles",
+    "memory_launch",
+    "occupancy",
     "sm_utilisation_pct",
-]  # fmt: skip
+]
 
 _ROW_FAMILIES = frozenset({Family.SOFTMAX, Family.LAYERNORM})
 
-# Registers per thread of the compiled kernels, by family: what ptxas allots for sm_70..sm_90 builds of these kernels
-# (cuBLAS and cuDNN tiles keep their accumulators in registers: 128x64 outputs on 128 threads are 64 accumulators and
-# as much again for operands and addresses). 32 or fewer never limit occupancy on any GPU since Maxwell.
+# Registers per thread of the compiled kernels, by family: what ptxas allots for sm_70..sm_90 builds of these
+# kernels (cuBLAS and cuDNN tiles keep their accumulators in registers: 128x64 outputs on 128 threads are 64
+# accumulators and as much again for operands and addresses). 32 or fewer never limit occupancy on any GPU
+# since Maxwell.
 _REGISTERS = {
-    Family.LINEAR: 122, Family.BMM: 122, Family.CONV: 122, Family.CONV_TRANSPOSE: 122, Family.ATTENTION: 168,
-    Family.RNN: 122, Family.DEPTHWISE: 40, Family.SOFTMAX: 32, Family.LAYERNORM: 32, Family.POOLING: 32,
-    Family.REDUCTION: 32, Family.RESAMPLE: 40, Family.SORT: 40, Family.FFT: 40,
-}  # fmt: skip
+    Family.LINEAR: 122,
+    Family.BMM: 122,
+    Family.CONV: 122,
+    Family.CONV_TRANSPOSE: 122,
+    Family.ATTENTION: 168,
+    Family.RNN: 122,
+    Family.DEPTHWISE: 40,
+    Family.SOFTMAX: 32,
+    Family.LAYERNORM: 32,
+    Family.POOLING: 32,
+    Family.REDUCTION: 32,
+    Family.RESAMPLE: 40,
+    Family.SORT: 40,
+    Family.FFT: 40,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One entry per kernel, float64: blocks in the grid, threads in a block, registers per thread, shared bytes per block.
+    """One entry per kernel, float64: blocks in the grid, threads in a block, registers per thread, shared
+    bytes per block.
 
     Kernels that run on the host have 0 blocks and NaN elsewhere.
     """
@@ -45,11 +65,13 @@ class Launch:
 
 
 def _softmax(rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """PyTorch's softmax: a warp a row (two rows a warp up to 128 columns) to 1,024 columns, else a block a row."""
+    """PyTorch's softmax: a warp a row (two rows a warp up to 128 columns) to 1,024 columns, else a block a
+    row."""
     width = np.exp2(np.ceil(np.log2(np.maximum(cols, 1))))
     warp = np.minimum(32, width)
     per_block = 128 / warp * np.where(width <= 128, 2, 1)
-    # SoftMax_getBlockSize: the power of two from 1 up while below half of min(cols / 4, 1024), at least one warp.
+    # SoftMax_getBlockSize: the power of two from 1 up while below half of min(cols / 4, 1024), at least one
+    # warp.
     half = np.maximum(np.floor(np.minimum(np.floor(cols / 4), 1024) / 2), 1)
     threads = np.maximum(32, np.exp2(np.ceil(np.log2(half))))
     small = cols <= 1024
@@ -64,7 +86,8 @@ def _layernorm(rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def memory_launch(table: KernelTable) -> tuple[np.ndarray, np.ndarray]:
     """Grid blocks and threads per block of kernels that are not matrix products (float64, one per row).
 
-    Elementwise kernels: 128 threads of 4 elements. Batch normalisation: 4,096 elements a block of 512 threads.
+    Elementwise kernels: 128 threads of 4 elements. Batch normalisation: 4,096 elements a block of 512
+    threads.
     """
     columns = table.columns
     rows, cols = np.maximum(columns["rows"], 1), np.maximum(columns["cols"], 1)
@@ -88,8 +111,8 @@ def memory_launch(table: KernelTable) -> tuple[np.ndarray, np.ndarray]:
     return grid, threads
 
 
-# (tile rows x columns, threads): outputs a block calculates. From large to small; the library takes a smaller tile
-# when the large ones leave SMs idle.
+# (tile rows x columns, threads): outputs a block calculates. From large to small; the library takes a smaller
+# tile when the large ones leave SMs idle.
 _TILE_CHOICES = ((128, 128, 256), (128, 64, 128), (64, 64, 64), (32, 32, 128))
 
 
@@ -97,8 +120,9 @@ _TILE_CHOICES = ((128, 128, 256), (128, 64, 128), (64, 64, 64), (32, 32, 128))
 class Tiling:
     """How a matrix product is cut up; float64, one entry per row.
 
-    Blocks of the grid, threads per block, outputs per block, and ``slowdown``: time of the tiles over that of the same
-    arithmetic spread evenly over all SMs (padding, idle SMs of the last wave, small tiles); at least 1.
+    Blocks of the grid, threads per block, outputs per block, and ``slowdown``: time of the tiles over that of
+    the same arithmetic spread evenly over all SMs (padding, idle SMs of the last wave, small tiles); at least
+    1.
     """
 
     grid_blocks: np.ndarray
@@ -110,10 +134,10 @@ class Tiling:
 def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     """Estimated tiling of matrix products.
 
-    Of the four tiles the one is taken that finishes first if all tiles of a wave run at the same rate per output,
-    small tiles at a lower rate because they re-read their operands more often (a 32 x 32 tile does a quarter of the
-    arithmetic per operand byte of a 128 x 128 tile). A grid smaller than the GPU is split along k, as the libraries
-    do, while every part keeps at least 256 of k.
+    Of the four tiles the one is taken that finishes first if all tiles of a wave run at the same rate per
+    output, small tiles at a lower rate because they re-read their operands more often (a 32 x 32 tile does a
+    quarter of the arithmetic per operand byte of a 128 x 128 tile). A grid smaller than the GPU is split
+    along k, as the libraries do, while every part keeps at least 256 of k.
     """
     columns = table.columns
     batch, m, n, k = (
@@ -154,14 +178,16 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
         if family in (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.RNN):
             tiling = matrix_tiles(table.take(mask), gpu)
             grid[mask], threads[mask] = tiling.grid_blocks, tiling.block_threads
-            # Two stages of 8-deep FP32 operand slices: (rows + cols) x 8 x 4 bytes x 2, with rows = cols = sqrt(area).
+            # Two stages of 8-deep FP32 operand slices: (rows + cols) x 8 x 4 bytes x 2, with rows = cols =
+            # sqrt(area).
             shared[mask] = 2 * np.sqrt(tiling.outputs) * 8 * 4 * 2
         elif family == Family.ATTENTION:
             part = table.take(mask)
             batch = np.maximum(np.nan_to_num(part.columns["gemm_batch"], nan=1.0), 1)
             m = np.maximum(np.nan_to_num(part.columns["gemm_m"], nan=1.0), 1)
             k = np.maximum(np.nan_to_num(part.columns["gemm_k"], nan=64.0), 1)
-            # FlashAttention: a block takes 128 queries (64 for heads above 128) and keeps them and a 64-key slice.
+            # FlashAttention: a block takes 128 queries (64 for heads above 128) and keeps them and a 64-key
+            # slice.
             queries = np.where(k > 128, 64.0, 128.0)
             grid[mask], threads[mask] = np.ceil(m / queries) * batch, 128.0
             shared[mask] = np.minimum((queries + 128) * k * 2, gpu.shared_bytes_per_block_max)
@@ -177,10 +203,11 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
 
 
 def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> np.ndarray:
-    """Blocks of each kernel that fit on one SM at once: the least of what blocks, warps, registers and shared memory allow.
+    """Blocks of each kernel that fit on one SM at once: the least of what blocks, warps, registers and shared
+    memory allow.
 
-    Registers are allotted per warp in units of 256, shared memory with 1 KiB reserved per block since Ampere (CUDA
-    occupancy calculator). At least 1, because the kernel runs; NaN for host kernels.
+    Registers are allotted per warp in units of 256, shared memory with 1 KiB reserved per block since Ampere
+    (CUDA occupancy calculator). At least 1, because the kernel runs; NaN for host kernels.
     """
     warps = np.ceil(launch.block_threads / 32)
     by_warps = np.floor(gpu.warps_per_sm / warps)
@@ -194,7 +221,8 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> np.ndarray:
 
 
 def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = None) -> np.ndarray:
-    """min(100, 100 x ceil(blocks / blocks that fit on an SM) / SMs), percent of ``of_sms`` SMs (default: all of ``gpu``).
+    """min(100, 100 x ceil(blocks / blocks that fit on an SM) / SMs), percent of ``of_sms`` SMs (default: all
+    of ``gpu``).
 
     0 for host kernels, which use no SM.
     """
@@ -206,9 +234,9 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
 def occupancy(launch: Launch, gpu: GpuSpec) -> tuple[np.ndarray, np.ndarray]:
     """Theoretical and achieved occupancy of each kernel, percent of an SM's warps; host kernels 0.
 
-    Achieved counts active SMs only, as Nsight Compute does: full waves run at the theoretical occupancy, the last
-    wave spreads its blocks evenly over the SMs it uses (the hardware places blocks breadth first), and waves count
-    alike in time.
+    Achieved counts active SMs only, as Nsight Compute does: full waves run at the theoretical occupancy, the
+    last wave spreads its blocks evenly over the SMs it uses (the hardware places blocks breadth first), and
+    waves count alike in time.
     """
     warps = np.ceil(launch.block_threads / 32)
     fit = blocks_per_sm(launch, gpu)

@@ -17,29 +17,31 @@ __all__ = ["MATRIX_FAMILIES", "Roofline", "confined", "peak_rate", "roofline"]
 MATRIX_FAMILIES = frozenset(
     {Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.ATTENTION, Family.RNN}
 )
-"""Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has any."""
+"""Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has
+any."""
 
-# A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are widened to
-# FP32, TF32 is an Ampere format and runs as FP32 before it.
+# A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are
+# widened to FP32, TF32 is an Ampere format and runs as FP32 before it.
 _FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int8": "fp32"}
 _FP64_OF_FP32 = (
     1 / 32
 )  # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide)
 
-# Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs can draw
-# (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to Hopper DRAM read
-# takes under load. On a V100 about two fifths of the SMs then saturate the memory, as thread-block-limited streaming
-# kernels show.
+# Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs
+# can draw (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to
+# Hopper DRAM read takes under load. On a V100 about two fifths of the SMs then saturate the memory, as
+# thread-block-limited streaming kernels show.
 _IN_FLIGHT_BYTES_PER_THREAD = 8
 _LOADED_LATENCY_S = 600e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Microseconds per kernel (float64, one per row): the compute side, the memory side and the larger of both.
+    """Microseconds per kernel (float64, one per row): the compute side, the memory side and the larger of
+    both.
 
-    Both sides are 0 only for kernels that do no work on that side. ``roofline_us`` is at least 1e-3 (so that its
-    logarithm exists for empty kernels).
+    Both sides are 0 only for kernels that do no work on that side. ``roofline_us`` is at least 1e-3 (so that
+    its logarithm exists for empty kernels).
     """
 
     compute_us: np.ndarray
@@ -65,7 +67,8 @@ def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
 
 
 def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
-    """Roofline of every kernel of ``table`` on ``gpu``: FLOPs / peak rate and compulsory bytes / DRAM bandwidth."""
+    """Roofline of every kernel of ``table`` on ``gpu``: FLOPs / peak rate and compulsory bytes / DRAM
+    bandwidth."""
     rate = np.empty(len(table))
     keys = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
     distinct, inverse = np.unique(keys, return_inverse=True)
@@ -85,9 +88,9 @@ def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
 def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
     """``gpu`` as a kernel sees it that may use ``sm_share_pct`` percent of its SMs (as CUDA MPS limits it).
 
-    SMs round down to whole ones (at least one), peak rates follow the SMs. DRAM bandwidth is what those SMs can draw,
-    by Little's law: resident threads x 8 bytes in flight / 600 ns, at most the GPU's. L2 and memory stay whole, as
-    MPS does not divide them. Raises UsageError for a share outside (0, 100].
+    SMs round down to whole ones (at least one), peak rates follow the SMs. DRAM bandwidth is what those SMs
+    can draw, by Little's law: resident threads x 8 bytes in flight / 600 ns, at most the GPU's. L2 and memory
+    stay whole, as MPS does not divide them. Raises UsageError for a share outside (0, 100].
     """
     if not (math.isfinite(sm_share_pct) and 0 < sm_share_pct <= 100):
         raise UsageError(f"SM share {sm_share_pct!r}: expected a percentage above 0 and at most 100")

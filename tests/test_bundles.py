@@ -26,7 +26,9 @@ L4 = CATALOGUE.resolve("L4")[0]
 DEFAULT = Path(str(__import__("importlib.resources").resources.files("gkestimator.models") / "default"))
 
 
-def product(m: int, n: int, k: int, family: Family = Family.LINEAR, precision: Precision = Precision.FP32) -> Kernel:
+def product(
+    m: int, n: int, k: int, family: Family = Family.LINEAR, precision: Precision = Precision.FP32
+) -> Kernel:
     size = 4 if precision is Precision.FP32 else 2
     return Kernel(
         name="p", family=family, variant=family.value, precision=precision, flops=2 * m * n * k,
@@ -90,7 +92,12 @@ def test_more_work_takes_longer_and_intervals_hold_the_estimate() -> None:
 
 
 def test_predictions_do_not_depend_on_neighbours() -> None:
-    kernels = [product(100, 200, 300), stream(Family.ELEMENTWISE, 10**6), stream(Family.COPY, 10**6), product(1, 4096, 1000)]
+    kernels = [
+        product(100, 200, 300),
+        stream(Family.ELEMENTWISE, 10**6),
+        stream(Family.COPY, 10**6),
+        product(1, 4096, 1000),
+    ]
     whole = predict(*kernels)
     for i, kernel in enumerate(kernels):
         assert predict(kernel).duration_us[0] == pytest.approx(whole.duration_us[i], rel=1e-12)

@@ -1,7 +1,8 @@
 """Held-out shapes: the trained regressors beside the roofline and beside USHER's literal features.
 
-USHER (OSDI 2024) predicts a kernel's milliseconds from its raw sizes and the name of the GPU with a stack of regressors. The
-same stack is fitted here on exactly that: sizes as they are, operators and GPUs one-hot, target milliseconds.
+USHER (OSDI 2024) predicts a kernel's milliseconds from its raw sizes and the name of the GPU with a stack of
+regressors. The same stack is fitted here on exactly that: sizes as they are, operators and GPUs one-hot,
+target milliseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ REQUIRED_PCT = {"linear": 9.0, "bmm": 8.0, "conv": 18.0, "elementwise": 3.0, "so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """USHER's literal features on the same split: mean absolute percentage per source, and the rows fitted."""
+    """USHER's literal features on the same split: mean absolute percentage per source, and the rows
+    fitted."""
 
     name: str
     rows: int
@@ -50,9 +52,14 @@ def usher_literal(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec],
     )
     x = _literal(fit, names, variants)
     data = Problem(
-        x=x, y=fit.measured_us / 1e3, weight=fit.weight, hidden=np.zeros(len(fit), dtype=bool), shape=shape_hash(fit.table),
-        names=tuple(str(i) for i in range(x.shape[1])), roofline_us=np.ones(len(fit)),
-    )  # fmt: skip
+        x=x,
+        y=fit.measured_us / 1e3,
+        weight=fit.weight,
+        hidden=np.zeros(len(fit), dtype=bool),
+        shape=shape_hash(fit.table),
+        names=tuple(str(i) for i in range(x.shape[1])),
+        roofline_us=np.ones(len(fit)),
+    )
     stack, _ = fit_stack(plan, data, seed=seed)
     predicted = stack.predict(_literal(held, names, variants)) * 1e3
     error = np.abs(predicted / held.measured_us - 1) * 100
@@ -84,25 +91,27 @@ def report_text(report: TrainReport, baselines: Sequence[Baseline]) -> str:
         "# Accuracy on held-out shapes",
         "",
         "Written by `python benchmarks/heldout.py`, which also writes the default bundle; do not edit.",
-        "15 % of the shapes, chosen by a hash of the shape, are seen by no member on any GPU. Mean absolute percentage error",
-        "against what the publisher measured (with its launch gap, where the measurement has one), and against GPU time alone on",
-        "the rows where the launch does not hide it. `roofline` gets the same launch gap. `USHER literal`: raw sizes, one-hot",
-        "GPU and operator, milliseconds, the same stack on the same rows.",
+        "15 % of the shapes, chosen by a hash of the shape, are seen by no member on any GPU. Mean absolute",
+        "percentage error against what the publisher measured (launch gap included), and",
+        "against GPU time on the rows where the launch does not hide it. `roofline` gets the same launch",
+        "gap. `USHER literal`: raw sizes, one-hot GPU and operator, milliseconds, the same stack, the same rows.",
         "",
-        "| regressor | source | held-out rows | error % | GPU time % | roofline % | USHER literal % | required % |",
+        "| regressor | source | rows | error % | GPU time % | roofline % | USHER literal % | required % |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for model in report.models:
         for source, error in model.held_out_pct.items():
             required = REQUIRED_PCT.get(model.name) if source == "neusight/train" else None
             lines.append(
-                f"| {model.name} | {source} | {model.counts[source]} | {error:.1f} | {_number(model.gpu_time_pct.get(source))} "
-                f"| {model.roofline_pct[source]:.1f} | {_number(literal.get(model.name, {}).get(source))} | {_number(required)} |"
+                f"| {model.name} | {source} | {model.counts[source]} | {error:.1f} "
+                f"| {_number(model.gpu_time_pct.get(source))} "
+                f"| {model.roofline_pct[source]:.1f} | {_number(literal.get(model.name, {}).get(source))} "
+                f"| {_number(required)} |"
             )
     lines += ["", "## Members, intervals, and GPUs not trained on", ""]
     lines += [
-        "Weights in the stack; how often the 90 % interval held on shapes it was not calibrated on; error of XGBoost alone on a",
-        "GPU left out together with boards of the same chip.",
+        "Weights in the stack; how often the 90 % interval held on shapes it was not calibrated on; error of",
+        "XGBoost alone on a GPU left out together with boards of the same chip.",
         "",
         "| regressor | rows | weights | coverage % | unseen GPU % |",
         "|---|---:|---|---:|---|",

@@ -24,8 +24,8 @@ _LARGEST_TREES, _LARGEST_DEPTH, _LARGEST_SUPPORT = 4000, 10, 8000
 class Stack:
     """Weighted members; a member without weight is absent (None, or not among ``forest_members``).
 
-    ``weights`` maps a member's name to its non-negative weight. ``low`` and ``high`` bound every member's prediction:
-    the range of log(measured / roofline) in training.
+    ``weights`` maps a member's name to its non-negative weight. ``low`` and ``high`` bound every member's
+    prediction: the range of log(measured / roofline) in training.
     """
 
     weights: Mapping[str, float]
@@ -64,30 +64,44 @@ class Stack:
         if self.linear is not None:
             part = self.linear
             result.update(
-                {"lasso.mean": part.mean, "lasso.scale": part.scale, "lasso.weights": part.weights,
-                 "lasso.intercept": np.array([part.intercept])}
-            )  # fmt: skip
+                {
+                    "lasso.mean": part.mean,
+                    "lasso.scale": part.scale,
+                    "lasso.weights": part.weights,
+                    "lasso.intercept": np.array([part.intercept]),
+                }
+            )
         if self.kernel_ridge is not None:
             ridge = self.kernel_ridge
             result.update(
-                {"kernel_ridge.mean": ridge.mean, "kernel_ridge.scale": ridge.scale, "kernel_ridge.support": ridge.support,
-                 "kernel_ridge.dual": ridge.dual, "kernel_ridge.constants": np.array([ridge.gamma, ridge.intercept])}
-            )  # fmt: skip
+                {
+                    "kernel_ridge.mean": ridge.mean,
+                    "kernel_ridge.scale": ridge.scale,
+                    "kernel_ridge.support": ridge.support,
+                    "kernel_ridge.dual": ridge.dual,
+                    "kernel_ridge.constants": np.array([ridge.gamma, ridge.intercept]),
+                }
+            )
         if self.forest is not None:
             forest = self.forest
             result.update(
-                {"forest.feature": forest.feature, "forest.threshold": forest.threshold, "forest.leaf": forest.leaf,
-                 "forest.starts": forest.starts, "forest.base": forest.base,
-                 "forest.members": np.array([MEMBERS.index(name) for name in self.forest_members])}
-            )  # fmt: skip
+                {
+                    "forest.feature": forest.feature,
+                    "forest.threshold": forest.threshold,
+                    "forest.leaf": forest.leaf,
+                    "forest.starts": forest.starts,
+                    "forest.base": forest.base,
+                    "forest.members": np.array([MEMBERS.index(name) for name in self.forest_members]),
+                }
+            )
         return result
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], *, features: int, where: str) -> Stack:
         """The stack that :meth:`arrays` wrote; arrays from strangers are checked.
 
-        ``features`` is the width of the feature matrix. Raises BundleError, naming ``where`` and the array, for a
-        missing array, a wrong shape or type, a value that is not finite, or an index out of range.
+        ``features`` is the width of the feature matrix. Raises BundleError, naming ``where`` and the array,
+        for a missing array, a wrong shape or type, a value that is not finite, or an index out of range.
         """
         take = _Reader(arrays, where)
         weights = take("weights", (len(MEMBERS),), low=0.0, high=100.0)
@@ -98,29 +112,40 @@ class Stack:
         names: tuple[str, ...] = ()
         if "lasso.weights" in arrays:
             linear = Linear(
-                mean=take("lasso.mean", (features,)), scale=take("lasso.scale", (features,), low=1e-12),
-                weights=take("lasso.weights", (features,)), intercept=float(take("lasso.intercept", (1,))[0]),
-            )  # fmt: skip
+                mean=take("lasso.mean", (features,)),
+                scale=take("lasso.scale", (features,), low=1e-12),
+                weights=take("lasso.weights", (features,)),
+                intercept=float(take("lasso.intercept", (1,))[0]),
+            )
         if "kernel_ridge.dual" in arrays:
             points = take.length("kernel_ridge.dual", _LARGEST_SUPPORT)
             constants = take("kernel_ridge.constants", (2,))
             ridge = KernelRidge(
-                mean=take("kernel_ridge.mean", (features,)), scale=take("kernel_ridge.scale", (features,), low=1e-12),
-                support=take("kernel_ridge.support", (points, features)), dual=take("kernel_ridge.dual", (points,)),
-                gamma=float(constants[0]), intercept=float(constants[1]),
-            )  # fmt: skip
+                mean=take("kernel_ridge.mean", (features,)),
+                scale=take("kernel_ridge.scale", (features,), low=1e-12),
+                support=take("kernel_ridge.support", (points, features)),
+                dual=take("kernel_ridge.dual", (points,)),
+                gamma=float(constants[0]),
+                intercept=float(constants[1]),
+            )
         if "forest.leaf" in arrays:
             forest, names = _forest(take, features)
         present = {*names, *(["lasso"] if linear else []), *(["kernel_ridge"] if ridge else [])}
         for name, weight in zip(MEMBERS, weights, strict=True):
             if (weight > 0) != (name in present):
                 raise BundleError(
-                    f"{where}: member {name} has weight {weight:g} but is {'present' if name in present else 'absent'}"
+                    f"{where}: member {name} has weight {weight:g} but "
+                    f"is {'present' if name in present else 'absent'}"
                 )
         return cls(
             weights={name: float(w) for name, w in zip(MEMBERS, weights, strict=True) if w > 0},
-            low=low, high=high, linear=linear, kernel_ridge=ridge, forest=forest, forest_members=names,
-        )  # fmt: skip
+            low=low,
+            high=high,
+            linear=linear,
+            kernel_ridge=ridge,
+            forest=forest,
+            forest_members=names,
+        )
 
 
 def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:

@@ -17,9 +17,10 @@ _CHUNK = (
 class Forest:
     """Complete binary trees of one depth, possibly of several members.
 
-    ``feature`` (trees, 2**depth - 1), ``threshold`` likewise, ``leaf`` (trees, 2**depth). A row goes right where its
-    float32 feature is greater than the threshold; the children of node i are 2i + 1 and 2i + 2. A tree that ends
-    early repeats its leaf below a threshold of +inf. ``starts`` are the first trees of the members; ``base`` their constants.
+    ``feature`` (trees, 2**depth - 1), ``threshold`` likewise, ``leaf`` (trees, 2**depth). A row goes right
+    where its float32 feature is greater than the threshold; the children of node i are 2i + 1 and 2i + 2. A
+    tree that ends early repeats its leaf below a threshold of +inf. ``starts`` are the first trees of the
+    members; ``base`` their constants.
     """
 
     feature: np.ndarray
@@ -42,7 +43,8 @@ class Forest:
             return result
         flat = np.ascontiguousarray(features, dtype=np.float32).reshape(-1)
         inner = self.feature.shape[1]
-        # take() wants intp indices, and mode="clip" spares it a second pass over them; they are in range by construction.
+        # take() wants intp indices, and mode="clip" spares it a second pass over them; they are in range by
+        # construction.
         feature = self.feature.reshape(-1).astype(np.intp, copy=False)
         threshold, leaf = self.threshold.reshape(-1), self.leaf.reshape(-1)
         first = np.arange(trees, dtype=np.intp) * inner  # of each tree's nodes among all

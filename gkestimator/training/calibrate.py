@@ -18,8 +18,9 @@ def log_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> np.ndarray:
 
 
 def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
-    """Weighted split-conformal quantile: the least error that rows of ``LEVEL`` of the weight do not exceed, with one
-    more row of mean weight counted as exceeding it (as ceil((n + 1) level) / n does for equal weights).
+    """Weighted split-conformal quantile: the least error that rows of ``LEVEL`` of the weight do not exceed,
+    with one more row of mean weight counted as exceeding it (as ceil((n + 1) level) / n does for equal
+    weights).
     """
     order = np.argsort(errors, kind="stable")
     share = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
@@ -29,9 +30,11 @@ def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
 def size_quantiles(
     predicted_us: np.ndarray, errors: np.ndarray, weight: np.ndarray, edges: Sequence[float]
 ) -> list[float]:
-    """Interval half-widths of log(time) per size class of the prediction; a class with few rows takes that of all.
+    """Interval half-widths of log(time) per size class of the prediction; a class with few rows takes that of
+    all.
 
-    ``weight`` is how much each row counts: rows whose GPU time is blurred by the launch count less, as in the fit.
+    ``weight`` is how much each row counts: rows whose GPU time is blurred by the launch count less, as in the
+    fit.
     """
     overall = _conformal(errors, weight)
     size = np.searchsorted(edges, predicted_us)
@@ -50,7 +53,8 @@ def coverage(
     shape: np.ndarray,
     edges: Sequence[float],
 ) -> float:
-    """Percent of the weight inside its interval when each half of the shapes is calibrated on the other half."""
+    """Percent of the weight inside its interval when each half of the shapes is calibrated on the other
+    half."""
     half = np.floor(shape * 1e7).astype(int) % 2 == 0
     size = np.searchsorted(edges, predicted_us)
     held = np.zeros(len(errors), dtype=bool)

@@ -29,7 +29,8 @@ _GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operato
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a member sees: float32 features (rows, features), targets log(time / roofline), weights, shape hashes.
+    """What a member sees: float32 features (rows, features), targets log(time / roofline), weights, shape
+    hashes.
 
     ``hidden`` rows have an analytical target, because the launch hides their GPU time.
     """
@@ -60,9 +61,10 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Pr
     if x is None:
         raise TableError(f"regressor {plan.name!r}: no measured rows to train on")
     measured = rows.duration_us
-    # Of a kernel hidden by the launch only "at most hold" is known. The analytical time, so capped, stands in at a tenth
-    # of the weight: without it trees would carry the ratios of larger kernels, launch noise included, down to small ones.
-    # A memory-bound kernel that should be hidden and yet was measured above the floor is such noise.
+    # Of a kernel hidden by the launch only "at most hold" is known. The analytical time, so capped, stands in
+    # at a tenth of the weight: without it trees would carry the ratios of larger kernels, launch noise
+    # included, down to small ones. A memory-bound kernel that should be hidden and yet was measured above the
+    # floor is such noise.
     hidden = ~np.isfinite(measured)
     if plan.features not in _MATRIX_SETS:
         hidden |= anchor < 0.7 * rows.hold_us
@@ -83,7 +85,8 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Pr
 
 
 def sample(rows: TrainingRows, most: int, seed: int, gpus: dict[str, GpuSpec]) -> np.ndarray:
-    """Indices of at most ``most`` rows: all heavy-weighted ones, the others evenly over GPU, source and size of work."""
+    """Indices of at most ``most`` rows: all heavy-weighted ones, the others evenly over GPU, source and size
+    of work."""
     if len(rows) <= most:
         return np.arange(len(rows))
     rng = np.random.default_rng(seed)
@@ -147,13 +150,19 @@ def fit_stack(
     forest, names = join_forests(forests) if forests else (None, ())
     stack = Stack(
         weights={name: float(w) for name, w in zip(members, weights, strict=True) if w > 0},
-        low=low, high=high, linear=linear, kernel_ridge=ridge, forest=forest, forest_members=names,
-    )  # fmt: skip
+        low=low,
+        high=high,
+        linear=linear,
+        kernel_ridge=ridge,
+        forest=forest,
+        forest_members=names,
+    )
     return stack, errors
 
 
 def _weights(nnls: object, held: np.ndarray, y: np.ndarray, root: np.ndarray) -> np.ndarray:
-    """Non-negative weights of the members; members with a negligible share are dropped and the rest fitted again."""
+    """Non-negative weights of the members; members with a negligible share are dropped and the rest fitted
+    again."""
     keep = np.ones(held.shape[1], dtype=bool)
     weights = np.zeros(held.shape[1])
     for _ in range(held.shape[1]):

@@ -49,7 +49,8 @@ def fit_lasso(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimat
 def fit_kernel_ridge(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
 ) -> KernelRidge:
-    """Kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn in proportion to the weights."""
+    """Kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn in proportion to the
+    weights."""
     from sklearn.kernel_ridge import KernelRidge as Ridge
 
     rng = np.random.default_rng(seed)
@@ -72,14 +73,20 @@ def fit_kernel_ridge(
 def fit_gradient_boosting(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
 ) -> Forest:
-    """scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per tree."""
+    """scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per
+    tree."""
     from sklearn.ensemble import GradientBoostingRegressor
 
     pick = _sample(len(x), GRADIENT_BOOSTING_ROWS, seed)
     model = GradientBoostingRegressor(
-        n_estimators=estimators, max_depth=DEPTH, learning_rate=0.1, subsample=0.5, max_features=0.4, min_samples_leaf=3,
+        n_estimators=estimators,
+        max_depth=DEPTH,
+        learning_rate=0.1,
+        subsample=0.5,
+        max_features=0.4,
+        min_samples_leaf=3,
         random_state=seed,
-    ).fit(x[pick], y[pick], sample_weight=w[pick])  # fmt: skip
+    ).fit(x[pick], y[pick], sample_weight=w[pick])
     return from_gradient_boosting(model)
 
 
@@ -89,9 +96,16 @@ def fit_xgboost(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estim
 
     matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=THREADS, max_bin=256)
     options = {
-        "max_depth": DEPTH, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.6, "min_child_weight": 3, "tree_method": "hist",
-        "seed": seed, "nthread": THREADS, "verbosity": 0,
-    }  # fmt: skip
+        "max_depth": DEPTH,
+        "eta": 0.1,
+        "subsample": 0.7,
+        "colsample_bytree": 0.6,
+        "min_child_weight": 3,
+        "tree_method": "hist",
+        "seed": seed,
+        "nthread": THREADS,
+        "verbosity": 0,
+    }
     return from_xgboost(xgboost.train(options, matrix, num_boost_round=estimators))
 
 
@@ -100,10 +114,20 @@ def fit_lightgbm(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, esti
     import lightgbm
 
     options = {
-        "objective": "regression", "num_leaves": 48, "max_depth": DEPTH, "learning_rate": 0.1, "bagging_fraction": 0.7,
-        "bagging_freq": 1, "feature_fraction": 0.6, "min_data_in_leaf": 5, "num_threads": THREADS, "seed": seed, "verbosity": -1,
-        "deterministic": True, "force_row_wise": True,
-    }  # fmt: skip
+        "objective": "regression",
+        "num_leaves": 48,
+        "max_depth": DEPTH,
+        "learning_rate": 0.1,
+        "bagging_fraction": 0.7,
+        "bagging_freq": 1,
+        "feature_fraction": 0.6,
+        "min_data_in_leaf": 5,
+        "num_threads": THREADS,
+        "seed": seed,
+        "verbosity": -1,
+        "deterministic": True,
+        "force_row_wise": True,
+    }
     data = lightgbm.Dataset(x.astype(np.float64), y, weight=w)
     return from_lightgbm(lightgbm.train(options, data, num_boost_round=estimators))
 
@@ -120,7 +144,8 @@ FITTERS: Mapping[str, Callable[..., Fitted]] = {
 def fit_member(
     name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
 ) -> Fitted:
-    """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights. UsageError if its library is missing."""
+    """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights. UsageError if its
+    library is missing."""
     try:
         return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators)
     except ImportError as e:
@@ -128,7 +153,8 @@ def fit_member(
 
 
 def _below(threshold: np.ndarray) -> np.ndarray:
-    """The largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for every float32 x."""
+    """The largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for every float32
+    x."""
     rounded = threshold.astype(np.float32)
     return np.where(
         rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded
@@ -136,7 +162,8 @@ def _below(threshold: np.ndarray) -> np.ndarray:
 
 
 def _complete(trees: Sequence[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
-    """Complete trees of DEPTH from (left, right, feature, threshold, value) node arrays; a leaf has left < 0."""
+    """Complete trees of DEPTH from (left, right, feature, threshold, value) node arrays; a leaf has left <
+    0."""
     inner, leaves = 2**DEPTH - 1, 2**DEPTH
     feature = np.zeros((len(trees), inner), dtype=np.int16)
     threshold = np.full((len(trees), inner), np.inf, dtype=np.float32)
@@ -195,7 +222,8 @@ def from_xgboost(booster: Any) -> Forest:
 
 
 def from_lightgbm(booster: Any) -> Forest:
-    """The arrays of a fitted lightgbm Booster (left where x <= threshold; its constant is inside the first tree)."""
+    """The arrays of a fitted lightgbm Booster (left where x <= threshold; its constant is inside the first
+    tree)."""
     trees = []
     for info in booster.dump_model()["tree_info"]:
         left: list[int] = []

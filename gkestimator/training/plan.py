@@ -25,8 +25,8 @@ _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
 class ModelPlan:
     """One regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
 
-    Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows tree
-    members see at most (a deterministic sample, even over GPUs and sizes).
+    Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows
+    tree members see at most (a deterministic sample, even over GPUs and sizes).
     """
 
     name: str
@@ -50,15 +50,41 @@ PLAN: tuple[ModelPlan, ...] = (
     ModelPlan(name="linear", features="matrix", trains=(("linear", "fp32"),), rows=24_000),
     ModelPlan(name="bmm", features="matrix", trains=(("bmm", "fp32"),), rows=32_000),
     ModelPlan(name="conv", features="conv", trains=(("conv", "fp32"),), rows=24_000),
-    ModelPlan(name="elementwise", estimators=_FEW_TREES, features="elementwise", trains=_pairs("elementwise", ("fp32", "fp16", "bf16")),
-              covers=_pairs("elementwise", ("tf32", "int8", "fp8"))),
-    ModelPlan(name="softmax", estimators=_FEW_TREES, features="memory", trains=_pairs("softmax", ("fp32",)), covers=_pairs("softmax", ("fp16", "bf16")),
-              rows=8_000),
-    ModelPlan(name="layernorm", estimators=_FEW_TREES, features="layernorm", trains=_pairs("layernorm", ("fp32", "fp16", "bf16")), rows=8_000),
+    ModelPlan(
+        name="elementwise",
+        estimators=_FEW_TREES,
+        features="elementwise",
+        trains=_pairs("elementwise", ("fp32", "fp16", "bf16")),
+        covers=_pairs("elementwise", ("tf32", "int8", "fp8")),
+    ),
+    ModelPlan(
+        name="softmax",
+        estimators=_FEW_TREES,
+        features="memory",
+        trains=_pairs("softmax", ("fp32",)),
+        covers=_pairs("softmax", ("fp16", "bf16")),
+        rows=8_000,
+    ),
+    ModelPlan(
+        name="layernorm",
+        estimators=_FEW_TREES,
+        features="layernorm",
+        trains=_pairs("layernorm", ("fp32", "fp16", "bf16")),
+        rows=8_000,
+    ),
     # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
-    ModelPlan(name="gemm_half", features="matrix", trains=_pairs("linear", ("fp16", "bf16", "int8")),
-              covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)), rows=24_000),
-    ModelPlan(name="attention", features="attention", trains=_pairs("attention", ("bf16",)),
-              covers=_pairs("attention", ("fp32", "tf32", "fp16"))),
-)  # fmt: skip
+    ModelPlan(
+        name="gemm_half",
+        features="matrix",
+        trains=_pairs("linear", ("fp16", "bf16", "int8")),
+        covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
+        rows=24_000,
+    ),
+    ModelPlan(
+        name="attention",
+        features="attention",
+        trains=_pairs("attention", ("bf16",)),
+        covers=_pairs("attention", ("fp32", "tf32", "fp16")),
+    ),
+)
 PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})

@@ -13,14 +13,36 @@ from gkestimator.kernels import KernelTable
 __all__ = ["TrainingRows", "kernel_table", "shape_hash"]
 
 _SCALARS = (
-    "flops", "read_bytes", "write_bytes", "weight_bytes", "rows", "cols", "element_bytes", "inputs", "workspace_bytes"
-)  # fmt: skip
+    "flops",
+    "read_bytes",
+    "write_bytes",
+    "weight_bytes",
+    "rows",
+    "cols",
+    "element_bytes",
+    "inputs",
+    "workspace_bytes",
+)
 _GEMM = ("gemm_batch", "gemm_m", "gemm_n", "gemm_k")
 _CONV = tuple(
     f"conv_{name}"
-    for name in ("batch", "in_channels", "out_channels", "groups", "in_h", "in_w", "out_h", "out_w", "kernel_h", "kernel_w",
-                 "stride_h", "stride_w", "dilation_h", "dilation_w")
-)  # fmt: skip
+    for name in (
+        "batch",
+        "in_channels",
+        "out_channels",
+        "groups",
+        "in_h",
+        "in_w",
+        "out_h",
+        "out_w",
+        "kernel_h",
+        "kernel_w",
+        "stride_h",
+        "stride_w",
+        "dilation_h",
+        "dilation_w",
+    )
+)
 _DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
 
 
@@ -31,7 +53,8 @@ def kernel_table(
     precision: np.ndarray | str,
     columns: Mapping[str, np.ndarray | float],
 ) -> KernelTable:
-    """A table of one family from whole columns; absent sizes take the defaults of ``Kernel``, absent shapes NaN."""
+    """A table of one family from whole columns; absent sizes take the defaults of ``Kernel``, absent shapes
+    NaN."""
     count = max((len(v) for v in columns.values() if isinstance(v, np.ndarray)), default=0)
 
     def words(value: np.ndarray | str) -> np.ndarray:
@@ -49,9 +72,11 @@ def kernel_table(
 
 
 def shape_hash(table: KernelTable) -> np.ndarray:
-    """A number in [0, 1) per row from what is calculated (family, operator, precision and every size), not from where.
+    """A number in [0, 1) per row from what is calculated (family, operator, precision and every size), not
+    from where.
 
-    Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates them.
+    Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates
+    them.
     """
     names = ("rows", "cols", "inputs", "element_bytes", *_GEMM, *_CONV)
     sizes = np.nan_to_num(np.stack([table.columns[n] for n in names], axis=1), nan=-1.0)
@@ -68,10 +93,11 @@ def shape_hash(table: KernelTable) -> np.ndarray:
 class TrainingRows:
     """Measured kernels: one entry per row in every array.
 
-    ``gpu``: canonical names (str objects). ``measured_us``: what the publisher measured. ``gap_us``: the part of it that
-    is no GPU time (dispatch between the timing events); ``hold_us``: GPU time below which the measurement does not
-    change, because the host has not yet queued the closing event. The GPU time is ``measured - gap`` where that
-    clearly exceeds ``hold``, else unknown. ``weight``: how much a row counts. ``grid_blocks``: recorded, or NaN.
+    ``gpu``: canonical names (str objects). ``measured_us``: what the publisher measured. ``gap_us``: the part
+    of it that is no GPU time (dispatch between the timing events); ``hold_us``: GPU time below which the
+    measurement does not change, because the host has not yet queued the closing event. The GPU time is
+    ``measured - gap`` where that clearly exceeds ``hold``, else unknown. ``weight``: how much a row counts.
+    ``grid_blocks``: recorded, or NaN.
     """
 
     table: KernelTable
@@ -99,16 +125,29 @@ class TrainingRows:
     def take(self, index: np.ndarray) -> TrainingRows:
         """The rows that ``index`` (integers or a mask) selects."""
         return TrainingRows(
-            table=self.table.take(index), gpu=self.gpu[index], measured_us=self.measured_us[index],
-            gap_us=self.gap_us[index], hold_us=self.hold_us[index], weight=self.weight[index],
-            grid_blocks=self.grid_blocks[index], source=self.source[index],
-        )  # fmt: skip
+            table=self.table.take(index),
+            gpu=self.gpu[index],
+            measured_us=self.measured_us[index],
+            gap_us=self.gap_us[index],
+            hold_us=self.hold_us[index],
+            weight=self.weight[index],
+            grid_blocks=self.grid_blocks[index],
+            source=self.source[index],
+        )
 
     @classmethod
     def make(
-        cls, table: KernelTable, *, gpu: np.ndarray, measured_us: np.ndarray, source: str, weight: float = 1.0,
-        gap_us: np.ndarray | float = 0.0, hold_us: np.ndarray | float = 0.0, grid_blocks: np.ndarray | float = np.nan,
-    ) -> TrainingRows:  # fmt: skip
+        cls,
+        table: KernelTable,
+        *,
+        gpu: np.ndarray,
+        measured_us: np.ndarray,
+        source: str,
+        weight: float = 1.0,
+        gap_us: np.ndarray | float = 0.0,
+        hold_us: np.ndarray | float = 0.0,
+        grid_blocks: np.ndarray | float = np.nan,
+    ) -> TrainingRows:
         """Rows from columns; single numbers are repeated."""
         count = len(table)
 
@@ -120,9 +159,15 @@ class TrainingRows:
         origin = np.empty(count, dtype=object)
         origin[:] = source
         return cls(
-            table=table, gpu=names, measured_us=numbers(measured_us), gap_us=numbers(gap_us), hold_us=numbers(hold_us),
-            weight=numbers(weight), grid_blocks=numbers(grid_blocks), source=origin,
-        )  # fmt: skip
+            table=table,
+            gpu=names,
+            measured_us=numbers(measured_us),
+            gap_us=numbers(gap_us),
+            hold_us=numbers(hold_us),
+            weight=numbers(weight),
+            grid_blocks=numbers(grid_blocks),
+            source=origin,
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[TrainingRows]) -> TrainingRows:

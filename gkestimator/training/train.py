@@ -37,9 +37,10 @@ class ModelReport:
     """Errors of one regressor, mean absolute percentage.
 
     ``held_out_pct``: held-out shapes, against what the publisher measured (launch gap included where it was);
-    ``gpu_time_pct``: the same against GPU time, where it is known; ``roofline_pct``: the roofline alone in place of the
-    prediction; both per source and per GPU. ``unseen_gpu_pct``: XGBoost alone on GPUs that it was not trained on.
-    ``coverage_pct``: how often the 90 % interval held, each half of the held-out rows calibrated on the other.
+    ``gpu_time_pct``: the same against GPU time, where it is known; ``roofline_pct``: the roofline alone in
+    place of the prediction; both per source and per GPU. ``unseen_gpu_pct``: XGBoost alone on GPUs that it
+    was not trained on. ``coverage_pct``: how often the 90 % interval held, each half of the held-out rows
+    calibrated on the other.
     """
 
     name: str
@@ -73,11 +74,12 @@ def train(
     progress: Progress | None = None,
     name: str | None = None,
 ) -> TrainReport:
-    """Train a bundle from ``sources`` (folders of public formats or kernel datasets) and write it to folder ``out``.
+    """Train a bundle from ``sources`` (folders of public formats or kernel datasets) and write it to folder
+    ``out``.
 
-    Regressors are fitted for the families that the sources hold. The same sources and seed give the same bundle.
-    Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification, OutputError if
-    ``out`` cannot be written.
+    Regressors are fitted for the families that the sources hold. The same sources and seed give the same
+    bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification,
+    OutputError if ``out`` cannot be written.
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
@@ -97,21 +99,31 @@ def train(
             {(*gpus[g].compute_capability, gpus[g].sms) for g in np.unique(mine.gpu.astype(str)).tolist()}
         )
         models.append(
-            {"name": plan.name, "features": plan.features, "feature_names": list(data.names),
-             "trains": [list(p) for p in plan.trains], "covers": [list(p) for p in (*plan.trains, *plan.covers)]}
-        )  # fmt: skip
+            {
+                "name": plan.name,
+                "features": plan.features,
+                "feature_names": list(data.names),
+                "trains": [list(p) for p in plan.trains],
+                "covers": [list(p) for p in (*plan.trains, *plan.covers)],
+            }
+        )
         ranges[plan.name] = {
-            "low": data.x.min(axis=0).astype(float).tolist(), "high": data.x.max(axis=0).astype(float).tolist(),
-            "chips": [list(c) for c in chips], "gpus": sorted(set(mine.gpu.tolist())),
-        }  # fmt: skip
+            "low": data.x.min(axis=0).astype(float).tolist(),
+            "high": data.x.max(axis=0).astype(float).tolist(),
+            "chips": [list(c) for c in chips],
+            "gpus": sorted(set(mine.gpu.tolist())),
+        }
         quantiles[plan.name] = widths
         arrays[plan.name] = _packed(stack)
     tell("writing", len(plans), len(plans))
     title = name or "".join(c if c.isalnum() else "_" for c in out.name.lower()) or "bundle"
     card = _card(title, loaded, reports, seed)
     documents: dict[str, dict[str, Any]] = {
-        "card": card, "stack": {"schema_version": SCHEMA_VERSION, "models": models}, "ranges": ranges, "quantiles": quantiles,
-    }  # fmt: skip
+        "card": card,
+        "stack": {"schema_version": SCHEMA_VERSION, "models": models},
+        "ranges": ranges,
+        "quantiles": quantiles,
+    }
     write_bundle(out, documents, arrays)
     return TrainReport(path=out, name=title, models=tuple(reports))
 
@@ -131,7 +143,8 @@ def measured_rows(sources: Sequence[Path]) -> tuple[Loaded, list[TrainingRows], 
 def split(
     plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec], *, seed: int
 ) -> tuple[TrainingRows, TrainingRows]:
-    """Rows to fit and rows held out, by a hash of the shape (never by row), each sampled to the plan's size."""
+    """Rows to fit and rows held out, by a hash of the shape (never by row), each sampled to the plan's
+    size."""
     test = shape_hash(rows.table) < HELD_OUT
     fit, held = rows.take(np.flatnonzero(~test)), rows.take(np.flatnonzero(test))
     rng = np.random.default_rng(seed)
@@ -162,11 +175,21 @@ def fit_model(
     exact = np.full(len(held), np.nan)
     exact[known] = np.abs(predicted[known] / held.duration_us[known] - 1) * 100
     report = ModelReport(
-        name=plan.name, rows=len(data.y), held_out_rows=len(held), members=_rounded(members), weights=_rounded(stack.weights),
-        held_out_pct=_by(held.source, measured), gpu_time_pct=_by(held.source, exact), roofline_pct=_by(held.source, bare),
-        per_gpu_pct=_by(held.gpu, measured), counts={s: int((held.source == s).sum()) for s in sorted(set(held.source))},
-        unseen_gpu_pct=unseen, coverage_pct=round(coverage(predicted[known], error, test.weight[known], test.shape[known], SIZE_EDGES_US), 1),
-    )  # fmt: skip
+        name=plan.name,
+        rows=len(data.y),
+        held_out_rows=len(held),
+        members=_rounded(members),
+        weights=_rounded(stack.weights),
+        held_out_pct=_by(held.source, measured),
+        gpu_time_pct=_by(held.source, exact),
+        roofline_pct=_by(held.source, bare),
+        per_gpu_pct=_by(held.gpu, measured),
+        counts={s: int((held.source == s).sum()) for s in sorted(set(held.source))},
+        unseen_gpu_pct=unseen,
+        coverage_pct=round(
+            coverage(predicted[known], error, test.weight[known], test.shape[known], SIZE_EDGES_US), 1
+        ),
+    )
     widths = {"inside": inside, "outside": [max(a, outside) for a in inside]}
     return stack, data, report, widths
 
@@ -174,7 +197,8 @@ def fit_model(
 def _unseen_gpus(
     plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec], seed: int
 ) -> tuple[dict[str, float], float]:
-    """Errors of XGBoost alone with each GPU left out, and the 90 % quantile of |log error| over all of them."""
+    """Errors of XGBoost alone with each GPU left out, and the 90 % quantile of |log error| over all of
+    them."""
     names = sorted(set(rows.gpu.tolist()))
     sampled = rows.take(sample(rows, _LEAVE_ONE_OUT_ROWS, seed, gpus))
     data = problem(plan, sampled, gpus)
@@ -244,8 +268,8 @@ def _card(
             {"format": kind, "source": path.name, "rows": sum(len(p) for p in parts)}
             for path, kind, parts in loaded
         ],
-        "target": "log(GPU time / roofline); held-out shapes are 15 % by a hash of the shape and seen by no member",
-        "errors": "mean absolute percentage; held_out_pct against the published measurement with its launch gap, gpu_time_pct "
-        "against GPU time alone, unseen_gpu_pct by XGBoost alone with that GPU (and boards of its chip) left out",
+        "target": "log(GPU time / roofline); held-out shapes: 15 % by a hash of the shape, seen by no member",
+        "errors": "mean absolute percentage; held_out_pct against the measurement with its launch gap, "
+        "gpu_time_pct against GPU time alone, unseen_gpu_pct by XGBoost alone without boards of that chip",
         "models": [asdict(r) for r in reports],
     }

@@ -61,8 +61,26 @@ def test_neusight_leaves_out_the_throttled_card(tmp_path: Path) -> None:
 
 
 def test_deepbench_convolution_sizes(tmp_path: Path) -> None:
-    sizes = {"n": 8, "c": 64, "h": 56, "w": 56, "k": 128, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "stride_h": 2, "stride_w": 2}
-    write(tmp_path / "conv_forward.parquet", gpu=["V100"], dtype=["fp16_mixed"], forward_ms=[0.1], **{k: [v] for k, v in sizes.items()})
+    sizes = {
+        "n": 8,
+        "c": 64,
+        "h": 56,
+        "w": 56,
+        "k": 128,
+        "r": 3,
+        "s": 3,
+        "pad_h": 1,
+        "pad_w": 1,
+        "stride_h": 2,
+        "stride_w": 2,
+    }
+    write(
+        tmp_path / "conv_forward.parquet",
+        gpu=["V100"],
+        dtype=["fp16_mixed"],
+        forward_ms=[0.1],
+        **{k: [v] for k, v in sizes.items()},
+    )
     _, (rows,) = load_source(tmp_path)
     columns = rows.table.columns
     assert (columns["conv_out_h"][0], columns["gemm_m"][0], columns["gemm_k"][0]) == (28, 8 * 28 * 28, 576)
@@ -76,7 +94,10 @@ def test_aiconfigurator_takes_the_median_over_frameworks(tmp_path: Path) -> None
         latency_ms=[0.003, 0.009, 0.005, 0.007],
     )  # fmt: skip
     _, (rows,) = load_source(tmp_path)
-    assert dict(zip(rows.gpu, rows.measured_us, strict=True)) == {"H100-SXM": pytest.approx(5), "A100-SXM4-80GB": pytest.approx(7)}
+    assert dict(zip(rows.gpu, rows.measured_us, strict=True)) == {
+        "H100-SXM": pytest.approx(5),
+        "A100-SXM4-80GB": pytest.approx(7),
+    }
 
 
 def dataset(path: Path, **change: object) -> None:
@@ -98,7 +119,9 @@ def test_kernel_dataset_rows(tmp_path: Path) -> None:
     assert rows.duration_us[0] == 7.5 and rows.grid_blocks[0] == 2
 
 
-@pytest.mark.parametrize("change", [{"quality": "noisy"}, {"kernels_in_op": 3}, {"duration_us": float("nan")}, {"family": "fft"}])
+@pytest.mark.parametrize(
+    "change", [{"quality": "noisy"}, {"kernels_in_op": 3}, {"duration_us": float("nan")}, {"family": "fft"}]
+)
 def test_kernel_dataset_rows_that_cannot_train_are_skipped(tmp_path: Path, change: dict[str, object]) -> None:
     dataset(tmp_path / "d.parquet", **change)
     assert load_source(tmp_path / "d.parquet")[1] == []

@@ -48,7 +48,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainReport
     gpu = rng.choice(list(GPUS), count)
     time = np.concatenate([law(m[i : i + 1], n[i : i + 1], k[i : i + 1], GPUS[g]) for i, g in enumerate(gpu)])
     noise = np.exp(rng.normal(0, 0.03, count))
-    pq.write_table(pa.table({"gpu": gpu, "m": m, "n": n, "k": k, "latency_ms": time * noise / 1e3}), folder / "gemm_bf16.parquet")
+    pq.write_table(
+        pa.table({"gpu": gpu, "m": m, "n": n, "k": k, "latency_ms": time * noise / 1e3}),
+        folder / "gemm_bf16.parquet",
+    )
     out = folder / "bundle"
     return folder, train([folder], out, seed=1), out
 
@@ -56,7 +59,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainReport
 def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainReport, Path]) -> None:
     _, report, out = trained
     assert [m.name for m in report.models] == ["gemm_half"]
-    assert report.models[0].held_out_pct["aiconfigurator"] < 12 < report.models[0].roofline_pct["aiconfigurator"]
+    assert (
+        report.models[0].held_out_pct["aiconfigurator"] < 12 < report.models[0].roofline_pct["aiconfigurator"]
+    )
     rng = np.random.default_rng(5)
     m, n, k = (np.exp(rng.uniform(np.log(32), np.log(4096), 300)).round() for _ in range(3))
     spec = gpu_catalogue().resolve("H100-SXM")[0]
@@ -64,7 +69,7 @@ def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainRep
     true = law(m, n, k, "H100-SXM")
     assert result.trained.all() and result.in_range.mean() > 0.9
     assert np.abs(result.duration_us / true - 1).mean() < 0.12
-    assert 0.8 < ((result.low_us <= true) & (true <= result.high_us)).mean()
+    assert ((result.low_us <= true) & (true <= result.high_us)).mean() > 0.8
 
 
 def test_the_same_seed_gives_the_same_bundle(trained: tuple[Path, TrainReport, Path]) -> None:

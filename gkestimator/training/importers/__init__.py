@@ -29,7 +29,8 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
 
 
 def load_source(path: Path) -> tuple[str, list[TrainingRows]]:
-    """The format's name and the rows of ``path``. Raises TableError if it is missing or in no known format."""
+    """The format's name and the rows of ``path``. Raises TableError if it is missing or in no known
+    format."""
     if not path.exists():
         raise TableError(f"{path}: no such file or folder; expected measurements to train on")
     for name, (matches, load) in IMPORTERS.items():

@@ -1,7 +1,9 @@
-"""aiconfigurator's serving kernels (ai-dynamo/aiconfigurator; folder with ``gemm_bf16`` and ``attention_*_bf16``).
+"""aiconfigurator's serving kernels (ai-dynamo/aiconfigurator; folder with ``gemm_bf16`` and
+``attention_*_bf16``).
 
-Milliseconds of single kernels without launch gaps (the shortest last 2 to 3 us), measured with several frameworks; the
-median over frameworks of one shape on one GPU is taken, because nobody says beforehand whose kernel will run.
+Milliseconds of single kernels without launch gaps (the shortest last 2 to 3 us), measured with several
+frameworks; the median over frameworks of one shape on one GPU is taken, because nobody says beforehand whose
+kernel will run.
 """
 
 from __future__ import annotations
@@ -32,11 +34,23 @@ def load(folder: Path) -> list[TrainingRows]:
     if path.is_file():
         gpu, (m, n, k), measured = _median(path, ("m", "n", "k"))
         table = kernel_table(
-            family="linear", variant="linear", precision="bf16",
-            columns={"flops": 2 * m * n * k, "read_bytes": (m * k + n * k) * _SIZE, "write_bytes": m * n * _SIZE,
-                     "weight_bytes": n * k * _SIZE, "rows": m * n, "element_bytes": _SIZE, "inputs": 2.0,
-                     "gemm_batch": np.ones_like(m), "gemm_m": m, "gemm_n": n, "gemm_k": k},
-        )  # fmt: skip
+            family="linear",
+            variant="linear",
+            precision="bf16",
+            columns={
+                "flops": 2 * m * n * k,
+                "read_bytes": (m * k + n * k) * _SIZE,
+                "write_bytes": m * n * _SIZE,
+                "weight_bytes": n * k * _SIZE,
+                "rows": m * n,
+                "element_bytes": _SIZE,
+                "inputs": 2.0,
+                "gemm_batch": np.ones_like(m),
+                "gemm_m": m,
+                "gemm_n": n,
+                "gemm_k": k,
+            },
+        )
         result.append(TrainingRows.make(table, gpu=gpu, measured_us=measured, source="aiconfigurator"))
     path = folder / "attention_context_bf16.parquet"
     if path.is_file():
@@ -54,18 +68,38 @@ def load(folder: Path) -> list[TrainingRows]:
 
 
 def _attention(
-    gpu: np.ndarray, b: np.ndarray, s: np.ndarray, h: np.ndarray, kv: np.ndarray, d: np.ndarray, measured: np.ndarray,
-    *, causal: bool,
-) -> TrainingRows:  # fmt: skip
-    # Two products and, per score, a scale and the five operations of a softmax; causal kernels skip the upper half.
+    gpu: np.ndarray,
+    b: np.ndarray,
+    s: np.ndarray,
+    h: np.ndarray,
+    kv: np.ndarray,
+    d: np.ndarray,
+    measured: np.ndarray,
+    *,
+    causal: bool,
+) -> TrainingRows:
+    # Two products and, per score, a scale and the five operations of a softmax; causal kernels skip the upper
+    # half.
     pairs = s * (s + 1) / 2 if causal else s * s
     query = b * s * h * d * _SIZE
     table = kernel_table(
-        family="attention", variant="causal" if causal else "full", precision="bf16",
-        columns={"flops": b * h * pairs * (4 * d + 6), "read_bytes": query + 2 * b * s * kv * d * _SIZE, "write_bytes": query,
-                 "rows": b * h * s, "cols": s, "element_bytes": _SIZE, "inputs": 3.0,
-                 "gemm_batch": b * h, "gemm_m": s, "gemm_n": s, "gemm_k": d},
-    )  # fmt: skip
+        family="attention",
+        variant="causal" if causal else "full",
+        precision="bf16",
+        columns={
+            "flops": b * h * pairs * (4 * d + 6),
+            "read_bytes": query + 2 * b * s * kv * d * _SIZE,
+            "write_bytes": query,
+            "rows": b * h * s,
+            "cols": s,
+            "element_bytes": _SIZE,
+            "inputs": 3.0,
+            "gemm_batch": b * h,
+            "gemm_m": s,
+            "gemm_n": s,
+            "gemm_k": d,
+        },
+    )
     return TrainingRows.make(table, gpu=gpu, measured_us=measured, source="aiconfigurator")
 
 

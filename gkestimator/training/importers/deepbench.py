@@ -1,7 +1,8 @@
-"""DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward`` and ``gemm``).
+"""DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward`` and
+``gemm``).
 
-Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution and
-no launch gap is inside. cuDNN 7.6 era.
+Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
+and no launch gap is inside. cuDNN 7.6 era.
 """
 
 from __future__ import annotations
@@ -51,11 +52,23 @@ def load(folder: Path) -> list[TrainingRows]:
         gpu, precision, size = _where(path, data)
         m, n, k = (data[c].astype(np.float64) for c in "mnk")
         table = kernel_table(
-            family="linear", variant="linear", precision=precision,
-            columns={"flops": 2 * m * n * k, "read_bytes": (m * k + n * k) * size, "write_bytes": m * n * size,
-                     "weight_bytes": n * k * size, "rows": m * n, "element_bytes": size, "inputs": 2.0,
-                     "gemm_batch": np.ones_like(m), "gemm_m": m, "gemm_n": n, "gemm_k": k},
-        )  # fmt: skip
+            family="linear",
+            variant="linear",
+            precision=precision,
+            columns={
+                "flops": 2 * m * n * k,
+                "read_bytes": (m * k + n * k) * size,
+                "write_bytes": m * n * size,
+                "weight_bytes": n * k * size,
+                "rows": m * n,
+                "element_bytes": size,
+                "inputs": 2.0,
+                "gemm_batch": np.ones_like(m),
+                "gemm_m": m,
+                "gemm_n": n,
+                "gemm_k": k,
+            },
+        )
         result.append(
             TrainingRows.make(
                 table,

@@ -15,7 +15,8 @@ _LARGEST_ROWS = 20_000_000
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
-    """The named columns as NumPy arrays (text as str objects). Raises TableError for an unreadable file or a missing column."""
+    """The named columns as NumPy arrays (text as str objects). Raises TableError for an unreadable file or a
+    missing column."""
     try:
         import pyarrow
         import pyarrow.parquet

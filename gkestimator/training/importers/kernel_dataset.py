@@ -1,7 +1,7 @@
 """The project's own kernel dataset (Parquet; DESIGN section 5): what ``gkest profile build`` writes.
 
-One row per kernel launch. Only single-kernel operators train (``kernels_in_op`` 1 or null): of several kernels the shape
-does not say which did what. Durations are GPU time, so there is no launch gap in them.
+One row per kernel launch. Only single-kernel operators train (``kernels_in_op`` 1 or null): of several
+kernels the shape does not say which did what. Durations are GPU time, so there is no launch gap in them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,23 @@ from gkestimator.training.rows import TrainingRows
 __all__ = ["load", "matches"]
 
 _COLUMNS = (
-    "schema_version", "entry_id", "gpu", "op_type", "attributes", "dtype", "input_shapes", "weight_bytes", "input_bytes",
-    "output_bytes", "flops", "kernels_in_op", "family", "grid", "duration_us", "quality",
-)  # fmt: skip
+    "schema_version",
+    "entry_id",
+    "gpu",
+    "op_type",
+    "attributes",
+    "dtype",
+    "input_shapes",
+    "weight_bytes",
+    "input_bytes",
+    "output_bytes",
+    "flops",
+    "kernels_in_op",
+    "family",
+    "grid",
+    "duration_us",
+    "quality",
+)
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 _VARIANT = {"gelu": "gelu", "layernormalization": "layer_norm", "rmsnormalization": "rms_norm"}
 Shapes = list[tuple[int, ...]]
@@ -70,9 +84,12 @@ def _load(path: Path) -> TrainingRows | None:
     index = np.array(chosen)
     gpu = np.array([names[str(g)] for g in data["gpu"][index]], dtype=object)
     return TrainingRows.make(
-        KernelTable.from_kernels(kernels), gpu=gpu, measured_us=data["duration_us"][index].astype(float), source="dataset",
+        KernelTable.from_kernels(kernels),
+        gpu=gpu,
+        measured_us=data["duration_us"][index].astype(float),
+        source="dataset",
         grid_blocks=np.array(grids),
-    )  # fmt: skip
+    )
 
 
 def _positive(value: Any) -> bool:
@@ -105,10 +122,17 @@ def _kernel(row: dict[str, Any], where: str) -> Kernel | None:
         raise TableError(f"{where}: inputs {row['input_shapes']} do not fit a {family.value} kernel") from e
     operator = str(row["op_type"]).lower()
     return Kernel(
-        name=f"{family.value}.{operator}", family=family, variant=_VARIANT.get(operator, operator), precision=precision,
-        flops=flops, read_bytes=read + weight, write_bytes=written, weight_bytes=weight,
-        element_bytes=_BYTES[precision.value], **sizes,
-    )  # fmt: skip
+        name=f"{family.value}.{operator}",
+        family=family,
+        variant=_VARIANT.get(operator, operator),
+        precision=precision,
+        flops=flops,
+        read_bytes=read + weight,
+        write_bytes=written,
+        weight_bytes=weight,
+        element_bytes=_BYTES[precision.value],
+        **sizes,
+    )
 
 
 def _gemm(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
@@ -132,12 +156,26 @@ def _conv(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
     out_h = (h + pads[0] + pads[2] - dilation[0] * (r - 1) - 1) // stride[0] + 1
     out_w = (w + pads[1] + pads[3] - dilation[1] * (s - 1) - 1) // stride[1] + 1
     return {
-        "gemm": GemmShape(batch=groups, m=n * out_h * out_w, n=k // groups, k=depth * r * s), "inputs": 2, "rows": round(outputs),
+        "gemm": GemmShape(batch=groups, m=n * out_h * out_w, n=k // groups, k=depth * r * s),
+        "inputs": 2,
+        "rows": round(outputs),
         "conv": ConvShape(
-            batch=n, in_channels=c, out_channels=k, groups=groups, in_h=h, in_w=w, out_h=out_h, out_w=out_w, kernel_h=r,
-            kernel_w=s, stride_h=stride[0], stride_w=stride[1], dilation_h=dilation[0], dilation_w=dilation[1],
+            batch=n,
+            in_channels=c,
+            out_channels=k,
+            groups=groups,
+            in_h=h,
+            in_w=w,
+            out_h=out_h,
+            out_w=out_w,
+            kernel_h=r,
+            kernel_w=s,
+            stride_h=stride[0],
+            stride_w=stride[1],
+            dilation_h=dilation[0],
+            dilation_w=dilation[1],
         ),
-    }  # fmt: skip
+    }
 
 
 def _elementwise(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
@@ -153,6 +191,10 @@ def _rows(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
 
 
 _SIZES: dict[Family, Callable[[Shapes, dict[str, Any], float], dict[str, Any]]] = {
-    Family.LINEAR: _gemm, Family.BMM: _gemm, Family.CONV: _conv, Family.ELEMENTWISE: _elementwise, Family.SOFTMAX: _rows,
+    Family.LINEAR: _gemm,
+    Family.BMM: _gemm,
+    Family.CONV: _conv,
+    Family.ELEMENTWISE: _elementwise,
+    Family.SOFTMAX: _rows,
     Family.LAYERNORM: _rows,
-}  # fmt: skip
+}

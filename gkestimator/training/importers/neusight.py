@@ -1,11 +1,13 @@
-"""NeuSight's operator latencies (Lee et al., ASPLOS 2025; folder ``neusight`` with ``train_*`` and ``larger_*`` Parquet files).
+"""NeuSight's operator latencies (Lee et al., ASPLOS 2025; folder ``neusight`` with ``train_*`` and
+``larger_*`` Parquet files).
 
-FP32, torch 2.1, milliseconds between two CUDA events around one operator call. The GPU stamps the first event at once and
-then waits for the host to launch the kernel, and stamps the second when the kernel is done *and* the host has queued that
-event. So ``measured = gap + max(GPU time, hold)`` with gap the dispatch time of the operator and hold the time to queue an
-event. Both show in the data: small kernels of one operator all last gap + hold (the floor), and elementwise kernels beyond
-it lie on a line over their bytes whose intercept is gap (plus the 1.5 us that a kernel itself takes). Hold belongs to
-the host and the GPU alone, so it is found on the elementwise rows and taken off the floors of the other operators.
+FP32, torch 2.1, milliseconds between two CUDA events around one operator call. The GPU stamps the first event
+at once and then waits for the host to launch the kernel, and stamps the second when the kernel is done *and*
+the host has queued that event. So ``measured = gap + max(GPU time, hold)`` with gap the dispatch time of the
+operator and hold the time to queue an event. Both show in the data: small kernels of one operator all last
+gap + hold (the floor), and elementwise kernels beyond it lie on a line over their bytes whose intercept is
+gap (plus the 1.5 us that a kernel itself takes). Hold belongs to the host and the GPU alone, so it is found
+on the elementwise rows and taken off the floors of the other operators.
 """
 
 from __future__ import annotations
@@ -23,15 +25,28 @@ from gkestimator.training.rows import TrainingRows, kernel_table
 __all__ = ["load", "matches"]
 
 _GPUS = {
-    "Tesla P4": "P4", "Tesla P100-PCIE-16GB": "P100-PCIE-16GB", "Tesla T4": "T4", "Tesla V100-PCIE-32GB": "V100-PCIE-32GB",
-    "NVIDIA A100-PCIE-40GB": "A100-PCIE-40GB", "NVIDIA A100 80GB PCIe": "A100-PCIE-80GB",
-}  # fmt: skip
+    "Tesla P4": "P4",
+    "Tesla P100-PCIE-16GB": "P100-PCIE-16GB",
+    "Tesla T4": "T4",
+    "Tesla V100-PCIE-32GB": "V100-PCIE-32GB",
+    "NVIDIA A100-PCIE-40GB": "A100-PCIE-40GB",
+    "NVIDIA A100 80GB PCIe": "A100-PCIE-80GB",
+}
 _FILES = ("linear", "bmm", "conv", "elem", "softmax", "ln")
 # Operators with a scalar operand end in u and read one tensor.
 _ELEMENTWISE = {
-    "add": ("add", 2), "mul": ("mul", 2), "div": ("div", 2), "pow": ("pow", 2), "addu": ("add", 1), "mulu": ("mul", 1),
-    "divu": ("div", 1), "powu": ("pow", 1), "relu": ("relu", 1), "gelu": ("gelu", 1), "tanh": ("tanh", 1),
-}  # fmt: skip
+    "add": ("add", 2),
+    "mul": ("mul", 2),
+    "div": ("div", 2),
+    "pow": ("pow", 2),
+    "addu": ("add", 1),
+    "mulu": ("mul", 1),
+    "divu": ("div", 1),
+    "powu": ("pow", 1),
+    "relu": ("relu", 1),
+    "gelu": ("gelu", 1),
+    "tanh": ("tanh", 1),
+}
 _F = 4.0
 
 
@@ -41,8 +56,8 @@ def matches(folder: Path) -> bool:
 
 
 def load(folder: Path) -> list[TrainingRows]:
-    """Rows of every file found. The P4's linear training rows are left out: that card was throttled (three times slower
-    than its own larger rows)."""
+    """Rows of every file found. The P4's linear training rows are left out: that card was throttled (three
+    times slower than its own larger rows)."""
     parts: list[tuple[str, TrainingRows, np.ndarray]] = []
     for kind in _FILES:
         for prefix in ("train", "larger"):
@@ -72,7 +87,7 @@ def load(folder: Path) -> list[TrainingRows]:
                 weight=rows.weight,
                 grid_blocks=rows.grid_blocks,
                 source=rows.source,
-            )  # fmt: skip
+            )
         )
     return result
 
@@ -98,17 +113,39 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
         if kind == "linear":
             b, m = np.ones_like(b), b * m
         table = kernel_table(
-            family=kind, variant=kind, precision="fp32",
-            columns={"flops": 2 * b * m * n * k, "read_bytes": b * m * n * _F + right, "write_bytes": b * m * k * _F,
-                     "weight_bytes": weight, "rows": b * m * k, "element_bytes": _F, "inputs": 2.0,
-                     "gemm_batch": b, "gemm_m": m, "gemm_n": k, "gemm_k": n},
-        )  # fmt: skip
+            family=kind,
+            variant=kind,
+            precision="fp32",
+            columns={
+                "flops": 2 * b * m * n * k,
+                "read_bytes": b * m * n * _F + right,
+                "write_bytes": b * m * k * _F,
+                "weight_bytes": weight,
+                "rows": b * m * k,
+                "element_bytes": _F,
+                "inputs": 2.0,
+                "gemm_batch": b,
+                "gemm_m": m,
+                "gemm_n": k,
+                "gemm_k": n,
+            },
+        )
     elif kind == "conv":
         table = conv_table(
-            n=number["B"], c=number["Input_Channel"], h=number["Input_Size"], w=number["Input_Size"],
-            k=number["Output_Channel"], r=number["Kernel_Szie"], s=number["Kernel_Szie"], pad_h=number["Padding"],
-            pad_w=number["Padding"], stride_h=number["Stride"], stride_w=number["Stride"], precision="fp32", size=_F,
-        )  # fmt: skip
+            n=number["B"],
+            c=number["Input_Channel"],
+            h=number["Input_Size"],
+            w=number["Input_Size"],
+            k=number["Output_Channel"],
+            r=number["Kernel_Szie"],
+            s=number["Kernel_Szie"],
+            pad_h=number["Padding"],
+            pad_w=number["Padding"],
+            stride_h=number["Stride"],
+            stride_w=number["Stride"],
+            precision="fp32",
+            size=_F,
+        )
     elif kind == "elem":
         operators = data["OPName"].astype(str)
         strange = sorted(set(operators) - set(_ELEMENTWISE))
@@ -117,19 +154,35 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
         inputs = np.array([_ELEMENTWISE[o][1] for o in operators], dtype=np.float64)
         elements = number["B"] * number["H"]
         table = kernel_table(
-            family="elementwise", variant=np.array([_ELEMENTWISE[o][0] for o in operators], dtype=object), precision="fp32",
-            columns={"flops": elements, "read_bytes": inputs * elements * _F, "write_bytes": elements * _F, "rows": elements,
-                     "element_bytes": _F, "inputs": inputs},
-        )  # fmt: skip
+            family="elementwise",
+            variant=np.array([_ELEMENTWISE[o][0] for o in operators], dtype=object),
+            precision="fp32",
+            columns={
+                "flops": elements,
+                "read_bytes": inputs * elements * _F,
+                "write_bytes": elements * _F,
+                "rows": elements,
+                "element_bytes": _F,
+                "inputs": inputs,
+            },
+        )
     else:
         rows, cols = number["B"], number["H"]
         norm = kind == "ln"
         table = kernel_table(
-            family="layernorm" if norm else "softmax", variant="layer_norm" if norm else "softmax", precision="fp32",
-            columns={"flops": rows * cols * (6 if norm else 5), "read_bytes": rows * cols * _F + (2 * cols * _F if norm else 0),
-                     "write_bytes": rows * cols * _F, "weight_bytes": 2 * cols * _F if norm else np.zeros_like(cols),
-                     "rows": rows, "cols": cols, "element_bytes": _F},
-        )  # fmt: skip
+            family="layernorm" if norm else "softmax",
+            variant="layer_norm" if norm else "softmax",
+            precision="fp32",
+            columns={
+                "flops": rows * cols * (6 if norm else 5),
+                "read_bytes": rows * cols * _F + (2 * cols * _F if norm else 0),
+                "write_bytes": rows * cols * _F,
+                "weight_bytes": 2 * cols * _F if norm else np.zeros_like(cols),
+                "rows": rows,
+                "cols": cols,
+                "element_bytes": _F,
+            },
+        )
     grid = number["Grid x"] * number["Grid y"] * number["Grid z"]
     gpu = np.array([_GPUS[d] for d in data["Device"]], dtype=object)
     return TrainingRows.make(
@@ -138,25 +191,59 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
 
 
 def conv_table(
-    *, n: np.ndarray, c: np.ndarray, h: np.ndarray, w: np.ndarray, k: np.ndarray, r: np.ndarray, s: np.ndarray,
-    pad_h: np.ndarray, pad_w: np.ndarray, stride_h: np.ndarray, stride_w: np.ndarray,
-    precision: np.ndarray | str, size: np.ndarray | float,
-) -> Any:  # fmt: skip
-    """Dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per element."""
+    *,
+    n: np.ndarray,
+    c: np.ndarray,
+    h: np.ndarray,
+    w: np.ndarray,
+    k: np.ndarray,
+    r: np.ndarray,
+    s: np.ndarray,
+    pad_h: np.ndarray,
+    pad_w: np.ndarray,
+    stride_h: np.ndarray,
+    stride_w: np.ndarray,
+    precision: np.ndarray | str,
+    size: np.ndarray | float,
+) -> Any:
+    """Dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per
+    element."""
     out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
     out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
     m, depth = n * out_h * out_w, c * r * s
     one = np.ones_like(n)
     return kernel_table(
-        family="conv", variant="conv", precision=precision,
-        columns={"flops": 2 * m * k * depth, "read_bytes": (n * c * h * w + k * depth) * size, "write_bytes": m * k * size,
-                 "weight_bytes": k * depth * size, "rows": m * k, "element_bytes": np.asarray(size * one), "inputs": 2.0,
-                 "gemm_batch": one, "gemm_m": m, "gemm_n": k, "gemm_k": depth,
-                 "conv_batch": n, "conv_in_channels": c, "conv_out_channels": k, "conv_groups": one,
-                 "conv_in_h": h, "conv_in_w": w, "conv_out_h": out_h, "conv_out_w": out_w, "conv_kernel_h": r,
-                 "conv_kernel_w": s, "conv_stride_h": stride_h, "conv_stride_w": stride_w, "conv_dilation_h": one,
-                 "conv_dilation_w": one},
-    )  # fmt: skip
+        family="conv",
+        variant="conv",
+        precision=precision,
+        columns={
+            "flops": 2 * m * k * depth,
+            "read_bytes": (n * c * h * w + k * depth) * size,
+            "write_bytes": m * k * size,
+            "weight_bytes": k * depth * size,
+            "rows": m * k,
+            "element_bytes": np.asarray(size * one),
+            "inputs": 2.0,
+            "gemm_batch": one,
+            "gemm_m": m,
+            "gemm_n": k,
+            "gemm_k": depth,
+            "conv_batch": n,
+            "conv_in_channels": c,
+            "conv_out_channels": k,
+            "conv_groups": one,
+            "conv_in_h": h,
+            "conv_in_w": w,
+            "conv_out_h": out_h,
+            "conv_out_w": out_w,
+            "conv_kernel_h": r,
+            "conv_kernel_w": s,
+            "conv_stride_h": stride_h,
+            "conv_stride_w": stride_w,
+            "conv_dilation_h": one,
+            "conv_dilation_w": one,
+        },
+    )
 
 
 def _launch_gaps(

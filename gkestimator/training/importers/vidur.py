@@ -1,8 +1,9 @@
 """Vidur's operator profiles of language models (microsoft/vidur; folder with ``mlp.parquet``).
 
-GPU time of half-precision operators in milliseconds, rounded to whole microseconds: medians below 20 us are left out,
-where rounding alone is more than 2.5 %. Linear layers, the gated activation, the residual addition and the RMS norms are
-taken; embeddings and rotary embeddings are composites of several kernels there and are not.
+GPU time of half-precision operators in milliseconds, rounded to whole microseconds: medians below 20 us are
+left out, where rounding alone is more than 2.5 %. Linear layers, the gated activation, the residual addition
+and the RMS norms are taken; embeddings and rotary embeddings are composites of several kernels there and are
+not.
 """
 
 from __future__ import annotations
@@ -58,24 +59,53 @@ def load(folder: Path) -> list[TrainingRows]:
     result = []
     for name, (k, n) in shapes.items():
         table = kernel_table(
-            family="linear", variant="linear", precision="fp16",
-            columns={"flops": 2 * tokens * n * k, "read_bytes": (tokens * k + n * k) * _SIZE, "write_bytes": tokens * n * _SIZE,
-                     "weight_bytes": n * k * _SIZE, "rows": tokens * n, "element_bytes": _SIZE, "inputs": 2.0,
-                     "gemm_batch": np.ones_like(n), "gemm_m": tokens, "gemm_n": n, "gemm_k": k},
-        )  # fmt: skip
+            family="linear",
+            variant="linear",
+            precision="fp16",
+            columns={
+                "flops": 2 * tokens * n * k,
+                "read_bytes": (tokens * k + n * k) * _SIZE,
+                "write_bytes": tokens * n * _SIZE,
+                "weight_bytes": n * k * _SIZE,
+                "rows": tokens * n,
+                "element_bytes": _SIZE,
+                "inputs": 2.0,
+                "gemm_batch": np.ones_like(n),
+                "gemm_m": tokens,
+                "gemm_n": n,
+                "gemm_k": k,
+            },
+        )
         result.append(_distinct(table, data, name, np.ones(len(table), dtype=bool)))
     elements = tokens * width
     add = kernel_table(
-        family="elementwise", variant="add", precision="fp16",
-        columns={"flops": elements, "read_bytes": 2 * elements * _SIZE, "write_bytes": elements * _SIZE, "rows": elements,
-                 "element_bytes": _SIZE, "inputs": 2.0},
-    )  # fmt: skip
+        family="elementwise",
+        variant="add",
+        precision="fp16",
+        columns={
+            "flops": elements,
+            "read_bytes": 2 * elements * _SIZE,
+            "write_bytes": elements * _SIZE,
+            "rows": elements,
+            "element_bytes": _SIZE,
+            "inputs": 2.0,
+        },
+    )
     result.append(_distinct(add, data, "add", np.ones(len(add), dtype=bool)))
     norm = kernel_table(
-        family="layernorm", variant="rms_norm", precision="fp16",
-        columns={"flops": 4 * elements, "read_bytes": (elements + width) * _SIZE, "write_bytes": elements * _SIZE,
-                 "weight_bytes": width * _SIZE, "rows": tokens, "cols": width, "element_bytes": _SIZE},
-    )  # fmt: skip
+        family="layernorm",
+        variant="rms_norm",
+        precision="fp16",
+        columns={
+            "flops": 4 * elements,
+            "read_bytes": (elements + width) * _SIZE,
+            "write_bytes": elements * _SIZE,
+            "weight_bytes": width * _SIZE,
+            "rows": tokens,
+            "cols": width,
+            "element_bytes": _SIZE,
+        },
+    )
     result.append(_distinct(norm, data, "input_layernorm", gated > 1))
     return result
 
