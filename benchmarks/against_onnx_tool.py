@@ -41,7 +41,9 @@ def ours(path: Path) -> tuple[float, float]:
         for k in step.kernels:
             if k.gemm is not None:
                 macs += k.gemm.batch * k.gemm.m * k.gemm.n * k.gemm.k * step.repeat
-            elif k.variant == "bias_add":  # onnx-tool counts a convolution's bias as one MAC per output element
+            elif (
+                k.variant == "bias_add"
+            ):  # onnx-tool counts a convolution's bias as one MAC per output element
                 macs += k.rows * step.repeat
     return statistics.median(seconds), macs / 1e9
 

@@ -22,8 +22,8 @@ class MemoryProfile:
     """Bytes on the GPU, without the CUDA context.
 
     ``weights_bytes`` + ``activations_bytes`` (peak of live inputs, intermediates and outputs) + ``workspace_bytes``
-    (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding, segments,
-    fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step`` is where the
+    (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding,
+    segments, fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step`` is where the
     peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input and output
     data of one kernel (of one set of concurrent kernels; this is the single-stream value).
     """
@@ -45,7 +45,8 @@ def memory_profile(
     """Replay ``graph`` in a fresh process: weights, then inputs, then every step in order.
 
     A storage lives from the step that writes it to the last step that touches it; inputs and outputs to the end.
-    ``allocator`` and ``figures`` are the runtime profile's; ``library_workspace_bytes`` (cuBLAS) is allocated at the first matrix product and stays.
+    ``allocator`` and ``figures`` are the runtime profile's; ``library_workspace_bytes`` (cuBLAS) is allocated at
+    the first matrix product and stays.
     """
     arena = make_allocator(allocator, figures)
     for nbytes in graph.weights.values():

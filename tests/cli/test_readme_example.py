@@ -25,4 +25,4 @@ def test_the_worked_example_is_current() -> None:
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "pytest -q -n 2 tests" in readme
-    assert "pytest\" -q -n 2 tests" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert 'pytest" -q -n 2 tests' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
