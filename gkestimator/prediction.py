@@ -21,8 +21,8 @@ class KernelPredictions:
     ``trained``: bool, a regressor answered (else the analytical model) · ``in_range``: bool, inside the training
     range · ``grid_blocks, block_threads, registers_per_thread, shared_bytes``: launch geometry · ``occupancy_pct``:
     achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
-    ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``, ``memory_us``: the roofline and
-    its two sides, which say what bounds the kernel.
+    ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
+    ``memory_us``: the roofline and its two sides, which say what bounds the kernel.
     """
 
     duration_us: np.ndarray
