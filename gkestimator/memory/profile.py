@@ -23,9 +23,9 @@ class MemoryProfile:
 
     ``weights_bytes`` + ``activations_bytes`` (peak of live inputs, intermediates and outputs) + ``workspace_bytes``
     (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding,
-    segments, fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step`` is
-    where the peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input and output
-    data of one kernel (of one set of concurrent kernels; this is the single-stream value).
+    segments, fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step``
+    is where the peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input
+    and output data of one kernel (of one set of concurrent kernels; this is the single-stream value).
     """
 
     weights_bytes: int
