@@ -16,7 +16,7 @@ from gkestimator.estimation.timeline import Program
 from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
-from gkestimator.lowering import lower
+from gkestimator.lowering import lower_each
 from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.memory import MemoryProfile, memory_profile
 from gkestimator.onnx_io import Model, read_model
@@ -145,12 +145,12 @@ class Engine:
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
         )
-        lowered: dict[LoweringOptions, Lowering] = {}
-        for target in self.targets:
-            if target.options not in lowered:
-                graph = lower(bound, target.options, allow_unknown=request.allow_unknown)
-                lowered[target.options] = self._lowering(model, path, bound, graph, target)
-        return lowered
+        targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
+        graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
+        return {
+            options: self._lowering(model, path, bound, graph, targets[options])
+            for options, graph in zip(targets, graphs, strict=True)
+        }
 
     def _lowering(
         self, model: Model, path: Path, bound: OperatorGraph, graph: KernelGraph, target: Target
