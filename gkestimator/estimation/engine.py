@@ -17,6 +17,7 @@ from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
 from gkestimator.lowering import lower
+from gkestimator.lowering.quantise import is_quantised
 from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.memory import MemoryProfile, memory_profile
 from gkestimator.onnx_io import Model, read_model
@@ -113,6 +114,7 @@ class Engine:
             conv_precision=conv,
             half=half,
             attention=self.request.attention or "fused",
+            unfold_batchnorm=self.request.unfold_batchnorm,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
@@ -144,7 +146,13 @@ class Engine:
             dims=dict(request.dims),
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
+            inputs=request.inputs,
         )
+        if request.dtype == "int8" and not is_quantised(bound):
+            raise UsageError(
+                f"{model.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+                f"operator; quantise the file first, or use another dtype"
+            )
         lowered: dict[LoweringOptions, Lowering] = {}
         for target in self.targets:
             if target.options not in lowered:

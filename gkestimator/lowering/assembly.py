@@ -129,7 +129,7 @@ class _Assembly:
                         unknown=True,
                     )
                 )
-            elif self._torch and runtime_torch.folded_batchnorm(op):
+            elif self._torch and options.unfold_batchnorm and runtime_torch.folded_batchnorm(op):
                 self._add_unfolded(op)
             else:
                 self._add(op, op.op_type, lower_operator(op, options, self._memo), op.inputs, op.outputs)
@@ -306,7 +306,7 @@ class _Assembly:
         if unfolded:
             warnings.append(
                 f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
-                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart"
+                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart (--no-unfold-batchnorm)"
             )
         return KernelGraph(
             name=graph.name,
