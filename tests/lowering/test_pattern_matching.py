@@ -1,6 +1,6 @@
 """Every fusion pattern: the forms that exporters write, and for each refusal the reason."""
 
-# ruff: noqa: E501  (a graph reads better on one line)
+
 from __future__ import annotations
 
 import math

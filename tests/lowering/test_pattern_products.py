@@ -1,6 +1,6 @@
 """Patterns around matrix products, convolutions, quantisation and group normalisation."""
 
-# ruff: noqa: E501  (a graph reads better on one line)
+
 from __future__ import annotations
 
 from collections.abc import Callable
