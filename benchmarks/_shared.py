@@ -38,7 +38,11 @@ def with_zero_weights(source: Path, target: Path) -> Path:
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = bytes(nbytes)
         else:
-            for key, value in (("location", target.with_suffix(".zeros").name), ("offset", "0"), ("length", str(nbytes))):
+            for key, value in (
+                ("location", target.with_suffix(".zeros").name),
+                ("offset", "0"),
+                ("length", str(nbytes)),
+            ):
                 tensor.external_data.add(key=key, value=value)
     target.write_bytes(model.SerializeToString())
     return target

@@ -1,7 +1,7 @@
 """Run the commands of README.md's worked example and put their output back into it: ``python docs/refresh_readme.py``.
 
-Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. ``--check`` changes nothing and exits 1
-when an output is not current to the digit.
+Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. ``--check`` changes nothing and
+exits 1 when an output is not current to the digit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
-BLOCK = re.compile(r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
+)
 
 
 def output_of(arguments: str) -> str:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from gkestimator.gpus import GpuSpec
-from gkestimator.tables.layout import TextColumn, text_table
+from gkestimator.tables.layout import TextColumn, printable, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
 
 __all__ = ["describe", "overview"]
 
 _GIB = 2**30
-_SUFFIX_UNITS = (
-    ("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_mhz", "MHz"),
-    ("_w", "W"),
-    ("_per_hour_usd", "USD/h"), ("bytes_per_sm", "bytes/SM"), ("bytes_per_block_max", "bytes/block"),
+_LINE = 100
+# Ending of a field's name, the unit it is shown in, and how many of its own unit that is.
+_SHOWN_IN: tuple[tuple[str, str, float], ...] = (
+    ("_flops_per_s", "TFLOP/s", 1e12), ("_bytes_per_s", "GB/s", 1e9), ("memory_bytes", "GiB", 2**30),
+    ("memory_visible_bytes", "MiB", 2**20), ("l2_bytes", "MiB", 2**20), ("_mhz", "MHz", 1), ("_w", "W", 1),
+    ("_per_hour_usd", "USD/h", 1), ("bytes_per_sm", "KiB/SM", 2**10), ("bytes_per_block_max", "KiB/block", 2**10),
 )  # fmt: skip
 _TEXTS = ("name", "aliases", "short_names", "architecture", "note", "sources")
 
@@ -53,13 +56,6 @@ def overview(specs: Sequence[GpuSpec]) -> str:
     return "\n".join([*text_table(columns), "", notes]) + "\n"
 
 
-def _unit(name: str) -> str:
-    for ending, unit in _SUFFIX_UNITS:
-        if name.endswith(ending):
-            return unit
-    return ""
-
-
 def _figures(spec: GpuSpec) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for f in fields(spec):
@@ -71,18 +67,19 @@ def _figures(spec: GpuSpec) -> list[tuple[str, str, str]]:
         )
         for name, figure in entries.items():
             source = spec.sources.get(name) or spec.sources.get(f.name) or UNKNOWN
-            found.append((name, f"{_figure_text(figure)} {_unit(f.name)}".strip(), source))
+            found.append((name, _figure_text(f.name, figure), source))
     return found
 
 
-def _figure_text(value: object) -> str:
+def _figure_text(name: str, value: Any) -> str:
     if value is None:
         return UNKNOWN
     if isinstance(value, tuple):
         return ".".join(str(part) for part in value)
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and value < 1e15 else f"{value:,.6g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    unit, size = next(((u, n) for ending, u, n in _SHOWN_IN if name.endswith(ending)), ("", 1.0))
+    return f"{value / size:,.6g} {unit}".strip()
 
 
 def describe(spec: GpuSpec) -> str:
@@ -93,9 +90,12 @@ def describe(spec: GpuSpec) -> str:
         lines.append("also called " + ", ".join(spec.aliases))
     if spec.note:
         lines.append(spec.note)
-    columns = [
-        TextColumn(heading="figure", cells=[f[0] for f in figures], right=False),
-        TextColumn(heading="value", cells=[f[1] for f in figures]),
-        TextColumn(heading="source", cells=[f[2] for f in figures], right=False),
-    ]
-    return "\n".join([*lines, "", *text_table(columns, limit=10_000)]) + "\n"
+    lines.append("")
+    names = max(len(f[0]) for f in figures)
+    values = max(len(f[1]) for f in figures)
+    margin = " " * (names + values + 4)
+    for name, value, source in figures:
+        wrapped = textwrap.wrap(printable(source), width=_LINE - len(margin)) or [""]
+        lines.append(f"{name:<{names}}  {value:>{values}}  {wrapped[0]}".rstrip())
+        lines.extend(margin + rest for rest in wrapped[1:])
+    return "\n".join(lines) + "\n"

@@ -17,12 +17,12 @@ __all__ = ["KernelEstimator", "KernelPredictions"]
 class KernelPredictions:
     """One entry per kernel, in the table's order; float64 arrays unless said otherwise. Unknown is NaN.
 
-    ``duration_us`` and its 90 % interval ``low_us`` .. ``high_us`` (GPU time of the kernel alone, no host overhead) ·
+    ``duration_us`` and its 90 % interval ``low_us`` .. ``high_us`` (GPU time of the kernel, no host overhead) ·
     ``trained``: bool, a regressor answered (else the analytical model) · ``in_range``: bool, inside the training
     range · ``grid_blocks, block_threads, registers_per_thread, shared_bytes``: launch geometry · ``occupancy_pct``:
-    achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation · ``dram_util_pct``
-    and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``, ``memory_us``: the roofline and
-    its two sides, which say what bounds the kernel.
+    achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
+    ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
+    ``memory_us``: the roofline and its two sides, which say what bounds the kernel.
     """
 
     duration_us: np.ndarray

@@ -46,7 +46,8 @@ class Measures:
 
 def launch_values(program: Program, column: np.ndarray) -> np.ndarray:
     """A per-distinct-kernel column as one value per launch."""
-    return column[program.kernel]
+    values: np.ndarray = column[program.kernel]
+    return values
 
 
 def measure(

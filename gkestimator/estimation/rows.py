@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from gkestimator.prediction import KernelPredictions
 from gkestimator.tables import KernelRow, Requirement
 
 __all__ = ["kernel_rows", "requirement_row"]
+
+_WORTH_SAYING_PCT = 5.0
+_MOSTLY_PCT = 50.0
 
 
 def requirement_row(engine: Engine, e: Estimated) -> Requirement:
@@ -95,20 +98,15 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
     elif m.kernels == 0 and not lowering.graph.unknown_operators:
         yield "launches nothing on the GPU: every operator is a view or known before the model runs"
     yield from lowering.warnings
-    shares = [f"{family} {share:.0f} %" for family, share in _largest(m.analytical_families) if share >= 1]
-    if shares:
-        yield f"not learned but calculated, of GPU time: {', '.join(shares)}"
-    outside = m.trained_pct - m.coverage_pct
-    if outside >= 5:
-        yield f"{outside:.0f} % of GPU time is predicted outside the trained range"
+    calculated = sorted(name for name, share in m.analytical_families.items() if share >= _WORTH_SAYING_PCT)
+    if calculated:
+        yield f"calculated, not learned: {', '.join(calculated)}"
+    if not m.coverage_pct >= _MOSTLY_PCT and m.kernels:
+        yield "most of the time is predicted outside the trained range (coverage_pct)"
     if mreq is not None and mreq > e.target.gpu.memory_visible_bytes:
         yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
     if engine.streams > 1:
         yield f"{engine.streams} streams: overlapping kernels are assumed not to slow each other down"
-
-
-def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(shares.items(), key=lambda item: -item[1])
 
 
 def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:

@@ -12,7 +12,7 @@ __all__ = ["bundle_folders", "load_bundles"]
 
 
 def bundle_folders() -> tuple[Path, ...]:
-    """Bundles in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``): the folders with a ``card.json``, by name."""
+    """Folders with a ``card.json`` in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``), by name."""
     home = os.environ.get("GKEST_HOME")
     try:
         folder = Path(home) / "models" if home else Path.home() / ".config" / "gkest" / "models"

@@ -30,8 +30,8 @@ def closing_words(
     bound = [r for r in rows if r.host_bound]
     if bound:
         lines.append(
-            f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us assumed per "
-            f"framework call ({host_overhead_source}); --host-overhead-us sets yours."
+            f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
+            f"assumed per framework call ({host_overhead_source}); --host-overhead-us sets yours."
         )
     return tuple(lines)
 

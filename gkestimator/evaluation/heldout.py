@@ -94,7 +94,7 @@ def report_text(report: TrainReport, baselines: Sequence[Baseline]) -> str:
         "15 % of the shapes, chosen by a hash of the shape, are seen by no member on any GPU. Mean absolute",
         "percentage error against what the publisher measured (launch gap included), and",
         "against GPU time on the rows where the launch does not hide it. `roofline` gets the same launch",
-        "gap. `USHER literal`: raw sizes, one-hot GPU and operator, milliseconds, the same stack, the same rows.",
+        "gap. `USHER literal`: raw sizes, one-hot GPU and operator, milliseconds; same stack, same rows.",
         "",
         "| regressor | source | rows | error % | GPU time % | roofline % | USHER literal % | required % |",
         "|---|---|---:|---:|---:|---:|---:|---:|",

@@ -1,8 +1,8 @@
 """The allocators of the runtimes, replayed: how much they take from the driver for a sequence of requests.
 
 Both are best-fit allocators with splitting and coalescing inside segments; they differ in rounding, in pools, in how
-large a new segment is and in when a block is split. Sources: PyTorch ``c10/cuda/CUDACachingAllocator.cpp`` (2.x, default
-settings) and ONNX Runtime ``core/framework/bfc_arena.cc`` (``kNextPowerOfTwo``, the CUDA provider's default).
+large a new segment is and in when a block is split. Sources: PyTorch ``c10/cuda/CUDACachingAllocator.cpp`` (2.x,
+default settings) and ONNX Runtime ``core/framework/bfc_arena.cc`` (``kNextPowerOfTwo``, the CUDA provider's default).
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from gkestimator.memory.allocators import make_allocator
 __all__ = ["MemoryProfile", "memory_profile"]
 
 _IN_PLACE = frozenset(("bias_add",))
+# torch hands cuBLAS a workspace from its own allocator; ONNX Runtime lets cuBLAS take it from the driver.
+_SERVES_LIBRARIES = frozenset(("caching",))
 _GEMM_FAMILIES = frozenset((Family.LINEAR, Family.BMM))
 
 
@@ -20,10 +22,10 @@ class MemoryProfile:
     """Bytes on the GPU, without the CUDA context.
 
     ``weights_bytes`` + ``activations_bytes`` (peak of live inputs, intermediates and outputs) + ``workspace_bytes``
-    (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding, segments,
-    fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step`` is where the
-    peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input and output
-    data of one kernel (of one set of concurrent kernels; this is the single-stream value).
+    (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding,
+    segments, fragmentation) = ``reserved_bytes``, what the runtime's allocator holds of the driver. ``peak_step``
+    is where the peak is reached. ``usher_mreq_bytes`` is USHER's Mreq (section 3.2): weights plus the largest input
+    and output data of one kernel (of one set of concurrent kernels; this is the single-stream value).
     """
 
     weights_bytes: int
@@ -43,7 +45,8 @@ def memory_profile(
     """Replay ``graph`` in a fresh process: weights, then inputs, then every step in order.
 
     A storage lives from the step that writes it to the last step that touches it; inputs and outputs to the end.
-    ``allocator`` and ``figures`` are the runtime profile's; ``library_workspace_bytes`` (cuBLAS) is allocated at the first matrix product and stays.
+    ``allocator`` and ``figures`` are the runtime profile's; ``library_workspace_bytes`` (cuBLAS) is allocated at
+    the first matrix product and stays.
     """
     arena = make_allocator(allocator, figures)
     for nbytes in graph.weights.values():
@@ -58,7 +61,7 @@ def memory_profile(
     peak_live = peak_total = live
     peak_step = "the inputs"
     usher = 0
-    library = 0
+    library = outside = 0
     allocate, release = arena.allocate, arena.release
     for at, step in enumerate(graph.steps):
         kernels = step.kernels
@@ -70,8 +73,11 @@ def memory_profile(
             if moved > usher:
                 usher = moved
             if library == 0 and library_workspace_bytes and kernel.family in _GEMM_FAMILIES:
-                allocate(library_workspace_bytes)
                 library = library_workspace_bytes
+                if allocator in _SERVES_LIBRARIES:
+                    allocate(library)
+                else:
+                    outside = library
         if len(kernels) > 1:
             scratch = max(scratch, _handed_on(kernels))
         handle = allocate(scratch) if scratch else -1
@@ -94,13 +100,14 @@ def memory_profile(
                 live -= entry[1]
 
     weights = sum(graph.weights.values())
+    reserved = arena.reserved_bytes + outside
     workspace = peak_total - peak_live
     return MemoryProfile(
         weights_bytes=weights,
         activations_bytes=peak_live,
         workspace_bytes=workspace,
-        allocator_bytes=arena.reserved_bytes - weights - peak_live - workspace,
-        reserved_bytes=arena.reserved_bytes,
+        allocator_bytes=reserved - weights - peak_live - workspace,
+        reserved_bytes=reserved,
         input_bytes=sum(graph.inputs.values()),
         output_bytes=sum(graph.outputs.values()),
         peak_step=peak_step,

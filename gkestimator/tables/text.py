@@ -70,7 +70,7 @@ def _requirement_columns(rows: Sequence[Requirement]) -> tuple[list[str], list[T
         _column("memory", [bytes_text(r.mreq_bytes) for r in rows]),
         _column("mem %", [percent_text(r.mreq_pct) for r in rows]),
         _column("SM %", [percent_text(r.sm_util_mean_pct) for r in rows]),
-        _column("occ %", [percent_text(r.occupancy_mean_pct) for r in rows]),
+        _column("known %", [percent_text(r.coverage_pct) for r in rows]),
         TextColumn(heading="bound", cells=[_BOUND[r.host_bound] for r in rows], right=False),
     ]
     if any(marks):

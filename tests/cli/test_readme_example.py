@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def skeleton(text: str) -> str:
+    """``text`` without its figures and spacing: another processor's last digit may round the other way."""
+    return " ".join(NUMBER.sub("#", text).split())
+
+
+def numbers(text: str) -> list[float]:
+    return [float(n.replace(",", "")) for n in NUMBER.findall(text)]
 
 
 def test_the_worked_example_is_current() -> None:
@@ -19,10 +32,11 @@ def test_the_worked_example_is_current() -> None:
     assert len(module.BLOCK.findall(text)) >= 2
     for found in module.BLOCK.finditer(text):
         expected = module.output_of(found["arguments"])
-        assert found["output"].splitlines() == expected.splitlines(), "run: python docs/refresh_readme.py"
+        assert skeleton(found["output"]) == skeleton(expected), "run: python docs/refresh_readme.py"
+        assert numbers(found["output"]) == pytest.approx(numbers(expected), rel=0.01, abs=0.11)
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "pytest -q -n 2 tests" in readme
-    assert "pytest\" -q -n 2 tests" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert 'pytest" -q -n 2 tests' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -1,6 +1,9 @@
 """Every fusion pattern: the forms that exporters write, and for each refusal the reason."""
 
+<<<<<<< HEAD
 
+=======
+>>>>>>> lead
 from __future__ import annotations
 
 import math

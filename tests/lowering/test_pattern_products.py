@@ -1,6 +1,5 @@
 """Patterns around matrix products, convolutions, quantisation and group normalisation."""
 
-
 from __future__ import annotations
 
 from collections.abc import Callable

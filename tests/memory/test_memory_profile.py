@@ -137,3 +137,12 @@ def test_a_library_workspace_that_fits_into_freed_memory_adds_nothing_to_an_earl
     assert p.activations_bytes == 71 * MIB
     assert p.workspace_bytes == 0
     assert p.allocator_bytes >= 0
+
+
+def test_an_arena_does_not_serve_the_librarys_workspace() -> None:
+    product = graph(step("a", ("x",), (("y", 30 * MIB),), kernel(family=Family.LINEAR)))
+    arena = load_runtime("onnxruntime").allocator_bytes
+    without = memory_profile(product, allocator="arena", figures=arena, library_workspace_bytes=0)
+    beside = memory_profile(product, allocator="arena", figures=arena, library_workspace_bytes=4 * MIB)
+    assert beside.reserved_bytes == without.reserved_bytes + 4 * MIB
+    assert beside.workspace_bytes == 4 * MIB

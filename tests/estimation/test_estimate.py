@@ -1,0 +1,193 @@
+"""The whole way from a file to rows, on small models whose answers can be worked out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pandas as pd
+import pytest
+
+import gkestimator
+from gkestimator.errors import UnboundDimensionError, UsageError
+from gkestimator.estimation import estimate_rows
+
+MLP = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    net (float[N, 1024] x, float[1024, 4096] a, float[4096, 1024] b) => (float[N, 1024] y) {
+      h = MatMul (x, a)
+      r = Relu (h)
+      y = MatMul (r, b)
+    }"""
+
+
+def weighted(text: str, *weights: str) -> onnx.ModelProto:
+    """The model of ``text`` with the inputs ``weights`` turned into initializers without data."""
+    model = onnx.parser.parse_model(text)
+    kept = []
+    for value in model.graph.input:
+        if value.name not in weights:
+            kept.append(value)
+            continue
+        kind = value.type.tensor_type
+        tensor = model.graph.initializer.add(name=value.name, data_type=kind.elem_type)
+        tensor.dims.extend(d.dim_value for d in kind.shape.dim)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="absent.bin")
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    return model
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> Path:
+    path = tmp_path / "mlp.onnx"
+    path.write_bytes(weighted(MLP, "a", "b").SerializeToString())
+    return path
+
+
+def one(path: Path, **options: object):
+    result = estimate_rows([path], **({"gpus": ["V100"], "batch_sizes": [8]} | options))
+    assert not result.failures, result.failures
+    assert len(result.rows) == 1
+    return result.rows[0]
+
+
+def test_work_and_memory_are_exact(mlp: Path) -> None:
+    row = one(mlp)
+    assert row.flops == 2 * (2 * 8 * 1024 * 4096) + 8 * 4096
+    assert row.weights_bytes == 2 * 1024 * 4096 * 4
+    assert row.input_bytes == row.output_bytes == 8 * 1024 * 4
+    assert row.kernels == 3
+    assert row.unknown_kernels == 0
+    assert (
+        row.reserved_bytes
+        == row.weights_bytes + row.activations_bytes + row.workspace_bytes + row.allocator_bytes
+    )
+    assert row.mreq_bytes == row.reserved_bytes + row.context_bytes
+    assert row.mreq_pct == pytest.approx(100 * row.mreq_bytes / (16_144 * 2**20))
+
+
+def test_the_host_sets_the_time_of_small_work(mlp: Path) -> None:
+    slow = one(mlp, host_overhead_us=500.0)
+    assert slow.host_bound and slow.latency_ms > 1.5
+    free = one(mlp, host_overhead_us=0.0)
+    assert not free.host_bound
+    kernels = estimate_rows(
+        [mlp], gpus=["V100"], batch_sizes=[8], host_overhead_us=0.0, kernels=True
+    ).kernel_rows
+    assert free.latency_ms == pytest.approx(sum(k.duration_us for k in kernels) / 1e3)
+    assert sum(k.share_pct for k in kernels) == pytest.approx(100)
+    assert free.sm_util_mean_pct == pytest.approx(free.sm_util_busy_mean_pct)
+
+
+def test_copying_is_apart_unless_asked_for(mlp: Path) -> None:
+    plain, copied = one(mlp), one(mlp, include_copy=True)
+    assert copied.latency_ms == pytest.approx(plain.latency_ms + plain.copy_ms)
+    assert plain.copy_ms == pytest.approx((plain.input_bytes + plain.output_bytes) / 9.5e9 * 1e3)
+
+
+def test_fewer_sms_take_longer_and_use_less_of_the_gpu(mlp: Path) -> None:
+    rows = estimate_rows(
+        [mlp], gpus=["V100"], batch_sizes=[512], sm_shares=[25, 50, 100], host_overhead_us=0.0
+    ).rows
+    latencies = [r.latency_ms for r in rows]
+    assert latencies == sorted(latencies, reverse=True)
+    assert rows[0].sm_util_max_pct <= 25
+    assert rows[2].latency_ms == one(mlp, batch_sizes=[512], host_overhead_us=0.0).latency_ms
+
+
+def test_a_gpu_alone_or_among_others_gives_the_same_row(mlp: Path) -> None:
+    together = estimate_rows([mlp], gpus=["T4", "V100", "H100"], batch_sizes=[1, 8]).rows
+    assert [(r.gpu, r.batch_size) for r in together] == [
+        ("T4", 1), ("V100-SXM2-16GB", 1), ("H100-SXM", 1), ("T4", 8), ("V100-SXM2-16GB", 8), ("H100-SXM", 8)
+    ]  # fmt: skip
+    assert one(mlp, gpus=["H100"]) == together[5]
+
+
+def test_dtype_decides_bytes_and_the_row_names_what_runs(mlp: Path) -> None:
+    full, half = one(mlp, dtype="fp32"), one(mlp, dtype="fp16")
+    assert (full.dtype, half.dtype) == ("fp32", "fp16")
+    assert half.weights_bytes * 2 == full.weights_bytes
+    assert one(mlp, gpus=["A100"], runtime="torch").dtype == "fp32"  # torch: only convolutions in TF32
+    assert one(mlp, gpus=["A100"], runtime="onnxruntime").dtype == "tf32"
+
+
+def test_a_symbolic_batch_left_open_is_one_and_the_row_says_so(mlp: Path) -> None:
+    row = one(mlp, batch_sizes=None)
+    assert row.batch_size == 1
+    assert "batch" in row.warnings
+
+
+def test_bad_models_do_not_stop_good_ones(mlp: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    seen: list[tuple[str, int, int]] = []
+    result = estimate_rows([bad, mlp], gpus=["V100"], progress=lambda *at: seen.append(at))
+    assert [r.model for r in result.rows] == ["mlp"]
+    assert [p for p, _ in result.failures] == [bad]
+    assert seen[0] == ("bad", 0, 2) and seen[-1][1:] == (2, 2)
+
+
+def test_the_largest_batch_within_an_objective_is_maximal(mlp: Path) -> None:
+    best = one(mlp, slo_ms=2.0, max_batch=True, batch_sizes=None)
+    assert best.latency_ms <= 2.0
+    assert one(mlp, batch_sizes=[best.batch_size + 1]).latency_ms > 2.0
+    failed = estimate_rows([mlp], gpus=["V100"], slo_ms=1e-6, max_batch=True)
+    assert not failed.rows and "no batch meets" in str(failed.failures[0][1])
+
+
+def test_the_closing_words_name_the_cheapest_by_price_and_throughput(mlp: Path) -> None:
+    result = estimate_rows([mlp], gpus=["T4", "V100"], batch_sizes=[256])
+    t4, v100 = result.rows
+    costs = {"T4": 0.526 / t4.throughput_rps, "V100-SXM2-16GB": 3.06 / v100.throughput_rps}
+    assert f"Cheapest: {min(costs, key=lambda name: costs[name])}" in " ".join(result.messages)
+    assert "Smallest: T4" in " ".join(result.messages)
+
+
+def test_the_library_returns_a_table_and_raises_its_own_errors(mlp: Path, tmp_path: Path) -> None:
+    table = gkestimator.estimate(str(mlp), gpus=["V100", "T4"], batch_sizes=[1, 8])
+    assert isinstance(table, pd.DataFrame) and len(table) == 4
+    assert table["power_w"].isna().all()
+    assert (table["latency_low_ms"] <= table["latency_ms"]).all()
+    assert (table["latency_ms"] <= table["latency_high_ms"]).all()
+    with pytest.raises(UsageError, match="V100"):
+        gkestimator.estimate(mlp, gpus=["V10O"])
+    with pytest.raises(UsageError, match="twice"):
+        gkestimator.estimate(mlp, gpus=["V100", "v100-sxm2-16gb"])
+    open_dim = tmp_path / "open.onnx"
+    text = MLP.replace("[N, 1024]", "[N, S, 1024]")
+    open_dim.write_bytes(weighted(text, "a", "b").SerializeToString())
+    with pytest.raises(UnboundDimensionError, match="S"):
+        gkestimator.estimate(open_dim, gpus="V100")
+    bound = gkestimator.estimate(open_dim, gpus="V100", batch_sizes=2, dims={"S": 7})
+    assert bound["dims"].tolist() == ["S=7"]
+    assert bound["flops"].tolist() == [2 * (2 * 14 * 1024 * 4096) + 14 * 4096]
+
+
+def test_a_loop_multiplies_time_work_and_launches(tmp_path: Path) -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 64] x, int64 trips, bool go) => (float[N, 64] y) {
+          y = Loop (trips, go, x) <body = step (int64 i, bool c, float[N, 64] h) => (bool k, float[N, 64] g) {
+            k = Identity (c)
+            g = Tanh (h)
+          }>
+        }"""
+    path = tmp_path / "loop.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    once, five = one(path), one(path, trip_count=5)
+    assert "trip" in once.warnings
+    assert five.flops == 5 * once.flops
+    assert five.latency_ms > once.latency_ms
+
+
+def test_only_unknown_is_null(mlp: Path) -> None:
+    row = one(mlp)
+    nulls = {name for name in row.__dataclass_fields__ if getattr(row, name) is None}
+    assert nulls == {"power_w"}
+    for name in row.__dataclass_fields__:
+        value = getattr(row, name)
+        assert not isinstance(value, float) or math.isfinite(value), name
