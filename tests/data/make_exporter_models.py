@@ -48,10 +48,11 @@ def feed_forward(x, up, down, scale: float):  # type: ignore[no-untyped-def]
     return opset18.MatMul(scaled_gelu(opset18.MatMul(x, up), scale=scale), down)
 
 
+TOKENS = FLOAT["N", "tokens", 16]
+
+
 @script()
-def two_blocks(
-    x: FLOAT["N", "tokens", 16], up: FLOAT[16, 64], down: FLOAT[64, 16]
-) -> FLOAT["N", "tokens", 16]:
+def two_blocks(x: TOKENS, up: FLOAT[16, 64], down: FLOAT[64, 16]) -> TOKENS:  # type: ignore[valid-type]
     """Residual feed-forward blocks that share their weights."""
     a = opset18.Add(x, feed_forward(x, up, down, scale=1.0))
     return opset18.Add(a, feed_forward(a, up, down, scale=0.5))
@@ -120,10 +121,8 @@ class Looping(nn.Module):
         for i in range(1, x.size(1)):
             state = torch.tanh(self.step(state)) + x[:, i]
         if bool(state.sum() > 0):
-            state = torch.relu(state)
-        else:
-            state = -state
-        return state
+            return torch.relu(state)
+        return -state
 
 
 def torch_export(

@@ -1,9 +1,5 @@
 """Every fusion pattern: the forms that exporters write, and for each refusal the reason."""
 
-<<<<<<< HEAD
-
-=======
->>>>>>> lead
 from __future__ import annotations
 
 import math
