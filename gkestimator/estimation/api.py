@@ -12,7 +12,10 @@ from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+
+    from gkestimator.onnx_io.shapes.registry import ValueType
 
 __all__ = ["EstimateResult", "estimate", "estimate_rows"]
 
@@ -37,6 +40,7 @@ def estimate_rows(
     dtype: str = "auto",
     sm_shares: Sequence[float] = (100.0,),
     attention: str | None = None,
+    unfold_batchnorm: bool = True,
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
@@ -47,6 +51,7 @@ def estimate_rows(
     plugins: Sequence[Path] = (),
     kernels: bool = False,
     batch_dim: str | None = None,
+    inputs: Mapping[str, ValueType | np.ndarray] | None = None,
     slo_ms: float | None = None,
     max_batch: bool = False,
     tau_ms: float = 0.001,
@@ -72,6 +77,7 @@ def estimate_rows(
         dtype=dtype,
         sm_shares=list(sm_shares),
         attention=attention,
+        unfold_batchnorm=unfold_batchnorm,
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
@@ -82,6 +88,7 @@ def estimate_rows(
         plugins=[Path(p) for p in plugins],
         kernels=kernels,
         batch_dim=batch_dim,
+        inputs=dict(inputs or {}),
         slo_ms=slo_ms,
         max_batch=max_batch,
         tau_ms=tau_ms,
@@ -123,6 +130,7 @@ def estimate(
     dtype: str = "auto",
     sm_shares: Sequence[float] = (100.0,),
     attention: str | None = None,
+    unfold_batchnorm: bool = True,
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
@@ -132,6 +140,7 @@ def estimate(
     allow_unknown: bool = False,
     plugins: Sequence[str | Path] = (),
     batch_dim: str | None = None,
+    inputs: Mapping[str, ValueType | np.ndarray] | None = None,
     tau_ms: float = 0.001,
 ) -> pd.DataFrame:
     """The requirement table of one or several ONNX files as a pandas DataFrame, one row per combination.
@@ -152,6 +161,7 @@ def estimate(
         dtype=dtype,
         sm_shares=sm_shares,
         attention=attention,
+        unfold_batchnorm=unfold_batchnorm,
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
@@ -161,6 +171,7 @@ def estimate(
         allow_unknown=allow_unknown,
         plugins=[Path(p) for p in plugins],
         batch_dim=batch_dim,
+        inputs=inputs,
         tau_ms=tau_ms,
     )
     if result.failures:

@@ -17,6 +17,7 @@ from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
 from gkestimator.lowering import lower_each
+from gkestimator.lowering.quantise import is_quantised
 from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.memory import MemoryProfile, MemoryReplay
 from gkestimator.onnx_io import Model, read_model
@@ -117,6 +118,7 @@ class Engine:
             conv_precision=conv,
             half=half,
             attention=self.request.attention or "fused",
+            unfold_batchnorm=self.request.unfold_batchnorm,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
@@ -148,7 +150,13 @@ class Engine:
             dims=dict(request.dims),
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
+            inputs=request.inputs,
         )
+        if request.dtype == "int8" and not is_quantised(bound):
+            raise UsageError(
+                f"{model.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+                f"operator; quantise the file first, or use another dtype"
+            )
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
         lowered: dict[LoweringOptions, Lowering] = {}

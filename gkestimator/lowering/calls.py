@@ -107,6 +107,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     """
     calls = Calls()
     torch = options.runtime == "torch"
+    unfold = torch and options.unfold_batchnorm
     layouts = runtime_torch.Layouts()
     known: dict[int | None, Lowered] = {}
     memo = memo_of(options)
@@ -128,7 +129,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
         elif (op.domain, op_type) not in LOWERINGS:
             add(op, inputs, outputs, (), 1, (), UNKNOWN)
             continue
-        elif torch and op_type == "Conv" and runtime_torch.folded_batchnorm(op):
+        elif unfold and op_type == "Conv" and runtime_torch.folded_batchnorm(op):
             _add_unfolded(calls, op, options, layouts, unfolded)
             continue
         else:

@@ -57,8 +57,8 @@ class _Trace:
     """What a graph asks of the allocator after its weights, and the figures that do not depend on the allocator.
 
     ``peak_before`` and ``peak_after``: the most that is live with scratch memory, and where, before the library's
-    workspace exists and from then on. ``events``: a request's bytes; ``~n`` gives back request n. The library workspace is requested before event
-    ``product``, the first matrix product (None: there is none).
+    workspace exists and from then on. ``events``: a request's bytes; ``~n`` gives back request n.
+    The library workspace is requested before event ``product``, the first matrix product (None: there is none).
     """
 
     weights: tuple[int, ...]

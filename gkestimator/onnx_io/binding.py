@@ -101,6 +101,8 @@ class Binder:
         self.suffix = ""
         self.repeat = 1
         self.steps = 0
+        self.most = limits.expanded(program.nodes, limits.MAX_OPERATORS)
+        self.most_steps = limits.expanded(program.nodes, limits.MAX_STEPS, limits.MAX_EXPANDED_STEPS)
 
     def declared(self, slot: int) -> DeclaredType | None:
         """The declared type of a slot, bound names replaced by their numbers."""
@@ -153,8 +155,8 @@ class Binder:
     def step(self, count: int) -> None:
         """Count work done; LimitError when unrolling makes it too much."""
         self.steps += count
-        if self.steps > limits.MAX_STEPS:
-            raise LimitError(f"more than {limits.MAX_STEPS} nodes once loops are unrolled")
+        if self.steps > self.most_steps:
+            raise LimitError(f"more than {self.most_steps} nodes once loops are unrolled")
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Infer and emit ``nodes`` in order."""
@@ -240,8 +242,8 @@ class Binder:
 
     def append(self, node: Node, operator: Operator) -> None:
         """Add an operator that stands for ``node``."""
-        if len(self.operators) >= limits.MAX_OPERATORS:
-            raise LimitError(f"{node}: more than {limits.MAX_OPERATORS} operators once loops are unrolled")
+        if len(self.operators) >= self.most:
+            raise LimitError(f"{node}: more than {self.most} operators once loops are unrolled")
         self.operators.append(operator)
         self.nodes.append(node)
 

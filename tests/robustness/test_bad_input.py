@@ -33,7 +33,7 @@ def gkest(
     code = "import sys; from gkestimator.cli import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, timeout=SECONDS, cwd=cwd, preexec_fn=limit,
+        check=False, capture_output=True, text=True, timeout=SECONDS, cwd=cwd, preexec_fn=limit,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ of operators it expects and every refusal says why.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -26,13 +27,16 @@ class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphView:
-    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order."""
+    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes
+    that each storage of weights has.
+    """
 
     operators: tuple[Operator, ...]
     producer: dict[str, int]
     consumers: dict[str, list[int]]
     outputs: frozenset[str]
     by_key: dict[Key, list[int]]
+    weights: Mapping[str, int]
 
     @classmethod
     def of(cls, graph: OperatorGraph) -> GraphView:
@@ -70,6 +74,7 @@ class GraphView:
             consumers=consumers,
             outputs=frozenset(v.name for v in graph.outputs),
             by_key=by_key,
+            weights=graph.weights,
         )
 
     def result(self, index: int) -> Tensor:
