@@ -163,6 +163,8 @@ class _Assembly:
                 if copies:
                     kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
                 self._layouts.result(family, op_type, inputs, outputs)
+            if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
+                self._layouts.attention_result(outputs[0])
         for out_index, in_index in aliases.items():
             self._alias(op_type, inputs, out_index, in_index, outputs)
         if not kernels and not host_calls:
@@ -218,6 +220,7 @@ class _Assembly:
         if not isinstance(result, Tensor):
             return
         convolution, norm = _unfolded(op, source, weight, bias, result, self._options)
+        kept = (bias,) if runtime_torch.folded_bias(op) else ()
         copies: tuple[Kernel, ...] = ()
         if self._layouts.strided((source,)):
             copies = self._layouts.copies(Family.CONV, (source,))
@@ -229,16 +232,18 @@ class _Assembly:
                 op.name,
                 "Conv",
                 (*copies, *convolution),
-                [source, weight],
+                [source, weight, *kept],
                 [result],
                 1 + casts + len(copies),
                 op.repeat,
                 inner=inner,
             )
         )
-        for part in ("weight", "mean", "variance"):
-            self._extra_weights[f"{bias.storage}#{part}"] = bias.nbytes
-        parameters = [bias.storage, *(f"{bias.storage}#{part}" for part in ("weight", "mean", "variance"))]
+        parts = [f"{bias.storage}#{part}" for part in ("weight", "mean", "variance")]
+        if kept:
+            parts.append(f"{bias.storage}#shift")
+        self._extra_weights.update(dict.fromkeys(parts, bias.nbytes))
+        parameters = [bias.storage, *parts]
         # Python still holds the convolution's input until the block that normalises returns.
         held = [inner, self._resolve(source.storage), *parameters]
         self._drafts.append(
@@ -306,7 +311,7 @@ class _Assembly:
         if unfolded:
             warnings.append(
                 f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
-                f"(weights named onnx::Conv_*): torch runs it as a kernel of its own, so it is counted apart"
+                f"(their names say so): torch runs it as a kernel of its own, so it is counted apart"
             )
         return KernelGraph(
             name=graph.name,
@@ -361,7 +366,9 @@ def _main_family(kernels: tuple[Kernel, ...]) -> Family:
 def _unfolded(
     op: Operator, source: Tensor, weight: Tensor, bias: Tensor, result: Tensor, options: LoweringOptions
 ) -> tuple[tuple[Kernel, ...], Kernel]:
+    own_bias = bias if runtime_torch.folded_bias(op) else None
     key = (
+        own_bias is None,
         source.dtype,
         source.shape,
         weight.dtype,
@@ -377,7 +384,7 @@ def _unfolded(
     known = _UNFOLDED.get(key)
     if known is None:
         shape = conv_shape(op, source.shape, weight.shape, result.shape)
-        convolution = conv_kernels(shape, source, weight, None, result, options)
+        convolution = conv_kernels(shape, source, weight, own_bias, result, options)
         parameters = [
             Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
             for i in range(4)
