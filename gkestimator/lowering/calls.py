@@ -88,7 +88,6 @@ class Calls:
         ]
         return (tuple(self.tokens), tuple(self.aliases), tuple(groups))
 
-
     def same_as(self, other: Calls) -> bool:
         """Whether ``other``, listed for the same graph and groups, launches and aliases the very same."""
         return (

@@ -12,6 +12,7 @@ copies are made.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -21,13 +22,17 @@ from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
 from gkestimator.lowering.storage import element_precision
 
-__all__ = ["IN_PLACE", "IN_PLACE_AFTER", "RESHAPES", "VIEWS", "Layouts", "folded_batchnorm"]
+__all__ = ["IN_PLACE", "IN_PLACE_AFTER", "RESHAPES", "VIEWS", "Layouts", "folded_batchnorm", "folded_bias"]
 
 RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 VIEWS = RESHAPES | {"Identity", "Dropout", "Transpose", "Expand", "Slice", "Split"}
 # Vision models build their activations with inplace=True, behind these producers.
 IN_PLACE = frozenset({"Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Silu", "SiLU", "Swish", "Mish"})
 IN_PLACE_AFTER = frozenset({"Conv", "BatchNormalization", "Add", "Gemm"})
+
+# What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
+_REWRITTEN = re.compile(r"node_Conv_[0-9]+")
+_NORMALISED = re.compile(r"getitem(_[0-9]+)?|_native_batch_norm\w*")
 
 _NEEDS_CONTIGUOUS = frozenset(
     {
@@ -47,18 +52,34 @@ _PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", 
 
 
 def folded_batchnorm(op: Operator) -> bool:
-    """A Conv whose weight the exporter renamed ``onnx::Conv_<n>`` and gave a bias: BatchNorm was folded into
-    it.
+    """A Conv that BatchNorm was folded into, as torch's exporters leave it.
+
+    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
+    invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
+    three), which no convolution's result has: that of a module's own call is ``conv2d``.
     """
     if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
         return False
     weight, bias = op.inputs[1], op.inputs[2]
+    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and weight.is_weight and bias.is_weight):
+        return False
+    if weight.name.startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
+        return True
+    return _rewritten(op)
+
+
+def folded_bias(op: Operator) -> bool:
+    """Whether the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
+    bias = op.inputs[2]
+    return bias is not None and _rewritten(op) and bias.name.endswith(".bias")
+
+
+def _rewritten(op: Operator) -> bool:
+    result = op.outputs[0]
     return (
-        isinstance(weight, Tensor)
-        and isinstance(bias, Tensor)
-        and weight.is_weight
-        and bias.is_weight
-        and weight.name.startswith("onnx::Conv_")
+        result is not None
+        and _REWRITTEN.fullmatch(op.name.rpartition("/")[2]) is not None
+        and _NORMALISED.fullmatch(result.name) is not None
     )
 
 
@@ -220,6 +241,13 @@ class Layouts:
             if strides is not None and st.channels_last(source.shape, strides):
                 order = (0, *range(2, len(result.shape)), 1)
                 self._dense(result, order)
+
+    def attention_result(self, result: Value | None) -> None:
+        """The fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
+        swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
+        """
+        if isinstance(result, Tensor) and len(result.shape) == 4:
+            self._dense(result, (0, 2, 1, 3))
 
     def _follow(self, leading: Tensor | None, result: Tensor) -> None:
         strides = self.strides.get(leading.name) if leading is not None else None

@@ -101,7 +101,9 @@ class _Wirer:
             if token & UNKNOWN:
                 written = leaves(calls.outputs[at])
                 self._drafts.append(
-                    _Draft(at, name, head.op_type, leaves(calls.inputs[at]), written, list(range(len(written))))
+                    _Draft(
+                        at, name, head.op_type, leaves(calls.inputs[at]), written, list(range(len(written)))
+                    )
                 )
             elif token & UNFOLDED:
                 self._unfolded(at, name)

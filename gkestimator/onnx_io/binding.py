@@ -211,7 +211,9 @@ class Binder:
         kinds, values = self.kinds, self.values
         flags = bytes([kinds[i] if i >= 0 else WEIGHT for i in node.inputs])
         if node.kind != RANDOM and not flags.strip(_WEIGHT):
-            self._fold(node)  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
+            self._fold(
+                node
+            )  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
             return
         for slot in node.outputs:
             if slot >= 0:
