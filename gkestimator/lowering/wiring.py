@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.graph import Operator, OperatorGraph, Tensor
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.calls import (
     CALLS,
@@ -24,11 +24,10 @@ from gkestimator.lowering.calls import (
 )
 from gkestimator.lowering.patterns import Match
 
-__all__ = ["NORM_PARAMETERS", "WiredStep", "Wiring", "wire"]
+__all__ = ["WiredStep", "Wiring", "wire"]
 
 _FOREVER = 1 << 62
-NORM_PARAMETERS = ("weight", "mean", "variance")
-"""Storages of an unfolded BatchNorm besides its bias; each is as large."""
+_NORM_PARAMETERS = ("weight", "mean", "variance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +50,13 @@ class Wiring:
     """The steps of a graph by name; equal only to itself.
 
     ``constants`` are storages that nothing writes and that are no weights, with the call and the place among its
-    inputs' tensors that says how large each is. ``biases`` are the calls whose BatchNorm parameters are weights.
+    inputs' tensors that says how large each is. ``parameters`` are those of unfolded BatchNorms, with the call whose
+    bias is as large.
     """
 
     steps: tuple[WiredStep, ...]
     constants: tuple[tuple[str, int, int], ...]
-    biases: tuple[int, ...]
+    parameters: tuple[tuple[str, int], ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -90,7 +90,7 @@ class _Wirer:
         self._root: dict[str, str] = {}
         self._producer: dict[str, str] = {}  # storage -> op_type that wrote it
         self._drafts: list[_Draft] = []
-        self._biases: list[int] = []
+        self._parameters: dict[str, int] = {}
         self._reused: dict[str, str] = {}  # a storage that took over another's memory
 
     def run(self) -> Wiring:
@@ -156,11 +156,13 @@ class _Wirer:
         source, weight, bias = leaves(self._calls.inputs[at][:3])
         (result,) = leaves(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
-        self._drafts.append(_Draft(at, name, "Conv", [source, weight], [result], [0], inner=inner))
-        self._biases.append(at)
+        head = self._calls.heads[at]
+        kept = [bias] if type(head) is Operator and runtime_torch.folded_bias(head) else []
+        self._drafts.append(_Draft(at, name, "Conv", [source, weight, *kept], [result], [0], inner=inner))
+        parts = [f"{bias.storage}#{part}" for part in (*_NORM_PARAMETERS, *(["shift"] if kept else []))]
+        self._parameters.update(dict.fromkeys(parts, at))
         # Python still holds the convolution's input until the block that normalises returns.
-        parameters = [bias.storage, *(f"{bias.storage}#{part}" for part in NORM_PARAMETERS)]
-        held = [inner, self._resolve(source.storage), *parameters]
+        held = [inner, self._resolve(source.storage), bias.storage, *parts]
         self._drafts.append(
             _Draft(
                 at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
@@ -179,10 +181,7 @@ class _Wirer:
                 last[root.get(storage, storage)] = index
         for tensor in (*inputs, *outputs):
             last[root.get(tensor.storage, tensor.storage)] = _FOREVER
-        weights = set(graph.weights)
-        for at in self._biases:
-            bias = leaves(self._calls.inputs[at][:3])[2]
-            weights.update(f"{bias.storage}#{part}" for part in NORM_PARAMETERS)
+        weights = {*graph.weights, *self._parameters}
         written = {root.get(t.storage, t.storage) for t in inputs}
         constants: list[tuple[str, int, int]] = []
         steps = []
@@ -217,7 +216,7 @@ class _Wirer:
         return Wiring(
             steps=tuple(steps),
             constants=tuple(constants),
-            biases=tuple(self._biases),
+            parameters=tuple(self._parameters.items()),
             inputs=tuple(settle(t.storage) for t in inputs),
             outputs=tuple(settle(t.storage) for t in outputs),
         )
