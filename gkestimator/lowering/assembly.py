@@ -8,7 +8,7 @@ once per distinct list of calls, and steps anew only where kernels or bytes diff
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from gkestimator.errors import UnsupportedOperatorError, UsageError
@@ -19,7 +19,7 @@ from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
-from gkestimator.lowering.wiring import Wiring, wire
+from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 
 __all__ = ["covered_operators", "lower", "lower_each"]
 
@@ -133,21 +133,45 @@ class _Lowering:
 
     def under(self, options: LoweringOptions) -> _Lowering:
         """Lower under ``options``, which differ from those before in precisions at most."""
-        calls = list_calls(self._graph, options, self._matches)
         before = self._calls
-        if before is None or not before.same_as(calls):
-            self._result = self._build(
-                calls, _wiring(self._graph, calls, options.runtime == "torch"), options
-            )
-            self._calls = calls
+        calls = before.under(options) if before is not None else None
+        if before is None or calls is None:
+            calls = list_calls(self._graph, options, self._matches)
+            wiring = _wiring(self._graph, calls, options.runtime == "torch")
+            self._result = self._build(calls, wiring, options)
+        elif calls is not before:
+            self._result = self._with_kernels(before, calls)
+        self._calls = calls
         return self
+
+    def _with_kernels(self, before: Calls, calls: Calls) -> KernelGraph:
+        """The last result with the kernels of ``calls``; steps whose kernels stay the same stay the same objects."""
+        result = self.result
+        assert isinstance(result.wiring, Wiring)
+        steps = []
+        for wired, step in zip(result.wiring.steps, result.steps, strict=True):
+            kernels = calls.kernels[wired.call]
+            if kernels is not before.kernels[wired.call] and not wired.norm:
+                step = Step(
+                    name=step.name,
+                    op_type=step.op_type,
+                    kernels=kernels,
+                    reads=step.reads,
+                    writes=step.writes,
+                    host_calls=step.host_calls,
+                    repeat=step.repeat,
+                    unknown=step.unknown,
+                )
+            steps.append(step)
+        return replace(result, steps=tuple(steps))
 
     def _build(self, calls: Calls, wiring: Wiring, options: LoweringOptions) -> KernelGraph:
         graph = self._graph
         heads, inputs, outputs, kernels = calls.heads, calls.inputs, calls.outputs, calls.kernels
         weights = dict(graph.weights)
-        for storage, at in wiring.parameters:
-            weights[storage] = leaves(inputs[at])[2].nbytes  # as large as the bias
+        for at in wiring.biases:
+            bias = leaves(inputs[at][:3])[2]
+            weights.update(dict.fromkeys(norm_parameters(calls, at), bias.nbytes))
         for storage, at, place in wiring.constants:
             weights[storage] = leaves(inputs[at])[place].nbytes
         steps = []
@@ -159,7 +183,8 @@ class _Lowering:
             else:
                 results = leaves(outputs[at])
                 writes = tuple(
-                    (storage, max(results[place].nbytes for place in places)) for storage, places in wired.writes
+                    (storage, max(results[place].nbytes for place in places))
+                    for storage, places in wired.writes
                 )
             steps.append(
                 Step(

@@ -6,16 +6,16 @@ Names do not depend on the batch size, so :func:`wire` runs once for all binding
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.calls import (
     CALLS,
     FITS_FIRST,
     FITS_SECOND,
     LAUNCHES,
+    OWN_BIAS,
     UNFOLDED,
     UNKNOWN,
     Calls,
@@ -24,10 +24,23 @@ from gkestimator.lowering.calls import (
 )
 from gkestimator.lowering.patterns import Match
 
-__all__ = ["WiredStep", "Wiring", "wire"]
+__all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
 
 _FOREVER = 1 << 62
-_NORM_PARAMETERS = ("weight", "mean", "variance")
+
+
+def norm_parameters(calls: Calls, at: int) -> list[str]:
+    """Storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as that.
+
+    A convolution with a bias of its own keeps the file's bias, so the shift is one more.
+    """
+    bias = leaves(calls.inputs[at][:3])[2]
+    parts = (
+        ("weight", "mean", "variance", "shift")
+        if calls.tokens[at] & OWN_BIAS
+        else ("weight", "mean", "variance")
+    )
+    return [f"{bias.storage}#{part}" for part in parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +63,12 @@ class Wiring:
     """The steps of a graph by name; equal only to itself.
 
     ``constants`` are storages that nothing writes and that are no weights, with the call and the place among its
-    inputs' tensors that says how large each is. ``parameters`` are those of unfolded BatchNorms, with the call whose
-    bias is as large.
+    inputs' tensors that says how large each is. ``biases`` are the calls whose BatchNorm parameters are weights.
     """
 
     steps: tuple[WiredStep, ...]
     constants: tuple[tuple[str, int, int], ...]
-    parameters: tuple[tuple[str, int], ...]
+    biases: tuple[int, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -90,14 +102,14 @@ class _Wirer:
         self._root: dict[str, str] = {}
         self._producer: dict[str, str] = {}  # storage -> op_type that wrote it
         self._drafts: list[_Draft] = []
-        self._parameters: dict[str, int] = {}
+        self._biases: list[int] = []
         self._reused: dict[str, str] = {}  # a storage that took over another's memory
 
     def run(self) -> Wiring:
         calls = self._calls
         for at, head in enumerate(calls.heads):
             token = calls.tokens[at]
-            name = head.operator.name if type(head) is Match else head.name  # type: ignore[union-attr]
+            name = head.operator.name if type(head) is Match else head.name
             if token & UNKNOWN:
                 written = leaves(calls.outputs[at])
                 self._drafts.append(
@@ -156,13 +168,12 @@ class _Wirer:
         source, weight, bias = leaves(self._calls.inputs[at][:3])
         (result,) = leaves(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
-        head = self._calls.heads[at]
-        kept = [bias] if type(head) is Operator and runtime_torch.folded_bias(head) else []
-        self._drafts.append(_Draft(at, name, "Conv", [source, weight, *kept], [result], [0], inner=inner))
-        parts = [f"{bias.storage}#{part}" for part in (*_NORM_PARAMETERS, *(["shift"] if kept else []))]
-        self._parameters.update(dict.fromkeys(parts, at))
+        reads = [source, weight, bias] if self._calls.tokens[at] & OWN_BIAS else [source, weight]
+        self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
+        self._biases.append(at)
         # Python still holds the convolution's input until the block that normalises returns.
-        held = [inner, self._resolve(source.storage), bias.storage, *parts]
+        parameters = [bias.storage, *norm_parameters(self._calls, at)]
+        held = [inner, self._resolve(source.storage), *parameters]
         self._drafts.append(
             _Draft(
                 at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
@@ -181,7 +192,9 @@ class _Wirer:
                 last[root.get(storage, storage)] = index
         for tensor in (*inputs, *outputs):
             last[root.get(tensor.storage, tensor.storage)] = _FOREVER
-        weights = {*graph.weights, *self._parameters}
+        weights = set(graph.weights)
+        for at in self._biases:
+            weights.update(norm_parameters(self._calls, at))
         written = {root.get(t.storage, t.storage) for t in inputs}
         constants: list[tuple[str, int, int]] = []
         steps = []
@@ -218,7 +231,7 @@ class _Wirer:
         return Wiring(
             steps=tuple(steps),
             constants=tuple(constants),
-            parameters=tuple(self._parameters.items()),
+            biases=tuple(self._biases),
             inputs=tuple(settle(t.storage) for t in inputs),
             outputs=tuple(settle(t.storage) for t in outputs),
         )
