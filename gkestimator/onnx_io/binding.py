@@ -158,7 +158,7 @@ class Binder:
         storage = self.storage[slot] if weight else name
         return Tensor(
             name=name, dtype=dtype, shape=shape, storage=storage, is_weight=weight, bounded=bounded,
-            value=fact.value,
+            value=fact.value,  # type: ignore[arg-type]  # of a tensor, so no tuple
         )  # fmt: skip
 
     def step(self, count: int) -> None:
