@@ -215,6 +215,7 @@ class _Wirer:
                 homes.setdefault(draft.inner or settle(tensor.storage), []).append(place)
             written.update(homes)
             writes = tuple((storage, tuple(places)) for storage, places in homes.items())
+            plain = type(self._calls.outputs[draft.call][0]) is Tensor if writes else False
             steps.append(
                 WiredStep(
                     call=draft.call,
@@ -222,7 +223,7 @@ class _Wirer:
                     op_type=draft.op_type,
                     reads=tuple(sources),
                     writes=writes,
-                    single=writes[0][0] if len(writes) == 1 and writes[0][1] == (0,) else None,
+                    single=writes[0][0] if len(writes) == 1 and writes[0][1] == (0,) and plain else None,
                     norm=draft.norm,
                 )
             )
