@@ -35,7 +35,7 @@ from gkestimator.lowering import (
     resample,
     signal,
 )
-from gkestimator.lowering.assembly import covered_operators, lower
+from gkestimator.lowering.assembly import covered_operators, lower, lower_each
 from gkestimator.lowering.plugins import load_plugin
 from gkestimator.lowering.registry import (
     LOWERINGS,
@@ -56,6 +56,7 @@ __all__ = [
     "covered_operators",
     "load_plugin",
     "lower",
+    "lower_each",
     "lowering_rule",
 ]
 

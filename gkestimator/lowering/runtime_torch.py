@@ -12,6 +12,7 @@ copies are made.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -21,13 +22,17 @@ from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
 from gkestimator.lowering.storage import element_precision
 
-__all__ = ["IN_PLACE", "IN_PLACE_AFTER", "RESHAPES", "VIEWS", "Layouts", "folded_batchnorm"]
+__all__ = ["IN_PLACE", "IN_PLACE_AFTER", "RESHAPES", "VIEWS", "Layouts", "folded_batchnorm", "folded_bias"]
 
 RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 VIEWS = RESHAPES | {"Identity", "Dropout", "Transpose", "Expand", "Slice", "Split"}
 # Vision models build their activations with inplace=True, behind these producers.
 IN_PLACE = frozenset({"Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Silu", "SiLU", "Swish", "Mish"})
 IN_PLACE_AFTER = frozenset({"Conv", "BatchNormalization", "Add", "Gemm"})
+
+# What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
+_REWRITTEN = re.compile(r"node_Conv_[0-9]+")
+_NORMALISED = re.compile(r"getitem(_[0-9]+)?|_native_batch_norm\w*")
 
 _NEEDS_CONTIGUOUS = frozenset(
     {
@@ -47,18 +52,34 @@ _PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", 
 
 
 def folded_batchnorm(op: Operator) -> bool:
-    """A Conv whose weight the exporter renamed ``onnx::Conv_<n>`` and gave a bias: BatchNorm was folded into
-    it.
+    """A Conv that BatchNorm was folded into, as torch's exporters leave it.
+
+    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
+    invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
+    three), which no convolution's result has: that of a module's own call is ``conv2d``.
     """
     if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
         return False
     weight, bias = op.inputs[1], op.inputs[2]
+    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and weight.is_weight and bias.is_weight):
+        return False
+    if weight.name.startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
+        return True
+    return _rewritten(op)
+
+
+def folded_bias(op: Operator) -> bool:
+    """Whether the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
+    bias = op.inputs[2]
+    return bias is not None and _rewritten(op) and bias.name.endswith(".bias")
+
+
+def _rewritten(op: Operator) -> bool:
+    result = op.outputs[0]
     return (
-        isinstance(weight, Tensor)
-        and isinstance(bias, Tensor)
-        and weight.is_weight
-        and bias.is_weight
-        and weight.name.startswith("onnx::Conv_")
+        result is not None
+        and _REWRITTEN.fullmatch(op.name.rpartition("/")[2]) is not None
+        and _NORMALISED.fullmatch(result.name) is not None
     )
 
 
@@ -85,15 +106,15 @@ class Layouts:
     """The strides of the tensors that are not contiguous, by name."""
 
     def __init__(self) -> None:
-        self._strides: dict[str, st.Strides] = {}
+        self.strides: dict[str, st.Strides] = {}
 
     def of(self, tensor: Tensor) -> st.Strides:
         """Strides of ``tensor``."""
-        return self._strides.get(tensor.name) or st.contiguous(tensor.shape)
+        return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
     def strided(self, values: Sequence[Value | None]) -> bool:
         """True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
-        known = self._strides
+        known = self.strides
         if not known:
             return False
         for value in values:
@@ -109,7 +130,7 @@ class Layouts:
     def set(self, tensor: Tensor, strides: st.Strides | None) -> None:
         """Note the strides of ``tensor``; contiguous ones are not kept."""
         if strides is not None and not st.is_contiguous(tensor.shape, strides):
-            self._strides[tensor.name] = strides
+            self.strides[tensor.name] = strides
 
     def copy_of(self, tensor: Tensor) -> Kernel:
         """The kernel that makes ``tensor`` contiguous."""
@@ -127,7 +148,7 @@ class Layouts:
         result = results[0]
         kind = op.op_type
         if kind in RESHAPES:
-            if source.name not in self._strides:
+            if source.name not in self.strides:
                 return None
             seen = st.view(source.shape, strides, result.shape)
             if seen is None:
@@ -174,14 +195,14 @@ class Layouts:
         """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
         found = []
         for index, value in enumerate(values):
-            if not isinstance(value, Tensor) or value.name not in self._strides:
+            if not isinstance(value, Tensor) or value.name not in self.strides:
                 continue
             if not self._accepts(family, index, value):
                 found.append(self.copy_of(value))
         return tuple(found)
 
     def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
-        shape, strides = tensor.shape, self._strides[tensor.name]
+        shape, strides = tensor.shape, self.strides[tensor.name]
         if family in _NEEDS_IMAGE:
             return index > 0 or st.channels_last(shape, strides)
         if family in _NEEDS_CONTIGUOUS:
@@ -216,13 +237,20 @@ class Layouts:
             self._follow(leading, result)
         elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
             source = values[0]
-            strides = self._strides.get(source.name)
+            strides = self.strides.get(source.name)
             if strides is not None and st.channels_last(source.shape, strides):
                 order = (0, *range(2, len(result.shape)), 1)
                 self._dense(result, order)
 
+    def attention_result(self, result: Value | None) -> None:
+        """The fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
+        swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
+        """
+        if isinstance(result, Tensor) and len(result.shape) == 4:
+            self._dense(result, (0, 2, 1, 3))
+
     def _follow(self, leading: Tensor | None, result: Tensor) -> None:
-        strides = self._strides.get(leading.name) if leading is not None else None
+        strides = self.strides.get(leading.name) if leading is not None else None
         if leading is None or strides is None:
             return
         order = st.dense_order(leading.shape, strides)
@@ -239,6 +267,6 @@ class Layouts:
     def alias(self, pairs: Mapping[str, Tensor]) -> None:
         """Results (by name) that are the very tensors given: a sequence's element taken out again."""
         for name, tensor in pairs.items():
-            strides = self._strides.get(tensor.name)
+            strides = self.strides.get(tensor.name)
             if strides is not None:
-                self._strides[name] = strides
+                self.strides[name] = strides

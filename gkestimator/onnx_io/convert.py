@@ -166,6 +166,7 @@ class _Converter:
         signature = (
             domain, op_type, version, len(inputs), OMITTED in outputs and outputs, len(outputs),
             tuple([(k, attribute_key(v)) for k, v in attributes.items()]) if attributes else (),
+            tuple(map(inputs.index, inputs)) if len(inputs) > len(set(inputs)) else (),
         )  # fmt: skip
         out.append(
             Node(

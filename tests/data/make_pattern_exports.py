@@ -31,6 +31,20 @@ class Attention(nn.Module):
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
 
 
+class MergedAttention(Attention):
+    """Attention whose heads are put side by side again, as every transformer does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).transpose(1, 2).reshape(2, 8, 16)
+
+
+def used_norm(channels: int) -> nn.BatchNorm2d:
+    """A BatchNorm with a shift: the optimisers drop the bias that a fresh one would fold into."""
+    norm = nn.BatchNorm2d(channels)
+    nn.init.constant_(norm.bias, 0.5)
+    return norm
+
+
 class QuickGelu(nn.Module):
     """CLIP's activation, python arithmetic."""
 
@@ -82,6 +96,8 @@ MODULES = {
     "attention": (Attention(), ROWS),
     "attention_causal": (Attention(causal=True), ROWS),
     "attention_masked": (Attention(masked=True), ROWS),
+    "attention_merged": (MergedAttention(), ROWS),
+    "conv_plain_norm_relu": (nn.Sequential(nn.Conv2d(8, 8, 3, bias=False), used_norm(8), nn.ReLU()), IMAGE),
     "conv_norm_relu": (nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), IMAGE),
 }
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gkestimator.graph import OperatorGraph
+from gkestimator.lowering import lower
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.lowering.runtime_torch import folded_batchnorm
 from gkestimator.onnx_io import read_model
 
 Options = Callable[..., LoweringOptions]
@@ -36,6 +39,8 @@ _TORCH = {
     "attention.script": ["Linear", "Attention"], "attention.dynamo": ["Linear", "Attention"],
     "attention_causal.script": ["Linear", "Attention"], "attention_causal.dynamo": ["Linear", "Attention"],
     "attention_masked.script": ["Linear", "Attention"], "attention_masked.dynamo": ["Linear", "Attention"],
+    "attention_merged.script": ["Linear", "Attention"], "attention_merged.dynamo": ["Linear", "Attention"],
+    "conv_plain_norm_relu.script": [], "conv_plain_norm_relu.dynamo": [],
     "conv_norm_relu.script": [], "conv_norm_relu.dynamo": [],
 }  # fmt: skip
 # Fusions that do not depend on the provider. LayerNormalization apart: newer exporters write it themselves.
@@ -72,3 +77,31 @@ def test_onnxruntime_makes_the_same_of_exported_modules(
     theirs = Counter(t for t in optimised_operators(onnx.load(path)) if t in _SHARED_FUSIONS)
     ours = Counter(t for t in lowered_operators(read_model(path).bind()) if t in _SHARED_FUSIONS)
     assert ours == theirs
+
+
+# Kernels of the whole module in torch eager, counted with a TorchDispatchMode on the modules themselves; the
+# bias of a convolution is an addition of its own on CUDA. The script exporter's names do not say whether a
+# convolution that BatchNorm was folded into had a bias.
+_KERNELS = {
+    "attention_merged.script": ["abs", "linear", "attention", "relu"],
+    "attention_merged.dynamo": ["abs", "linear", "attention", "relu"],
+    "conv_plain_norm_relu.script": ["abs", "conv", "batch_norm", "relu", "relu"],
+    "conv_plain_norm_relu.dynamo": ["abs", "conv", "batch_norm", "relu", "relu"],
+    "conv_norm_relu.script": ["abs", "conv", "batch_norm", "relu", "relu"],
+    "conv_norm_relu.dynamo": ["abs", "bias_add", "conv", "batch_norm", "relu", "relu"],
+}
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_exported_modules_launch_what_torch_launches(name: str, lowering_options: Options) -> None:
+    lowered = lower(read_model(_FOLDER / f"{name}.onnx").bind(), lowering_options("torch"))
+    found = [kernel.name.rpartition(".")[2] for step in lowered.steps for kernel in step.kernels]
+    assert sorted(found) == sorted(_KERNELS[name])
+
+
+def test_a_convolution_without_batchnorm_stays_one(lowering_options: Options) -> None:
+    """``<weight>.bias`` and a plain name are no sign of a folded BatchNorm."""
+    graph = read_model(_FOLDER / "conv_norm_relu.dynamo.onnx").bind()
+    (convolution,) = (op for op in graph.operators if op.op_type == "Conv")
+    assert folded_batchnorm(convolution)
+    assert not folded_batchnorm(replace(convolution, name="node_conv2d"))

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from gkestimator.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
-from gkestimator.lowering.patterns.products import bare_operand
+from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.lowering.registry import LoweringOptions
 
@@ -43,6 +43,9 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     k, k_members, k_flipped = bare_operand(view, view.operand(first, 1))
     if q_flipped:
         raise Mismatch(f"{view.operators[first].name} transposes its left operand")
+    if not k_flipped:
+        k, turning = flattened_transpose(view, k)
+        k_members, k_flipped = [*k_members, *turning], 1 if turning else 0
     if not k_flipped:  # laid out (..., D, S) by a transposition that does more, or is read elsewhere too
         k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
     probabilities, after = _probabilities(view, view.result(softmax))

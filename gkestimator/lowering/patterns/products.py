@@ -5,7 +5,7 @@ from __future__ import annotations
 from gkestimator.graph import Tensor
 from gkestimator.lowering.patterns.view import GraphView, is_scalar
 
-__all__ = ["bare_operand", "scales", "scaling_after"]
+__all__ = ["bare_operand", "flattened_transpose", "scales", "scaling_after"]
 
 
 def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
@@ -30,6 +30,30 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
         members.append(index)
         value = view.operand(index, 0) if op.op_type != "Mul" else view.split_scalar(index)[0]
     return value, members, flipped
+
+
+def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
+    """The (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape back
+    lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
+    """
+    members: list[int] = []
+    at = value
+    for op_type in ("Reshape", "Transpose", "Reshape"):
+        index = view.made_by(at, op_type) if view.sole_reader(at) is not None else None
+        if index is None:
+            return value, []
+        members.append(index)
+        at = view.operand(index, 0)
+    batch, heads, size, length = value.shape
+    turned = view.operators[members[1]].attributes.get("perm", (2, 1, 0))
+    flat = view.operand(members[1], 0).shape
+    if (
+        turned != (0, 2, 1)
+        or at.shape != (batch, heads, length, size)
+        or flat != (batch * heads, length, size)
+    ):
+        return value, []
+    return at, members
 
 
 def scales(view: GraphView, index: int, value: Tensor) -> bool:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
 
 __all__ = ["GraphView", "Mismatch"]
 
 Key = tuple[str, str]
+
+
+_VIEWS: WeakKeyDictionary[object, GraphView] = WeakKeyDictionary()
 
 
 class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
@@ -36,7 +40,19 @@ class GraphView:
 
     @classmethod
     def of(cls, graph: OperatorGraph) -> GraphView:
-        """The edges of ``graph``."""
+        """The edges of ``graph``; those of an earlier graph of the same structure where there is one."""
+        if graph.structure is None:
+            return cls._of(graph)
+        known = _VIEWS.get(graph.structure)
+        if known is None:
+            view = cls._of(graph)
+            # without its operators, which hold on to a whole binding
+            _VIEWS[graph.structure] = replace(view, operators=())
+            return view
+        return replace(known, operators=graph.operators)
+
+    @classmethod
+    def _of(cls, graph: OperatorGraph) -> GraphView:
         producer: dict[str, int] = {}
         consumers: dict[str, list[int]] = {}
         by_key: dict[Key, list[int]] = {}

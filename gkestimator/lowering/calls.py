@@ -1,0 +1,268 @@
+"""First half of lowering: which calls the runtime makes, with their kernels. What memory they touch comes after.
+
+A call is an operator, or a fused group, that launches something or whose result is another's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.kernels import Family, Kernel
+from gkestimator.lowering import runtime_onnxruntime, runtime_torch
+from gkestimator.lowering.builders import batchnorm_kernel
+from gkestimator.lowering.convolution import conv_kernels, conv_shape
+from gkestimator.lowering.memo import interned, lower_operator, memo_of
+from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
+
+__all__ = ["SEQUENCES", "Calls", "leaves", "list_calls"]
+
+SEQUENCES = frozenset({"SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt", "Optional",
+                       "OptionalGetElement", "SplitToSequence"})  # fmt: skip
+_TORCH_VIEWS = runtime_torch.VIEWS | {"Gather"}
+Values = Sequence[Value | None]
+
+# What wiring needs to know of a call besides its aliases; bits of a token.
+LAUNCHES, CALLS, FITS_FIRST, FITS_SECOND, UNFOLDED, UNKNOWN = 1, 2, 4, 8, 16, 32
+
+
+def leaves(values: Iterable[Value | None]) -> list[Tensor]:
+    """The tensors among ``values``, elements of sequences included."""
+    found: list[Tensor] = []
+    for value in values:
+        if value is None:
+            continue
+        if type(value) is Tensor:
+            found.append(value)
+        else:
+            found.extend(value.elements_)  # type: ignore[union-attr]
+    return found
+
+
+@dataclass(slots=True)
+class Calls:
+    """The calls of one graph in order, as parallel lists.
+
+    ``heads`` are the operator, or the match, behind each call; ``tokens`` and ``aliases`` are all that wiring knows
+    of it: two lists of calls of one structure that agree in both touch the same storages. ``norms`` are the kernels
+    of the BatchNorms that exporters had folded into a convolution, by call.
+    """
+
+    heads: list[Operator | Match] = field(default_factory=list)
+    inputs: list[Values] = field(default_factory=list)
+    outputs: list[Values] = field(default_factory=list)
+    kernels: list[tuple[Kernel, ...]] = field(default_factory=list)
+    host_calls: list[int] = field(default_factory=list)
+    aliases: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    norms: dict[int, Kernel] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        head: Operator | Match,
+        inputs: Values,
+        outputs: Values,
+        kernels: tuple[Kernel, ...],
+        host_calls: int,
+        aliases: tuple[tuple[int, int], ...],
+        token: int,
+    ) -> None:
+        """Append one call."""
+        self.heads.append(head)
+        self.inputs.append(inputs)
+        self.outputs.append(outputs)
+        self.kernels.append(kernels)
+        self.host_calls.append(host_calls)
+        self.aliases.append(aliases)
+        self.tokens.append(token)
+
+    def key(self) -> tuple[object, ...]:
+        """What two lists of calls of one structure share when their wiring is the same."""
+        groups = [
+            (at, head.covered, head.op_type, tuple([v.name for v in self.inputs[at] if v is not None]))
+            for at, head in enumerate(self.heads)
+            if type(head) is Match
+        ]
+        return (tuple(self.tokens), tuple(self.aliases), tuple(groups))
+
+    def same_as(self, other: Calls) -> bool:
+        """Whether ``other``, listed for the same graph and groups, launches and aliases the very same."""
+        return (
+            self.kernels == other.kernels
+            and self.tokens == other.tokens
+            and self.host_calls == other.host_calls
+            and self.aliases == other.aliases
+            and self.norms == other.norms
+        )
+
+
+def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence[Match]) -> Calls:
+    """The calls that ``options.runtime`` makes for ``graph``, given the fused groups.
+
+    ModelError names a node that contradicts its operator.
+    """
+    calls = Calls()
+    torch = options.runtime == "torch"
+    unfold = torch and options.unfold_batchnorm
+    layouts = runtime_torch.Layouts()
+    known: dict[int | None, Lowered] = {}
+    memo = memo_of(options)
+    covered = {index for match in matches for index in match.covered}
+    at = {match.position: match for match in matches}
+    unfolded: dict[int, tuple[tuple[Kernel, ...], Kernel]] = {}
+    reusing = runtime_torch.IN_PLACE if torch else runtime_onnxruntime.IN_PLACE
+    add, strided = calls.add, layouts.strides
+    for index, op in enumerate(graph.operators):
+        head: Operator | Match = op
+        op_type, inputs, outputs = op.op_type, op.inputs, op.outputs
+        if index in covered:
+            match = at.get(index)
+            if match is None:
+                continue
+            head, op_type, inputs, outputs = match, match.op_type, match.reads, match.writes
+            lowered = match.lower(options)
+            calls.notes[match.name] = calls.notes.get(match.name, 0) + 1
+        elif (op.domain, op_type) not in LOWERINGS:
+            add(op, inputs, outputs, (), 1, (), UNKNOWN)
+            continue
+        elif unfold and op_type == "Conv" and runtime_torch.folded_batchnorm(op):
+            _add_unfolded(calls, op, options, layouts, unfolded)
+            continue
+        else:
+            found = known.get(op.signature)
+            if found is None:
+                found = lower_operator(op, options, memo)
+                if op.signature is not None:
+                    known[op.signature] = found
+            lowered = found
+        kernels, host_calls = lowered.kernels, lowered.host_calls
+        aliases = tuple(lowered.aliases.items()) if lowered.aliases else ()
+        if torch:
+            if not kernels and aliases and op_type in _TORCH_VIEWS and not op.domain:
+                moved = layouts.view(op)
+                if moved is not None:
+                    kernels, host_calls, aliases = (moved,), 1, ()
+            elif strided and layouts.strided(inputs):
+                family = _main_family(kernels)
+                copies = layouts.copies(family, inputs)
+                if copies:
+                    kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
+                layouts.result(family, op_type, inputs, outputs)
+            if aliases and op_type in SEQUENCES:
+                for out_index, in_index in aliases:
+                    pairs = sequence_sources(op_type, inputs, out_index, in_index, outputs)
+                    layouts.alias({result.name: source for result, source in pairs})
+        token = (LAUNCHES if kernels else 0) | (CALLS if host_calls else 0)
+        if not token and not aliases:
+            continue
+        if op_type in reusing and not aliases:
+            token |= _fits(inputs, outputs)
+        add(head, inputs, outputs, kernels, host_calls, aliases, token)
+    return calls
+
+
+def _fits(inputs: Values, outputs: Values) -> int:
+    """Whether the only result is as large as the first and as the second operand: it could take their place."""
+    results = leaves(outputs)
+    if len(results) != 1:
+        return 0
+    operands = leaves(inputs)[:2]
+    size = results[0].nbytes
+    bits = FITS_FIRST if operands and operands[0].nbytes == size else 0
+    return bits | (FITS_SECOND if len(operands) > 1 and operands[1].nbytes == size else 0)
+
+
+def sequence_sources(
+    op_type: str, inputs: Values, out_index: int, in_index: int, outputs: Values
+) -> list[tuple[Tensor, Tensor]]:
+    """Every tensor of output ``out_index`` with the tensor whose memory it is."""
+    results = leaves((outputs[out_index],))
+    sources = leaves(inputs) if op_type in SEQUENCES else leaves((inputs[in_index],))
+    if not sources:
+        return []
+    by_name = {t.name: t for t in sources}
+    pairs = []
+    for position, result in enumerate(results):
+        source = by_name.get(result.name)
+        if source is None and position < len(sources) and sources[position].shape == result.shape:
+            source = sources[position]
+        if source is None:
+            source = next((t for t in sources if t.shape == result.shape), sources[0])
+        pairs.append((result, source))
+    return pairs
+
+
+def _main_family(kernels: tuple[Kernel, ...]) -> Family:
+    for kernel in kernels:
+        if kernel.family is not Family.COPY and kernel.family is not Family.RANDOM:
+            return kernel.family
+    return Family.COPY
+
+
+def _add_unfolded(
+    calls: Calls,
+    op: Operator,
+    options: LoweringOptions,
+    layouts: runtime_torch.Layouts,
+    known: dict[int, tuple[tuple[Kernel, ...], Kernel]],
+) -> None:
+    """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
+    source, weight, bias, result = op.inputs[0], op.inputs[1], op.inputs[2], op.outputs[0]
+    if not (isinstance(source, Tensor) and isinstance(weight, Tensor) and isinstance(bias, Tensor)):
+        return
+    if not isinstance(result, Tensor):
+        return
+    pair = known.get(op.signature) if op.signature is not None else None
+    if pair is None:
+        pair = _unfolded(op, source, weight, bias, result, options)
+        if op.signature is not None:
+            known[op.signature] = pair
+    convolution, norm = pair
+    copies: tuple[Kernel, ...] = ()
+    if layouts.strided((source,)):
+        copies = layouts.copies(Family.CONV, (source,))
+        layouts.result(Family.CONV, "Conv", op.inputs, op.outputs)
+    calls.norms[len(calls.heads)] = norm
+    casts = 0
+    if len(convolution) > 1:
+        casts = sum(1 for k in convolution if k.variant == "cast")
+    kernels = (*copies, *convolution) if copies else convolution
+    calls.add(op, op.inputs, op.outputs, kernels, 1 + casts + len(copies), (), UNFOLDED)
+    calls.notes["batchnorm_unfolded"] = calls.notes.get("batchnorm_unfolded", 0) + 1
+
+
+def _unfolded(
+    op: Operator, source: Tensor, weight: Tensor, bias: Tensor, result: Tensor, options: LoweringOptions
+) -> tuple[tuple[Kernel, ...], Kernel]:
+    key = (
+        source.dtype,
+        source.shape,
+        weight.dtype,
+        weight.shape,
+        bias.dtype,
+        result.dtype,
+        result.shape,
+        op.attributes.get("group", 1),
+        op.attributes.get("strides"),
+        op.attributes.get("dilations"),
+        options,
+    )
+    known = _UNFOLDED.get(key)
+    if known is None:
+        shape = conv_shape(op, source.shape, weight.shape, result.shape)
+        convolution = conv_kernels(shape, source, weight, None, result, options)
+        parameters = [
+            Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
+            for i in range(4)
+        ]
+        known = (interned(convolution), interned((batchnorm_kernel(result, result, parameters),))[0])
+        if len(_UNFOLDED) >= 65_536:
+            _UNFOLDED.clear()
+        _UNFOLDED[key] = known
+    return known
+
+
+_UNFOLDED: dict[tuple[object, ...], tuple[tuple[Kernel, ...], Kernel]] = {}
