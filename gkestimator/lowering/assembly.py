@@ -19,7 +19,7 @@ from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
-from gkestimator.lowering.wiring import NORM_PARAMETERS, Wiring, wire
+from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 
 __all__ = ["covered_operators", "lower", "lower_each"]
 
@@ -131,7 +131,6 @@ class _Lowering:
         assert self._result is not None
         return self._result
 
-<<<<<<< HEAD
     def under(self, options: LoweringOptions) -> _Lowering:
         """Lower under ``options``, which differ from those before in precisions at most."""
         calls = list_calls(self._graph, options, self._matches)
@@ -142,144 +141,6 @@ class _Lowering:
             )
             self._calls = calls
         return self
-=======
-    def _resolve(self, storage: str) -> str:
-        return self._root.get(storage, storage)
-
-    def _add(
-        self,
-        op: Operator,
-        op_type: str,
-        lowered: Lowered,
-        inputs: Sequence[Value | None],
-        outputs: Sequence[Value | None],
-    ) -> None:
-        kernels, host_calls, aliases = lowered.kernels, lowered.host_calls, lowered.aliases
-        if self._torch:
-            if (
-                not kernels
-                and aliases
-                and (op_type in runtime_torch.VIEWS or op_type == "Gather")
-                and not op.domain
-            ):
-                moved = self._layouts.view(op)
-                if moved is not None:
-                    kernels, host_calls, aliases = (moved,), 1, {}
-            elif self._layouts.strided(inputs):
-                family = _main_family(kernels)
-                copies = self._layouts.copies(family, inputs)
-                if copies:
-                    kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
-                self._layouts.result(family, op_type, inputs, outputs)
-            if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
-                self._layouts.attention_result(outputs[0])
-        for out_index, in_index in aliases.items():
-            self._alias(op_type, inputs, out_index, in_index, outputs)
-        if not kernels and not host_calls:
-            return
-        writes = [t for i, v in enumerate(outputs) if i not in aliases or kernels for t in _leaves((v,))]
-        if kernels or writes:
-            self._drafts.append(
-                _Draft(
-                    op.name, op_type, kernels, _leaves(inputs), writes, host_calls, op.repeat,
-                    in_place=self._may_run_in_place(op_type, inputs) and not aliases,
-                )
-            )  # fmt: skip
-        for tensor in writes:
-            self._producer[self._resolve(tensor.storage)] = op_type
-
-    def _alias(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        out_index: int,
-        in_index: int,
-        outputs: Sequence[Value | None],
-    ) -> None:
-        results = _leaves((outputs[out_index],))
-        sources = _leaves(inputs) if op_type in _SEQUENCES else _leaves((inputs[in_index],))
-        if not sources:
-            return
-        by_name = {t.name: t for t in sources}
-        for position, result in enumerate(results):
-            source = by_name.get(result.name)
-            if source is None and position < len(sources) and sources[position].shape == result.shape:
-                source = sources[position]
-            if source is None:
-                source = next((t for t in sources if t.shape == result.shape), sources[0])
-            if source.storage != result.storage:
-                self._root[result.storage] = self._resolve(source.storage)
-            if self._torch and op_type in _SEQUENCES:
-                self._layouts.alias({result.name: source})
-
-    def _may_run_in_place(self, op_type: str, inputs: Sequence[Value | None]) -> bool:
-        if not self._torch:
-            return op_type in runtime_onnxruntime.IN_PLACE
-        first = inputs[0] if inputs else None
-        if op_type not in runtime_torch.IN_PLACE or not isinstance(first, Tensor):
-            return False
-        return self._producer.get(self._resolve(first.storage)) in runtime_torch.IN_PLACE_AFTER
-
-    def _add_unfolded(self, op: Operator) -> None:
-        """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
-        source, weight, bias, result = op.inputs[0], op.inputs[1], op.inputs[2], op.outputs[0]
-        if not (isinstance(source, Tensor) and isinstance(weight, Tensor) and isinstance(bias, Tensor)):
-            return
-        if not isinstance(result, Tensor):
-            return
-        convolution, norm = _unfolded(op, source, weight, bias, result, self._options)
-        kept = (bias,) if runtime_torch.folded_bias(op) else ()
-        copies: tuple[Kernel, ...] = ()
-        if self._layouts.strided((source,)):
-            copies = self._layouts.copies(Family.CONV, (source,))
-            self._layouts.result(Family.CONV, "Conv", op.inputs, op.outputs)
-        inner = f"{result.storage}#conv"
-        casts = sum(1 for k in convolution if k.variant == "cast")
-        self._drafts.append(
-            _Draft(
-                op.name,
-                "Conv",
-                (*copies, *convolution),
-                [source, weight, *kept],
-                [result],
-                1 + casts + len(copies),
-                op.repeat,
-                inner=inner,
-            )
-        )
-        parts = [f"{bias.storage}#{part}" for part in ("weight", "mean", "variance")]
-        if kept:
-            parts.append(f"{bias.storage}#shift")
-        self._extra_weights.update(dict.fromkeys(parts, bias.nbytes))
-        parameters = [bias.storage, *parts]
-        # Python still holds the convolution's input until the block that normalises returns.
-        held = [inner, self._resolve(source.storage), *parameters]
-        self._drafts.append(
-            _Draft(
-                f"{op.name}/batch_norm", "BatchNormalization", (norm,), [], [result], 1, op.repeat, held=held
-            )
-        )
-        self._producer[self._resolve(result.storage)] = "BatchNormalization"
-        self._notes["batchnorm_unfolded"] = self._notes.get("batchnorm_unfolded", 0) + 1
-
-    def _finish(self) -> KernelGraph:
-        graph, root = self._graph, self._root
-        weights = {**graph.weights, **self._extra_weights}
-        last: dict[str, int] = {}
-        for index, draft in enumerate(self._drafts):
-            for tensor in draft.reads:
-                last[root.get(tensor.storage, tensor.storage)] = index
-            for storage in draft.held:
-                last[root.get(storage, storage)] = index
-        for tensor in (*_leaves(graph.inputs), *_leaves(graph.outputs)):
-            last[root.get(tensor.storage, tensor.storage)] = _FOREVER
-        reused: dict[str, str] = {}  # a storage that took over another's memory
-        written = {root.get(t.storage, t.storage) for t in _leaves(graph.inputs)}
-
-        def settle(storage: str) -> str:
-            storage = root.get(storage, storage)
-            return reused.get(storage, storage)
->>>>>>> r
 
     def _build(self, calls: Calls, wiring: Wiring, options: LoweringOptions) -> KernelGraph:
         graph = self._graph
@@ -287,8 +148,7 @@ class _Lowering:
         weights = dict(graph.weights)
         for at in wiring.biases:
             bias = leaves(inputs[at][:3])[2]
-            for part in NORM_PARAMETERS:
-                weights[f"{bias.storage}#{part}"] = bias.nbytes
+            weights.update(dict.fromkeys(norm_parameters(calls, at), bias.nbytes))
         for storage, at, place in wiring.constants:
             weights[storage] = leaves(inputs[at])[place].nbytes
         steps = []
@@ -300,7 +160,8 @@ class _Lowering:
             else:
                 results = leaves(outputs[at])
                 writes = tuple(
-                    (storage, max(results[place].nbytes for place in places)) for storage, places in wired.writes
+                    (storage, max(results[place].nbytes for place in places))
+                    for storage, places in wired.writes
                 )
             steps.append(
                 Step(
@@ -334,80 +195,3 @@ class _Lowering:
             notes=calls.notes,
             wiring=wiring,
         )
-<<<<<<< HEAD
-=======
-
-    def _reuse(
-        self, draft: _Draft, index: int, last: dict[str, int], reused: dict[str, str], weights: dict[str, int]
-    ) -> None:
-        """Let the result take over the memory of an operand of its size whose last use this is."""
-        result = draft.writes[0]
-        target = self._resolve(result.storage)
-        for operand in draft.reads[:1] if self._torch else draft.reads[:2]:
-            source = self._resolve(operand.storage)
-            if (
-                operand.is_weight
-                or source == target
-                or operand.nbytes != result.nbytes
-                or last.get(source) != index
-            ):
-                continue
-            home = reused.get(source, source)
-            if home in weights:
-                continue
-            reused[target] = home
-            return
-
-
-def _shared(lowered: Lowered) -> Lowered:
-    """``lowered`` with the objects that equal kernels already have: estimators deduplicate by identity."""
-    if len(_KERNELS) >= _MOST_KERNELS:
-        _KERNELS.clear()
-    kernels = tuple(_KERNELS.setdefault(k, k) for k in lowered.kernels)
-    return Lowered(kernels=kernels, host_calls=lowered.host_calls, aliases=lowered.aliases)
-
-
-def _main_family(kernels: tuple[Kernel, ...]) -> Family:
-    for kernel in kernels:
-        if kernel.family is not Family.COPY and kernel.family is not Family.RANDOM:
-            return kernel.family
-    return Family.COPY
-
-
-def _unfolded(
-    op: Operator, source: Tensor, weight: Tensor, bias: Tensor, result: Tensor, options: LoweringOptions
-) -> tuple[tuple[Kernel, ...], Kernel]:
-    own_bias = bias if runtime_torch.folded_bias(op) else None
-    key = (
-        own_bias is None,
-        source.dtype,
-        source.shape,
-        weight.dtype,
-        weight.shape,
-        bias.dtype,
-        result.dtype,
-        result.shape,
-        op.attributes.get("group", 1),
-        op.attributes.get("strides"),
-        op.attributes.get("dilations"),
-        options,
-    )
-    known = _UNFOLDED.get(key)
-    if known is None:
-        shape = conv_shape(op, source.shape, weight.shape, result.shape)
-        convolution = conv_kernels(shape, source, weight, own_bias, result, options)
-        parameters = [
-            Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
-            for i in range(4)
-        ]
-        known = (convolution, batchnorm_kernel(result, result, parameters))
-        if len(_UNFOLDED) >= 65_536:
-            _UNFOLDED.clear()
-        _UNFOLDED[key] = known
-    return known
-
-
-_MOST_KERNELS = 65_536
-_KERNELS: dict[Kernel, Kernel] = {}
-_UNFOLDED: dict[tuple[object, ...], tuple[tuple[Kernel, ...], Kernel]] = {}
->>>>>>> r

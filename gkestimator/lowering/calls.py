@@ -25,7 +25,7 @@ _TORCH_VIEWS = runtime_torch.VIEWS | {"Gather"}
 Values = Sequence[Value | None]
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
-LAUNCHES, CALLS, FITS_FIRST, FITS_SECOND, UNFOLDED, UNKNOWN = 1, 2, 4, 8, 16, 32
+LAUNCHES, CALLS, FITS_FIRST, FITS_SECOND, UNFOLDED, UNKNOWN, OWN_BIAS = 1, 2, 4, 8, 16, 32, 64
 
 
 def leaves(values: Iterable[Value | None]) -> list[Tensor]:
@@ -112,7 +112,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     memo = memo_of(options)
     covered = {index for match in matches for index in match.covered}
     at = {match.position: match for match in matches}
-    unfolded: dict[int, tuple[tuple[Kernel, ...], Kernel]] = {}
+    unfolded: dict[tuple[int, bool], tuple[tuple[Kernel, ...], Kernel]] = {}
     reusing = runtime_torch.IN_PLACE if torch else runtime_onnxruntime.IN_PLACE
     add, strided = calls.add, layouts.strides
     for index, op in enumerate(graph.operators):
@@ -151,6 +151,8 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 if copies:
                     kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
                 layouts.result(family, op_type, inputs, outputs)
+            if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
+                layouts.attention_result(outputs[0])
             if aliases and op_type in SEQUENCES:
                 for out_index, in_index in aliases:
                     pairs = sequence_sources(op_type, inputs, out_index, in_index, outputs)
@@ -207,7 +209,7 @@ def _add_unfolded(
     op: Operator,
     options: LoweringOptions,
     layouts: runtime_torch.Layouts,
-    known: dict[int, tuple[tuple[Kernel, ...], Kernel]],
+    known: dict[tuple[int, bool], tuple[tuple[Kernel, ...], Kernel]],
 ) -> None:
     """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
     source, weight, bias, result = op.inputs[0], op.inputs[1], op.inputs[2], op.outputs[0]
@@ -215,11 +217,12 @@ def _add_unfolded(
         return
     if not isinstance(result, Tensor):
         return
-    pair = known.get(op.signature) if op.signature is not None else None
+    own_bias = runtime_torch.folded_bias(op)
+    pair = known.get((op.signature, own_bias)) if op.signature is not None else None
     if pair is None:
-        pair = _unfolded(op, source, weight, bias, result, options)
+        pair = _unfolded(op, source, weight, bias, result, options, own_bias=own_bias)
         if op.signature is not None:
-            known[op.signature] = pair
+            known[(op.signature, own_bias)] = pair
     convolution, norm = pair
     copies: tuple[Kernel, ...] = ()
     if layouts.strided((source,)):
@@ -230,14 +233,22 @@ def _add_unfolded(
     if len(convolution) > 1:
         casts = sum(1 for k in convolution if k.variant == "cast")
     kernels = (*copies, *convolution) if copies else convolution
-    calls.add(op, op.inputs, op.outputs, kernels, 1 + casts + len(copies), (), UNFOLDED)
+    calls.add(op, op.inputs, op.outputs, kernels, 1 + casts + len(copies), (), UNFOLDED | OWN_BIAS * own_bias)
     calls.notes["batchnorm_unfolded"] = calls.notes.get("batchnorm_unfolded", 0) + 1
 
 
 def _unfolded(
-    op: Operator, source: Tensor, weight: Tensor, bias: Tensor, result: Tensor, options: LoweringOptions
+    op: Operator,
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    result: Tensor,
+    options: LoweringOptions,
+    *,
+    own_bias: bool,
 ) -> tuple[tuple[Kernel, ...], Kernel]:
     key = (
+        own_bias,
         source.dtype,
         source.shape,
         weight.dtype,
@@ -253,7 +264,7 @@ def _unfolded(
     known = _UNFOLDED.get(key)
     if known is None:
         shape = conv_shape(op, source.shape, weight.shape, result.shape)
-        convolution = conv_kernels(shape, source, weight, None, result, options)
+        convolution = conv_kernels(shape, source, weight, bias if own_bias else None, result, options)
         parameters = [
             Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
             for i in range(4)

@@ -6,7 +6,6 @@ Names do not depend on the batch size, so :func:`wire` runs once for all binding
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gkestimator.graph import OperatorGraph, Tensor
@@ -16,6 +15,7 @@ from gkestimator.lowering.calls import (
     FITS_FIRST,
     FITS_SECOND,
     LAUNCHES,
+    OWN_BIAS,
     UNFOLDED,
     UNKNOWN,
     Calls,
@@ -24,11 +24,23 @@ from gkestimator.lowering.calls import (
 )
 from gkestimator.lowering.patterns import Match
 
-__all__ = ["NORM_PARAMETERS", "WiredStep", "Wiring", "wire"]
+__all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
 
 _FOREVER = 1 << 62
-NORM_PARAMETERS = ("weight", "mean", "variance")
-"""Storages of an unfolded BatchNorm besides its bias; each is as large."""
+
+
+def norm_parameters(calls: Calls, at: int) -> list[str]:
+    """Storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as that.
+
+    A convolution with a bias of its own keeps the file's bias, so the shift is one more.
+    """
+    bias = leaves(calls.inputs[at][:3])[2]
+    parts = (
+        ("weight", "mean", "variance", "shift")
+        if calls.tokens[at] & OWN_BIAS
+        else ("weight", "mean", "variance")
+    )
+    return [f"{bias.storage}#{part}" for part in parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +109,7 @@ class _Wirer:
         calls = self._calls
         for at, head in enumerate(calls.heads):
             token = calls.tokens[at]
-            name = head.operator.name if type(head) is Match else head.name  # type: ignore[union-attr]
+            name = head.operator.name if type(head) is Match else head.name
             if token & UNKNOWN:
                 written = leaves(calls.outputs[at])
                 self._drafts.append(
@@ -156,10 +168,11 @@ class _Wirer:
         source, weight, bias = leaves(self._calls.inputs[at][:3])
         (result,) = leaves(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
-        self._drafts.append(_Draft(at, name, "Conv", [source, weight], [result], [0], inner=inner))
+        reads = [source, weight, bias] if self._calls.tokens[at] & OWN_BIAS else [source, weight]
+        self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
         self._biases.append(at)
         # Python still holds the convolution's input until the block that normalises returns.
-        parameters = [bias.storage, *(f"{bias.storage}#{part}" for part in NORM_PARAMETERS)]
+        parameters = [bias.storage, *norm_parameters(self._calls, at)]
         held = [inner, self._resolve(source.storage), *parameters]
         self._drafts.append(
             _Draft(
@@ -181,8 +194,7 @@ class _Wirer:
             last[root.get(tensor.storage, tensor.storage)] = _FOREVER
         weights = set(graph.weights)
         for at in self._biases:
-            bias = leaves(self._calls.inputs[at][:3])[2]
-            weights.update(f"{bias.storage}#{part}" for part in NORM_PARAMETERS)
+            weights.update(norm_parameters(self._calls, at))
         written = {root.get(t.storage, t.storage) for t in inputs}
         constants: list[tuple[str, int, int]] = []
         steps = []
