@@ -46,7 +46,7 @@ def norm_parameters(calls: Calls, at: int) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WiredStep:
     """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
-    call's outputs) that lie there, ``single`` the storage where that is the first output alone.
+    call's outputs) that lie there, ``single`` the storage where that is output 0 alone.
     """
 
     call: int
@@ -214,8 +214,9 @@ class _Wirer:
             for place, tensor in zip(draft.places, draft.writes, strict=True):
                 homes.setdefault(draft.inner or settle(tensor.storage), []).append(place)
             written.update(homes)
+            outs = self._calls.outputs[draft.call]
+            plain = bool(outs) and isinstance(outs[0], Tensor)
             writes = tuple((storage, tuple(places)) for storage, places in homes.items())
-            plain = type(self._calls.outputs[draft.call][0]) is Tensor if writes else False
             steps.append(
                 WiredStep(
                     call=draft.call,
@@ -223,7 +224,7 @@ class _Wirer:
                     op_type=draft.op_type,
                     reads=tuple(sources),
                     writes=writes,
-                    single=writes[0][0] if len(writes) == 1 and writes[0][1] == (0,) and plain else None,
+                    single=writes[0][0] if plain and len(writes) == 1 and writes[0][1] == (0,) else None,
                     norm=draft.norm,
                 )
             )
