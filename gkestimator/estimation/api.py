@@ -62,6 +62,7 @@ def estimate_rows(
     A model that cannot be estimated does not stop the others: it is in ``failures``. Raises UsageError, SpecError or
     BundleError when the request itself cannot be answered. ``progress(name, done, total)`` is called per model.
     """
+    from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
     from gkestimator.estimation.rows import kernel_rows, requirement_row
@@ -95,21 +96,22 @@ def estimate_rows(
     )
     for plugin in request.plugins:
         load_plugin(str(plugin))
-    engine = Engine(request)
     rows: list[Requirement] = []
     launches: list[KernelRow] = []
     failures: list[tuple[Path, GkestimatorError]] = []
-    if max_batch:
-        rows, failures = largest_batches(engine, progress)
-    else:
-        for path, outcome in engine.run(progress):
-            if isinstance(outcome, GkestimatorError):
-                failures.append((path, outcome))
-                continue
-            for answer in outcome:
-                rows.append(requirement_row(engine, answer))
-                if kernels:
-                    launches.extend(kernel_rows(engine, answer))
+    with rare_collection():
+        engine = Engine(request)
+        if max_batch:
+            rows, failures = largest_batches(engine, progress)
+        else:
+            for path, outcome in engine.run(progress):
+                if isinstance(outcome, GkestimatorError):
+                    failures.append((path, outcome))
+                    continue
+                for answer in outcome:
+                    rows.append(requirement_row(engine, answer))
+                    if kernels:
+                        launches.extend(kernel_rows(engine, answer))
     return EstimateResult(
         rows=tuple(rows),
         kernel_rows=tuple(launches),

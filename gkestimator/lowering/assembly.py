@@ -8,7 +8,7 @@ once per distinct list of calls, and steps anew only where kernels or bytes diff
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from gkestimator.errors import UnsupportedOperatorError, UsageError
@@ -133,14 +133,37 @@ class _Lowering:
 
     def under(self, options: LoweringOptions) -> _Lowering:
         """Lower under ``options``, which differ from those before in precisions at most."""
-        calls = list_calls(self._graph, options, self._matches)
         before = self._calls
-        if before is None or not before.same_as(calls):
-            self._result = self._build(
-                calls, _wiring(self._graph, calls, options.runtime == "torch"), options
-            )
-            self._calls = calls
+        calls = before.under(options) if before is not None else None
+        if before is None or calls is None:
+            calls = list_calls(self._graph, options, self._matches)
+            wiring = _wiring(self._graph, calls, options.runtime == "torch")
+            self._result = self._build(calls, wiring, options)
+        elif calls is not before:
+            self._result = self._with_kernels(before, calls)
+        self._calls = calls
         return self
+
+    def _with_kernels(self, before: Calls, calls: Calls) -> KernelGraph:
+        """The last result with the kernels of ``calls``; steps whose kernels stay the same stay the same objects."""
+        result = self.result
+        assert isinstance(result.wiring, Wiring)
+        steps = []
+        for wired, step in zip(result.wiring.steps, result.steps, strict=True):
+            kernels = calls.kernels[wired.call]
+            if kernels is not before.kernels[wired.call] and not wired.norm:
+                step = Step(
+                    name=step.name,
+                    op_type=step.op_type,
+                    kernels=kernels,
+                    reads=step.reads,
+                    writes=step.writes,
+                    host_calls=step.host_calls,
+                    repeat=step.repeat,
+                    unknown=step.unknown,
+                )
+            steps.append(step)
+        return replace(result, steps=tuple(steps))
 
     def _build(self, calls: Calls, wiring: Wiring, options: LoweringOptions) -> KernelGraph:
         graph = self._graph

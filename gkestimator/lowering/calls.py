@@ -6,7 +6,7 @@ A call is an operator, or a fused group, that launches something or whose result
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.kernels import Family, Kernel
@@ -41,6 +41,9 @@ def leaves(values: Iterable[Value | None]) -> list[Tensor]:
     return found
 
 
+Unfolded = tuple[tuple[Kernel, ...], Kernel]  # of the convolution, and of its BatchNorm
+
+
 @dataclass(slots=True)
 class Calls:
     """The calls of one graph in order, as parallel lists.
@@ -58,6 +61,9 @@ class Calls:
     aliases: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     norms: dict[int, Kernel] = field(default_factory=dict)
+    lowered: dict[int, tuple[Operator, Lowered]] = field(default_factory=dict)  # by id: an operator of each
+    unfolded: dict[int, tuple[Operator, bool, Unfolded]] = field(default_factory=dict)  # likewise
+    copied: set[int] = field(default_factory=set)  # ids of kernels that copies were put before
     notes: dict[str, int] = field(default_factory=dict)
 
     def add(
@@ -88,15 +94,39 @@ class Calls:
         ]
         return (tuple(self.tokens), tuple(self.aliases), tuple(groups))
 
-    def same_as(self, other: Calls) -> bool:
-        """Whether ``other``, listed for the same graph and groups, launches and aliases the very same."""
-        return (
-            self.kernels == other.kernels
-            and self.tokens == other.tokens
-            and self.host_calls == other.host_calls
-            and self.aliases == other.aliases
-            and self.norms == other.norms
-        )
+    def under(self, options: LoweringOptions) -> Calls | None:
+        """These calls under ``options`` that differ in precisions alone: the same object where no kernel changes,
+        None where more than kernels changes or cannot be told without listing the calls anew.
+        """
+        memo = memo_of(options)
+        replaced: list[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]] = []
+        for op, old in self.lowered.values():
+            new = lower_operator(op, options, memo)
+            if old.host_calls != new.host_calls or old.aliases != new.aliases:
+                return None
+            replaced.append((old.kernels, new.kernels))
+        for op, own_bias, (convolution, norm) in self.unfolded.values():
+            again = _unfolded(op, options, own_bias)
+            if again[1] != norm:
+                return None
+            replaced.append((convolution, again[0]))
+        changed: dict[int, tuple[Kernel, ...]] = {}  # by id of the kernels that are replaced
+        kept: set[int] = set()
+        for before, after in replaced:
+            if before is after or before == after:
+                kept.add(id(before))
+            elif _roles(before) != _roles(after) or changed.setdefault(id(before), after) is not after:
+                return None
+        if not changed.keys().isdisjoint(kept | self.copied):
+            return None  # one group of kernels stands for operators that differ now, or is part of a longer one
+        if not changed:
+            return self
+        return replace(self, kernels=[changed.get(id(kernels), kernels) for kernels in self.kernels])
+
+
+def _roles(kernels: tuple[Kernel, ...]) -> list[tuple[Family, bool]]:
+    """What layouts and host calls depend on."""
+    return [(k.family, k.variant == "cast") for k in kernels]
 
 
 def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence[Match]) -> Calls:
@@ -108,11 +138,11 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     torch = options.runtime == "torch"
     unfold = torch and options.unfold_batchnorm
     layouts = runtime_torch.Layouts()
-    known: dict[int | None, Lowered] = {}
+    known: dict[int | None, Lowered] = {}  # by signature
     memo = memo_of(options)
     covered = {index for match in matches for index in match.covered}
     at = {match.position: match for match in matches}
-    unfolded: dict[tuple[int, bool], tuple[tuple[Kernel, ...], Kernel]] = {}
+    unfolded: dict[tuple[int, bool], Unfolded] = {}
     reusing = runtime_torch.IN_PLACE if torch else runtime_onnxruntime.IN_PLACE
     add, strided = calls.add, layouts.strides
     for index, op in enumerate(graph.operators):
@@ -124,6 +154,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 continue
             head, op_type, inputs, outputs = match, match.op_type, match.reads, match.writes
             lowered = match.lower(options)
+            calls.lowered[id(lowered)] = (match.operator, lowered)
             calls.notes[match.name] = calls.notes.get(match.name, 0) + 1
         elif (op.domain, op_type) not in LOWERINGS:
             add(op, inputs, outputs, (), 1, (), UNKNOWN)
@@ -135,6 +166,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
             found = known.get(op.signature)
             if found is None:
                 found = lower_operator(op, options, memo)
+                calls.lowered[id(found)] = (op, found)
                 if op.signature is not None:
                     known[op.signature] = found
             lowered = found
@@ -149,6 +181,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 family = _main_family(kernels)
                 copies = layouts.copies(family, inputs)
                 if copies:
+                    calls.copied.add(id(kernels))
                     kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
                 layouts.result(family, op_type, inputs, outputs)
             if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
@@ -209,18 +242,17 @@ def _add_unfolded(
     op: Operator,
     options: LoweringOptions,
     layouts: runtime_torch.Layouts,
-    known: dict[tuple[int, bool], tuple[tuple[Kernel, ...], Kernel]],
+    known: dict[tuple[int, bool], Unfolded],
 ) -> None:
     """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
-    source, weight, bias, result = op.inputs[0], op.inputs[1], op.inputs[2], op.outputs[0]
-    if not (isinstance(source, Tensor) and isinstance(weight, Tensor) and isinstance(bias, Tensor)):
-        return
-    if not isinstance(result, Tensor):
+    source = op.inputs[0]
+    if not isinstance(source, Tensor) or not isinstance(op.outputs[0], Tensor):
         return
     own_bias = runtime_torch.folded_bias(op)
     pair = known.get((op.signature, own_bias)) if op.signature is not None else None
     if pair is None:
-        pair = _unfolded(op, source, weight, bias, result, options, own_bias=own_bias)
+        pair = _unfolded(op, options, own_bias)
+        calls.unfolded[id(pair)] = (op, own_bias, pair)
         if op.signature is not None:
             known[(op.signature, own_bias)] = pair
     convolution, norm = pair
@@ -232,21 +264,17 @@ def _add_unfolded(
     casts = 0
     if len(convolution) > 1:
         casts = sum(1 for k in convolution if k.variant == "cast")
-    kernels = (*copies, *convolution) if copies else convolution
+    kernels = convolution
+    if copies:
+        calls.copied.add(id(convolution))
+        kernels = (*copies, *convolution)
     calls.add(op, op.inputs, op.outputs, kernels, 1 + casts + len(copies), (), UNFOLDED | OWN_BIAS * own_bias)
     calls.notes["batchnorm_unfolded"] = calls.notes.get("batchnorm_unfolded", 0) + 1
 
 
-def _unfolded(
-    op: Operator,
-    source: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    result: Tensor,
-    options: LoweringOptions,
-    *,
-    own_bias: bool,
-) -> tuple[tuple[Kernel, ...], Kernel]:
+def _unfolded(op: Operator, options: LoweringOptions, own_bias: bool) -> Unfolded:
+    source, weight, bias = leaves(op.inputs[:3])
+    (result,) = leaves(op.outputs[:1])
     key = (
         own_bias,
         source.dtype,
@@ -276,4 +304,4 @@ def _unfolded(
     return known
 
 
-_UNFOLDED: dict[tuple[object, ...], tuple[tuple[Kernel, ...], Kernel]] = {}
+_UNFOLDED: dict[tuple[object, ...], Unfolded] = {}

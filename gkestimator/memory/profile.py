@@ -83,7 +83,8 @@ class MemoryReplay:
         self._traces: dict[
             int, tuple[KernelGraph, _Trace]
         ] = {}  # by id, which names the graph while it is held
-        self._loaded: dict[tuple[int, ...], Allocator] = {}
+        self._loaded: dict[tuple[int, ...], Allocator] = {}  # by weights
+        self._begun: dict[tuple[object, ...], tuple[Allocator, list[int]]] = {}  # up to the first matrix product
         self._reserved: dict[tuple[object, ...], int] = {}
 
     def profile(self, graph: KernelGraph, library_workspace_bytes: int) -> MemoryProfile:
@@ -117,27 +118,41 @@ class MemoryReplay:
 
     def _replay(self, trace: _Trace, library: int) -> int:
         """The bytes that the allocator ends up holding."""
-        loaded = self._loaded.get(trace.weights)
+        events = trace.events
+        product = trace.product if self._allocator in _SERVES_LIBRARIES else None
+        first = len(events) if product is None else product
+        start = (trace.weights, events[:first])
+        begun = self._begun.get(start)
+        if begun is None:
+            handles: list[int] = []
+            arena = self._with_weights(trace.weights)
+            _run(arena, handles, start[1])
+            begun = self._begun[start] = (arena, handles)
+        if product is None:
+            return begun[0].reserved_bytes
+        arena = begun[0].copy()
+        arena.allocate(library)
+        _run(arena, begun[1].copy(), events[first:])
+        return arena.reserved_bytes
+
+    def _with_weights(self, weights: tuple[int, ...]) -> Allocator:
+        loaded = self._loaded.get(weights)
         if loaded is None:
-            loaded = make_allocator(self._allocator, self._figures)
-            for nbytes in trace.weights:
+            loaded = self._loaded[weights] = make_allocator(self._allocator, self._figures)
+            for nbytes in weights:
                 loaded.allocate(nbytes)
             loaded.keep()
-            self._loaded[trace.weights] = loaded
-        arena = loaded.copy()
-        product = trace.product if self._allocator in _SERVES_LIBRARIES else None
-        allocate, release = arena.allocate, arena.release
-        handles: list[int] = []
-        for at, event in enumerate(trace.events):
-            if at == product:
-                allocate(library)
-            if event >= 0:
-                handles.append(allocate(event))
-            else:
-                release(handles[~event])
-        if product == len(trace.events):  # a last step that takes over its operand's memory
-            allocate(library)
-        return arena.reserved_bytes
+        return loaded.copy()
+
+
+def _run(arena: Allocator, handles: list[int], events: tuple[int, ...]) -> None:
+    """Replay ``events``; ``handles`` are those of the requests so far."""
+    allocate, release = arena.allocate, arena.release
+    for event in events:
+        if event >= 0:
+            handles.append(allocate(event))
+        else:
+            release(handles[~event])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
