@@ -118,15 +118,17 @@ class Calls:
             elif _roles(before) != _roles(after) or changed.setdefault(id(before), after) is not after:
                 return None
         if not changed.keys().isdisjoint(kept | self.copied):
-            return None  # one group of kernels stands for operators that differ now, or is part of a longer one
+            return (
+                None  # one group of kernels stands for operators that differ now, or is part of a longer one
+            )
         if not changed:
             return self
         return replace(self, kernels=[changed.get(id(kernels), kernels) for kernels in self.kernels])
 
 
-def _roles(kernels: tuple[Kernel, ...]) -> list[tuple[Family, bool]]:
-    """What layouts and host calls depend on."""
-    return [(k.family, k.variant == "cast") for k in kernels]
+def _roles(kernels: tuple[Kernel, ...]) -> tuple[bool, Family, int]:
+    """All that layouts, host calls and wiring take from kernels."""
+    return bool(kernels), _main_family(kernels), sum(1 for k in kernels if k.variant == "cast")
 
 
 def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence[Match]) -> Calls:
