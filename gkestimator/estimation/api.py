@@ -108,7 +108,11 @@ def estimate_rows(
         kernel_rows=tuple(launches),
         failures=tuple(failures),
         messages=closing_words(
-            rows, engine.targets, slo_ms=slo_ms, host_overhead_source=engine.host_overhead_source
+            rows,
+            engine.targets,
+            slo_ms=slo_ms,
+            host_overhead_source=engine.host_overhead_source,
+            searched=max_batch and batch_sizes is None,
         ),
     )
 

@@ -191,3 +191,32 @@ def test_only_unknown_is_null(mlp: Path) -> None:
     for name in row.__dataclass_fields__:
         value = getattr(row, name)
         assert not isinstance(value, float) or math.isfinite(value), name
+
+
+def test_a_size_that_depends_on_data_is_said_once_where_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "open.onnx"
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 64] x) => (int64[2, n] i, int64[2, n] k) { i = NonZero (x) k = Neg (i) }"""
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    row = one(path)
+    assert "sizes that depend on data are taken at their largest: NonZero" in row.warnings.split("; ")
+    assert row.output_bytes == 2 * (2 * 8 * 64 * 8)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_operators_without_a_gpu_kernel_in_the_runtime_are_named(runtime: str, tmp_path: Path) -> None:
+    path = tmp_path / "quantised.onnx"
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (uint8[N, 3, 8, 8] x, uint8[4, 3, 3, 3] w, float s, uint8 z) => (uint8[N, 4, 6, 6] y)
+        { y = QLinearConv (x, s, z, w, s, z, s, z) }"""
+    path.write_bytes(weighted(text, "w", "s", "z").SerializeToString())
+    assert f"{runtime} has no GPU kernel for QLinearConv" in one(path, runtime=runtime).warnings
+
+
+def test_batches_that_were_searched_are_not_called_asked_for(mlp: Path) -> None:
+    asked = estimate_rows([mlp], gpus=["V100"], batch_sizes=[1, 8], slo_ms=5.0).messages
+    found = estimate_rows([mlp], gpus=["V100"], slo_ms=5.0, max_batch=True).messages
+    assert any("of those asked" in line for line in asked)
+    assert not any("of those asked" in line for line in found)
