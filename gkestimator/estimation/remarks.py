@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.graph import OperatorGraph, Tensor, Value
+from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.kernels import KernelGraph
 
 __all__ = ["remarks"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pandas as pd
@@ -220,3 +221,26 @@ def test_batches_that_were_searched_are_not_called_asked_for(mlp: Path) -> None:
     found = estimate_rows([mlp], gpus=["V100"], slo_ms=5.0, max_batch=True).messages
     assert any("of those asked" in line for line in asked)
     assert not any("of those asked" in line for line in found)
+
+
+def test_the_library_takes_single_values_and_numpy_numbers(mlp: Path) -> None:
+    plain = gkestimator.estimate([mlp], ["V100"], [8], sm_shares=[50.0])
+    for batch in (np.int64(8), [np.int32(8)], np.array([8])):
+        table = gkestimator.estimate(str(mlp), "V100", batch, sm_shares=50)
+        pd.testing.assert_frame_equal(table, plain)
+    assert len(gkestimator.estimate([mlp, mlp], "V100")) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"models": None}, {"models": 3}, {"models": [3]}, {"gpus": None}, {"gpus": [3]}, {"gpus": [None]},
+        {"batch_sizes": [8.5]}, {"batch_sizes": True}, {"batch_sizes": object()}, {"sm_shares": None},
+        {"sm_shares": "50"}, {"bundles": 3}, {"gpu_specs": [None]}, {"plugins": 7},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_library_refuses_what_makes_no_sense_in_one_line(mlp: Path, options: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        gkestimator.estimate(**({"models": mlp, "gpus": "V100"} | options))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
