@@ -128,6 +128,12 @@ _OPTIONS = (
         "--sm-share", "sm_shares", type=NUMBERS, default="100", help="Percent of the SMs (as with MPS)."
     ),
     click.option("--attention", type=click.Choice(["fused", "eager"]), help="How attention is launched."),
+    click.option(
+        "--unfold-batchnorm/--no-unfold-batchnorm",
+        default=True,
+        show_default=True,
+        help="torch: run BatchNorms that the exporter folded into convolutions.",
+    ),
     click.option("--streams", type=click.IntRange(1, 1024), help="CUDA streams; default: the runtime's."),
     click.option(
         "--trip-count", type=click.IntRange(0), help="Iterations of loops whose count is not known."

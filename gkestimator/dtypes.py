@@ -37,6 +37,9 @@ class DType(StrEnum):
     UINT2 = "uint2"
     INT2 = "int2"
 
+    # Enum hashes in Python code. A member equals its text, so the text's own hash is right, and it is cached in C.
+    __hash__ = str.__hash__
+
     @property
     def bits(self) -> int:
         """Bits of one element. A string counts its 64-bit handle."""
@@ -81,3 +84,5 @@ class Precision(StrEnum):
     BF16 = "bf16"
     FP8 = "fp8"
     INT8 = "int8"
+
+    __hash__ = str.__hash__  # as DType's

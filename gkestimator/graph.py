@@ -75,6 +75,8 @@ class Operator:
     ``domain`` is ``""`` for the standard domain (``ai.onnx`` is normalised to it). An omitted optional input is None.
     ``name`` is unique in its graph (the node's name, or ``op_type#index`` when it has none; nodes of an inlined
     function or a subgraph are prefixed by ``outer/``). ``repeat`` is the product of the trip counts around it.
+    ``signature``: two operators of one graph with equal signatures differ in their names, repeats and in which
+    tensors they touch only, so a rule says the same of both; None says nothing.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Operator:
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value | None, ...]
     repeat: int = 1
+    signature: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -99,7 +102,8 @@ class OperatorGraph:
     ``weights`` are the distinct weight storages that some operator reads, with their bytes. ``batch_size`` is the
     number bound to the batch dimension; ``dims`` the other symbolic dimensions with their numbers, sorted.
     ``folded`` counts the nodes that were evaluated or cost nothing because only weights go in. ``structure`` is equal
-    for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by).
+    for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by);
+    a weakly referable object, or None.
     """
 
     name: str

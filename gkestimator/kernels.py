@@ -44,6 +44,8 @@ class Family(StrEnum):
     QUANTIZE = "quantize"
     HOST = "host"  # runs on the CPU (strings, images, trees): no GPU kernel
 
+    __hash__ = str.__hash__  # as DType's: kernels are hashed by the thousand
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmShape:
@@ -126,7 +128,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelGraph:
-    """A lowered model. Storages: ``weights``, ``inputs`` and ``outputs`` with their bytes, the rest in the steps."""
+    """A lowered model. Storages: ``weights``, ``inputs`` and ``outputs`` with their bytes, the rest in the steps.
+
+    Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
+    touch the same storages (what liveness may be cached by).
+    """
 
     name: str
     runtime: str
@@ -138,6 +144,7 @@ class KernelGraph:
     unknown_operators: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
+    wiring: object = field(default=None, compare=False, repr=False)
 
 
 _GEMM = tuple(f.name for f in fields(GemmShape))

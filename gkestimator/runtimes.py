@@ -243,6 +243,12 @@ def _plain(word: str, precision: Precision, half: Precision | None) -> Callable[
     return resolve
 
 
+def _int8(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
+    """What the file has quantised runs in int8; what it left in float32 runs as under ``auto``."""
+    rule = profile.auto_rule(gpu)
+    return ResolvedDtype(rule.matmul, rule.conv, None, "int8")
+
+
 _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
     "auto": _auto,
     "fp32": _plain("fp32", Precision.FP32, None),
@@ -250,7 +256,7 @@ _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
     "fp16": _plain("fp16", Precision.FP16, Precision.FP16),
     "bf16": _plain("bf16", Precision.BF16, Precision.BF16),
     "amp": _plain("amp", Precision.FP16, Precision.FP16),
-    "int8": _plain("int8", Precision.INT8, None),
+    "int8": _int8,
 }
 # Combinations that no hardware prevents but the runtime lacks.
 _LACKING: Mapping[tuple[str, str], str] = {
@@ -276,7 +282,8 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
     if lacking is not None:
         raise UsageError(f"dtype {dtype}: {lacking}")
     resolved = resolver(profile, gpu)
-    for precision in (resolved.matmul_precision, resolved.conv_precision):
+    needed = (Precision.INT8,) if dtype == "int8" else (resolved.matmul_precision, resolved.conv_precision)
+    for precision in needed:
         if precision.value not in gpu.peak_flops_per_s:
             major, minor = gpu.compute_capability
             raise UsageError(

@@ -13,7 +13,7 @@ from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.runtimes import load_runtime, load_runtime_file, resolve_dtype, runtime_names
 
 FOLDER = Path(str(files("gkestimator.datasets"))) / "runtimes"
-FP32, TF32, FP16, BF16, INT8 = (Precision(p) for p in ("fp32", "tf32", "fp16", "bf16", "int8"))
+FP32, TF32, FP16, BF16 = (Precision(p) for p in ("fp32", "tf32", "fp16", "bf16"))
 
 
 def gpu(name: str) -> GpuSpec:
@@ -109,7 +109,9 @@ def test_pinned_copies_follow_the_bus() -> None:
         ("torch", "fp16", "P100", (FP16, FP16, FP16, "fp16")),
         ("torch", "bf16", "L4", (BF16, BF16, BF16, "bf16")),
         ("torch", "amp", "RTX-3090", (FP16, FP16, FP16, "amp")),
-        ("onnxruntime", "int8", "T4", (INT8, INT8, None, "int8")),
+        # what the file left in float32 stays there: int8 is what it has quantised
+        ("onnxruntime", "int8", "T4", (FP32, FP32, None, "int8")),
+        ("onnxruntime", "int8", "A100", (TF32, TF32, None, "int8")),
     ],
 )
 def test_dtype_words(

@@ -12,7 +12,10 @@ from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+
+    from gkestimator.onnx_io.shapes.registry import ValueType
 
 _T = TypeVar("_T")
 
@@ -39,6 +42,7 @@ def estimate_rows(
     dtype: str = "auto",
     sm_shares: Sequence[float] = (100.0,),
     attention: str | None = None,
+    unfold_batchnorm: bool = True,
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
@@ -49,6 +53,7 @@ def estimate_rows(
     plugins: Sequence[Path] = (),
     kernels: bool = False,
     batch_dim: str | None = None,
+    inputs: Mapping[str, ValueType | np.ndarray] | None = None,
     slo_ms: float | None = None,
     max_batch: bool = False,
     tau_ms: float = 0.001,
@@ -59,6 +64,7 @@ def estimate_rows(
     A model that cannot be estimated does not stop the others: it is in ``failures``. Raises UsageError, SpecError or
     BundleError when the request itself cannot be answered. ``progress(name, done, total)`` is called per model.
     """
+    from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
     from gkestimator.estimation.rows import kernel_rows, requirement_row
@@ -74,6 +80,7 @@ def estimate_rows(
         dtype=dtype,
         sm_shares=list(sm_shares),
         attention=attention,
+        unfold_batchnorm=unfold_batchnorm,
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
@@ -84,27 +91,29 @@ def estimate_rows(
         plugins=[Path(p) for p in plugins],
         kernels=kernels,
         batch_dim=batch_dim,
+        inputs=dict(inputs or {}),
         slo_ms=slo_ms,
         max_batch=max_batch,
         tau_ms=tau_ms,
     )
     for plugin in request.plugins:
         load_plugin(str(plugin))
-    engine = Engine(request)
     rows: list[Requirement] = []
     launches: list[KernelRow] = []
     failures: list[tuple[Path, GkestimatorError]] = []
-    if max_batch:
-        rows, failures = largest_batches(engine, progress)
-    else:
-        for path, outcome in engine.run(progress):
-            if isinstance(outcome, GkestimatorError):
-                failures.append((path, outcome))
-                continue
-            for answer in outcome:
-                rows.append(requirement_row(engine, answer))
-                if kernels:
-                    launches.extend(kernel_rows(engine, answer))
+    with rare_collection():
+        engine = Engine(request)
+        if max_batch:
+            rows, failures = largest_batches(engine, progress)
+        else:
+            for path, outcome in engine.run(progress):
+                if isinstance(outcome, GkestimatorError):
+                    failures.append((path, outcome))
+                    continue
+                for answer in outcome:
+                    rows.append(requirement_row(engine, answer))
+                    if kernels:
+                        launches.extend(kernel_rows(engine, answer))
     return EstimateResult(
         rows=tuple(rows),
         kernel_rows=tuple(launches),
@@ -129,6 +138,7 @@ def estimate(
     dtype: str = "auto",
     sm_shares: float | Sequence[float] = 100.0,
     attention: str | None = None,
+    unfold_batchnorm: bool = True,
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
@@ -138,6 +148,7 @@ def estimate(
     allow_unknown: bool = False,
     plugins: str | Path | Sequence[str | Path] = (),
     batch_dim: str | None = None,
+    inputs: Mapping[str, ValueType | np.ndarray] | None = None,
     tau_ms: float = 0.001,
 ) -> pd.DataFrame:
     """The requirement table of one or several ONNX files as a pandas DataFrame, one row per combination.
@@ -160,6 +171,7 @@ def estimate(
         dtype=dtype,
         sm_shares=_listed("sm_shares", sm_shares, float),
         attention=attention,
+        unfold_batchnorm=unfold_batchnorm,
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
@@ -169,6 +181,7 @@ def estimate(
         allow_unknown=allow_unknown,
         plugins=_paths("plugins", plugins),
         batch_dim=batch_dim,
+        inputs=inputs,
         tau_ms=tau_ms,
     )
     if result.failures:

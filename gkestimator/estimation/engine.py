@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,10 @@ from gkestimator.estimation.timeline import Program
 from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.graph import OperatorGraph
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
-from gkestimator.lowering import lower
+from gkestimator.lowering import lower_each
+from gkestimator.lowering.quantise import is_quantised
 from gkestimator.lowering.registry import LoweringOptions
-from gkestimator.memory import MemoryProfile, memory_profile
+from gkestimator.memory import MemoryProfile, MemoryReplay
 from gkestimator.onnx_io import Model, read_model
 from gkestimator.prediction import KernelEstimator, KernelPredictions
 from gkestimator.runtimes import RuntimeProfile, load_runtime, resolve_dtype
@@ -77,7 +78,6 @@ class Lowering:
     dtype: str
     host_operators: tuple[str, ...]
     warnings: tuple[str, ...]
-    memory: dict[tuple[str, int], MemoryProfile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,12 @@ class Engine:
         self.targets = tuple(self._target(*catalogue.resolve(name)) for name in _distinct(request.gpus))
         _refuse_same_gpu_twice(self.targets)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles))
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of every kernel and graph seen; what was lowered before cannot be estimated after."""
         self.pool = KernelPool()
+        self.memory = MemoryReplay(self.profile.allocator, self.profile.allocator_bytes)
 
     def _target(self, gpu: GpuSpec, note: str | None) -> Target:
         matmul, conv, half, word = resolve_dtype(self.profile, self.request.dtype, gpu)
@@ -114,6 +119,7 @@ class Engine:
             conv_precision=conv,
             half=half,
             attention=self.request.attention or "fused",
+            unfold_batchnorm=self.request.unfold_batchnorm,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
@@ -145,12 +151,23 @@ class Engine:
             dims=dict(request.dims),
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
+            inputs=request.inputs,
         )
+        if request.dtype == "int8" and not is_quantised(bound):
+            raise UsageError(
+                f"{model.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+                f"operator; quantise the file first, or use another dtype"
+            )
+        targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
+        graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
         lowered: dict[LoweringOptions, Lowering] = {}
-        for target in self.targets:
-            if target.options not in lowered:
-                graph = lower(bound, target.options, allow_unknown=request.allow_unknown)
-                lowered[target.options] = self._lowering(model, path, bound, graph, target)
+        made: dict[int, Lowering] = {}  # by id of the graph: options that change nothing share it
+        for options, graph in zip(targets, graphs, strict=True):
+            same = made.get(id(graph))
+            if same is None:
+                same = made[id(graph)] = self._lowering(model, path, bound, graph, targets[options])
+            dtype = _effective_dtype(same.graph, targets[options].dtype, request.dtype)
+            lowered[options] = same if same.dtype == dtype else replace(same, dtype=dtype)
         return lowered
 
     def _lowering(
@@ -221,16 +238,7 @@ class Engine:
         return self.estimator.predict(table, gpu, sm_share_pct=share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
-        library = self.profile.library_workspace_bytes(gpu)
-        key = (self.profile.allocator, library)
-        if key not in lowering.memory:
-            lowering.memory[key] = memory_profile(
-                lowering.graph,
-                allocator=self.profile.allocator,
-                figures=self.profile.allocator_bytes,
-                library_workspace_bytes=library,
-            )
-        return lowering.memory[key]
+        return self.memory.profile(lowering.graph, self.profile.library_workspace_bytes(gpu))
 
     def run(
         self, progress: Progress | None = None
@@ -256,7 +264,7 @@ class Engine:
                 outcome[path] = [next(answers) for _ in range(len(lowerings) * per_lowering)]
             for path, _ in names[start : start + _CHUNK]:
                 yield path, outcome[path]
-            self.pool = KernelPool()
+            self.forget()
         if progress is not None:
             progress("", total, total)
 
@@ -288,8 +296,6 @@ def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
 
 
 def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
-    from dataclasses import replace
-
     steps = tuple(
         replace(s, kernels=tuple(k for k in s.kernels if k.family is not Family.HOST))
         if any(k.family is Family.HOST for k in s.kernels)

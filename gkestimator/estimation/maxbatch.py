@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.estimation.engine import Engine, KernelPool, Target, model_names
+from gkestimator.estimation.engine import Engine, Target, model_names
 from gkestimator.estimation.request import MAX_BATCH_SIZE
 from gkestimator.estimation.rows import requirement_row
 from gkestimator.onnx_io import Model, read_model
@@ -41,7 +41,7 @@ def largest_batches(
                     rows.append(_search(engine, model, path, target, share, ceiling))
         except GkestimatorError as e:
             failures.append((path, e))
-        engine.pool = KernelPool()
+        engine.forget()
     return rows, failures
 
 

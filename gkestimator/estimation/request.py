@@ -6,8 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gkestimator.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gkestimator.onnx_io.shapes.registry import ValueType
 
 __all__ = ["MAX_BATCH_SIZE", "EstimateRequest"]
 
@@ -23,7 +29,9 @@ class EstimateRequest:
 
     ``batch_sizes`` None: as exported (a symbolic batch is 1, and the row says so). ``sm_shares`` are percent of the
     GPU's SMs. ``streams`` None: what the runtime does. ``host_overhead_us`` None: the runtime profile's figure.
-    ``attention`` None: fused. ``tau_ms`` is USHER's concurrency tolerance. Raises UsageError on anything out of range.
+    ``attention`` None: fused. ``unfold_batchnorm`` (torch): BatchNorms that an exporter folded into convolutions run as
+    kernels of their own. ``inputs`` gives types or values of inputs that the files leave open (``Model.bind``).
+    ``tau_ms`` is USHER's concurrency tolerance. Raises UsageError on anything out of range.
     """
 
     models: Sequence[Path]
@@ -34,6 +42,7 @@ class EstimateRequest:
     dtype: str = "auto"
     sm_shares: Sequence[float] = (100.0,)
     attention: str | None = None
+    unfold_batchnorm: bool = True
     streams: int | None = None
     trip_count: int | None = None
     host_overhead_us: float | None = None
@@ -44,6 +53,7 @@ class EstimateRequest:
     plugins: Sequence[Path] = ()
     kernels: bool = False
     batch_dim: str | None = None
+    inputs: Mapping[str, ValueType | np.ndarray] = field(default_factory=dict)
     slo_ms: float | None = None
     max_batch: bool = False
     tau_ms: float = 0.001

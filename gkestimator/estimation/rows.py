@@ -32,6 +32,8 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     mreq = None if context is None else memory.reserved_bytes + context
     batch = lowering.batch_size
     warnings = tuple(_warnings(engine, e, mreq))
+    # Where all of the work is unknown or on the CPU, nothing is known of the time that shares would be means over.
+    mean = _unknown if partial and m.kernels == 0 else _known
     trained = m.trained_pct >= 50 if not math.isnan(m.trained_pct) else False
     return Requirement(
         model=lowering.model,
@@ -49,12 +51,12 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         throughput_rps=None if partial or latency <= 0 or batch is None else batch / latency * 1e3,
         host_bound=m.host_ms > m.gpu_ms,
         occupancy_max_pct=_known(m.occupancy_max_pct),
-        occupancy_mean_pct=_known(m.occupancy_mean_pct),
+        occupancy_mean_pct=mean(m.occupancy_mean_pct),
         sm_util_max_pct=_known(m.sm_util_max_pct),
-        sm_util_mean_pct=_known(m.sm_util_mean_pct),
+        sm_util_mean_pct=mean(m.sm_util_mean_pct),
         sm_util_busy_mean_pct=_known(m.sm_util_busy_mean_pct),
-        dram_util_mean_pct=_known(m.dram_util_mean_pct),
-        l2_util_mean_pct=_known(m.l2_util_mean_pct),
+        dram_util_mean_pct=mean(m.dram_util_mean_pct),
+        l2_util_mean_pct=mean(m.l2_util_mean_pct),
         power_w=None,
         mreq_bytes=mreq,
         mreq_pct=None if mreq is None else 100 * mreq / gpu.memory_visible_bytes,
@@ -82,6 +84,10 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
+def _unknown(_: float) -> None:
+    return None
+
+
 def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
     lowering, m = e.lowering, e.measures
     if lowering.graph.unknown_operators:
@@ -89,6 +95,8 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
         yield f"unknown operators left out ({names}): time, work and memory are lower bounds"
     if lowering.host_operators:
         yield f"runs on the CPU, its time not counted: {', '.join(lowering.host_operators)}"
+    elif m.kernels == 0 and not lowering.graph.unknown_operators:
+        yield "launches nothing on the GPU: every operator is a view or known before the model runs"
     yield from lowering.warnings
     calculated = sorted(name for name, share in m.analytical_families.items() if share >= _WORTH_SAYING_PCT)
     if calculated:

@@ -15,9 +15,15 @@ from gkestimator.lowering import (
     generators,
     host,
     indexing,
+    legacy,
     matmul,
     microsoft,
     microsoft_attention,
+    microsoft_decoding,
+    microsoft_experts,
+    microsoft_host,
+    microsoft_ordered,
+    microsoft_packing,
     microsoft_quantised,
     movement,
     normalisation,
@@ -29,7 +35,7 @@ from gkestimator.lowering import (
     resample,
     signal,
 )
-from gkestimator.lowering.assembly import covered_operators, lower
+from gkestimator.lowering.assembly import covered_operators, lower, lower_each
 from gkestimator.lowering.plugins import load_plugin
 from gkestimator.lowering.registry import (
     LOWERINGS,
@@ -50,6 +56,7 @@ __all__ = [
     "covered_operators",
     "load_plugin",
     "lower",
+    "lower_each",
     "lowering_rule",
 ]
 
@@ -61,9 +68,15 @@ RULE_MODULES = (
     generators,
     host,
     indexing,
+    legacy,
     matmul,
     microsoft,
     microsoft_attention,
+    microsoft_decoding,
+    microsoft_experts,
+    microsoft_host,
+    microsoft_ordered,
+    microsoft_packing,
     microsoft_quantised,
     movement,
     normalisation,

@@ -1,28 +1,30 @@
-"""From an operator graph to a kernel graph: rules, fused patterns, storages, in-place results, unfolded
-BatchNorms.
+"""From an operator graph to a kernel graph: fused groups, calls, storages, and what is shared between lowerings.
+
+Binding one model to another batch size, or lowering it for another GPU, mostly changes numbers. So each part is done
+as rarely as it can be while staying exact: edges once per structure, fused groups once per graph and runtime, wiring
+once per distinct list of calls, and steps anew only where kernels or bytes differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 from gkestimator.errors import UnsupportedOperatorError, UsageError
-from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
-from gkestimator.kernels import Family, Kernel, KernelGraph, Step
-from gkestimator.lowering import patterns, runtime_onnxruntime, runtime_torch
-from gkestimator.lowering.builders import batchnorm_kernel
-from gkestimator.lowering.convolution import conv_kernels, conv_shape
-from gkestimator.lowering.memo import lower_operator, memo_of
-from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, Lowered, LoweringOptions
+from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.kernels import KernelGraph, Step
+from gkestimator.lowering import patterns
+from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
+from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
+from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 
-__all__ = ["covered_operators", "lower"]
+__all__ = ["covered_operators", "lower", "lower_each"]
 
 _RUNTIMES = frozenset({"torch", "onnxruntime"})
-_FOREVER = 1 << 62
-_SEQUENCES = frozenset({"SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt", "Optional",
-                        "OptionalGetElement", "SplitToSequence"})  # fmt: skip
+_MOST_WIRINGS = 64  # of one structure
 
 
 def covered_operators() -> dict[tuple[str, str], str]:
@@ -34,11 +36,19 @@ def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool
     """The kernels that ``options.runtime`` launches for ``graph``, in order.
 
     Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each
-    becomes a step
-    marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its operator.
+    becomes a step marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its
+    operator.
     """
-    if options.runtime not in _RUNTIMES:
-        raise UsageError(f"runtime {options.runtime!r}: expected one of {', '.join(sorted(_RUNTIMES))}")
+    return lower_each(graph, (options,), allow_unknown=allow_unknown)[0]
+
+
+def lower_each(
+    graph: OperatorGraph, options: Sequence[LoweringOptions], *, allow_unknown: bool = False
+) -> list[KernelGraph]:
+    """:func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
+    for one in options:
+        if one.runtime not in _RUNTIMES:
+            raise UsageError(f"runtime {one.runtime!r}: expected one of {', '.join(sorted(_RUNTIMES))}")
     unknown = _unknown(graph.operators)
     if unknown and not allow_unknown:
         listed = ", ".join(f"{kind} (node {node!r})" for kind, node in unknown.items())
@@ -47,7 +57,18 @@ def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool
             f"expected operators that gkestimator knows, or rules for them from a plug-in",
             operators=tuple(unknown),
         )
-    return _Assembly(stored_graph(graph, options), options, tuple(unknown)).run()
+    made: dict[tuple[object, ...], _Lowering] = {}
+    graphs = []
+    for one in options:
+        # What decides about groups and element types; the precisions only decide about kernels.
+        kin = (one.runtime, one.dtype, one.half, one.attention)
+        before = made.get(kin)
+        if before is None:
+            stored = stored_graph(graph, one)
+            before = _Lowering(stored, patterns.find_matches(stored, one), tuple(unknown))
+        made[kin] = before.under(one)
+        graphs.append(made[kin].result)
+    return graphs
 
 
 def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
@@ -59,255 +80,126 @@ def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _leaves(values: Iterable[Value | None]) -> list[Tensor]:
-    """The tensors among ``values``, elements of sequences included."""
-    leaves: list[Tensor] = []
-    for value in values:
-        if value is None:
-            continue
-        if isinstance(value, Tensor):
-            leaves.append(value)
-        else:
-            leaves.extend(value.elements_)
-    return leaves
-
-
 @dataclass(slots=True)
-class _Draft:
-    """A step before storages are resolved."""
+class _Structure:
+    """What is remembered of all bindings of one structure. ``plain``: no sequences, whose elements would have to be
+    matched by shape.
+    """
 
-    name: str
-    op_type: str
-    kernels: tuple[Kernel, ...]
-    reads: list[Tensor]
-    writes: list[Tensor]
-    host_calls: int
-    repeat: int = 1
-    unknown: bool = False
-    in_place: bool = False
-    held: list[str] = field(default_factory=list)  # storages that must outlive the step besides what it reads
-    inner: str = ""  # name of the storage between a convolution and its unfolded BatchNorm
+    plain: bool
+    wirings: dict[tuple[object, ...], Wiring] = field(default_factory=dict)
 
 
-class _Assembly:
-    def __init__(self, graph: OperatorGraph, options: LoweringOptions, unknown: tuple[str, ...]) -> None:
+_STRUCTURES: WeakKeyDictionary[object, _Structure] = WeakKeyDictionary()
+
+
+def _wiring(graph: OperatorGraph, calls: Calls, torch: bool) -> Wiring:
+    if graph.structure is None:
+        return wire(graph, calls, torch=torch)
+    known = _STRUCTURES.get(graph.structure)
+    if known is None:
+        plain = all(
+            value is None or type(value) is Tensor
+            for op in graph.operators
+            for value in (*op.inputs, *op.outputs)
+        )
+        known = _STRUCTURES[graph.structure] = _Structure(plain)
+    if not known.plain:
+        return wire(graph, calls, torch=torch)
+    key = (torch, *calls.key())
+    wiring = known.wirings.get(key)
+    if wiring is None:
+        if len(known.wirings) >= _MOST_WIRINGS:
+            known.wirings.clear()
+        wiring = known.wirings[key] = wire(graph, calls, torch=torch)
+    return wiring
+
+
+class _Lowering:
+    """One graph with its fused groups, and what it became last."""
+
+    def __init__(self, graph: OperatorGraph, matches: list[Match], unknown: tuple[str, ...]) -> None:
         self._graph = graph
-        self._options = options
+        self._matches = matches
         self._unknown = unknown
-        self._memo = memo_of(options)
-        self._torch = options.runtime == "torch"
-        self._layouts = runtime_torch.Layouts()
-        self._root: dict[str, str] = {}
-        self._producer: dict[str, str] = {}  # storage -> op_type that wrote it
-        self._drafts: list[_Draft] = []
-        self._extra_weights: dict[str, int] = {}
-        self._notes: dict[str, int] = {}
+        self._calls: Calls | None = None
+        self._result: KernelGraph | None = None
 
-    def run(self) -> KernelGraph:
-        graph, options = self._graph, self._options
-        matches = patterns.find_matches(graph, options)
-        covered = {index for match in matches for index in match.covered}
-        at = {match.position: match for match in matches}
-        for index, op in enumerate(graph.operators):
-            match = at.get(index)
-            if match is not None:
-                lowered = _shared(match.lower(options))
-                self._notes[match.name] = self._notes.get(match.name, 0) + 1
-                self._add(op, match.op_type, lowered, match.reads, match.writes)
-            elif index in covered:
-                continue
-            elif (op.domain, op.op_type) not in LOWERINGS:
-                self._drafts.append(
-                    _Draft(
-                        op.name,
-                        op.op_type,
-                        (),
-                        _leaves(op.inputs),
-                        _leaves(op.outputs),
-                        1,
-                        op.repeat,
-                        unknown=True,
-                    )
-                )
-            elif self._torch and runtime_torch.folded_batchnorm(op):
-                self._add_unfolded(op)
-            else:
-                self._add(op, op.op_type, lower_operator(op, options, self._memo), op.inputs, op.outputs)
-        return self._finish()
+    @property
+    def result(self) -> KernelGraph:
+        """The last kernel graph."""
+        assert self._result is not None
+        return self._result
 
-    def _resolve(self, storage: str) -> str:
-        return self._root.get(storage, storage)
+    def under(self, options: LoweringOptions) -> _Lowering:
+        """Lower under ``options``, which differ from those before in precisions at most."""
+        before = self._calls
+        calls = before.under(options) if before is not None else None
+        if before is None or calls is None:
+            calls = list_calls(self._graph, options, self._matches)
+            wiring = _wiring(self._graph, calls, options.runtime == "torch")
+            self._result = self._build(calls, wiring, options)
+        elif calls is not before:
+            self._result = self._with_kernels(before, calls)
+        self._calls = calls
+        return self
 
-    def _add(
-        self,
-        op: Operator,
-        op_type: str,
-        lowered: Lowered,
-        inputs: Sequence[Value | None],
-        outputs: Sequence[Value | None],
-    ) -> None:
-        kernels, host_calls, aliases = lowered.kernels, lowered.host_calls, lowered.aliases
-        if self._torch:
-            if (
-                not kernels
-                and aliases
-                and (op_type in runtime_torch.VIEWS or op_type == "Gather")
-                and not op.domain
-            ):
-                moved = self._layouts.view(op)
-                if moved is not None:
-                    kernels, host_calls, aliases = (moved,), 1, {}
-            elif self._layouts.strided(inputs):
-                family = _main_family(kernels)
-                copies = self._layouts.copies(family, inputs)
-                if copies:
-                    kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
-                self._layouts.result(family, op_type, inputs, outputs)
-            if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
-                self._layouts.attention_result(outputs[0])
-        for out_index, in_index in aliases.items():
-            self._alias(op_type, inputs, out_index, in_index, outputs)
-        if not kernels and not host_calls:
-            return
-        writes = [t for i, v in enumerate(outputs) if i not in aliases or kernels for t in _leaves((v,))]
-        if kernels or writes:
-            self._drafts.append(
-                _Draft(
-                    op.name, op_type, kernels, _leaves(inputs), writes, host_calls, op.repeat,
-                    in_place=self._may_run_in_place(op_type, inputs) and not aliases,
-                )
-            )  # fmt: skip
-        for tensor in writes:
-            self._producer[self._resolve(tensor.storage)] = op_type
-
-    def _alias(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | None],
-        out_index: int,
-        in_index: int,
-        outputs: Sequence[Value | None],
-    ) -> None:
-        results = _leaves((outputs[out_index],))
-        sources = _leaves(inputs) if op_type in _SEQUENCES else _leaves((inputs[in_index],))
-        if not sources:
-            return
-        by_name = {t.name: t for t in sources}
-        for position, result in enumerate(results):
-            source = by_name.get(result.name)
-            if source is None and position < len(sources) and sources[position].shape == result.shape:
-                source = sources[position]
-            if source is None:
-                source = next((t for t in sources if t.shape == result.shape), sources[0])
-            if source.storage != result.storage:
-                self._root[result.storage] = self._resolve(source.storage)
-            if self._torch and op_type in _SEQUENCES:
-                self._layouts.alias({result.name: source})
-
-    def _may_run_in_place(self, op_type: str, inputs: Sequence[Value | None]) -> bool:
-        if not self._torch:
-            return op_type in runtime_onnxruntime.IN_PLACE
-        first = inputs[0] if inputs else None
-        if op_type not in runtime_torch.IN_PLACE or not isinstance(first, Tensor):
-            return False
-        return self._producer.get(self._resolve(first.storage)) in runtime_torch.IN_PLACE_AFTER
-
-    def _add_unfolded(self, op: Operator) -> None:
-        """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
-        source, weight, bias, result = op.inputs[0], op.inputs[1], op.inputs[2], op.outputs[0]
-        if not (isinstance(source, Tensor) and isinstance(weight, Tensor) and isinstance(bias, Tensor)):
-            return
-        if not isinstance(result, Tensor):
-            return
-        convolution, norm = _unfolded(op, source, weight, bias, result, self._options)
-        kept = (bias,) if runtime_torch.folded_bias(op) else ()
-        copies: tuple[Kernel, ...] = ()
-        if self._layouts.strided((source,)):
-            copies = self._layouts.copies(Family.CONV, (source,))
-            self._layouts.result(Family.CONV, "Conv", op.inputs, op.outputs)
-        inner = f"{result.storage}#conv"
-        casts = sum(1 for k in convolution if k.variant == "cast")
-        self._drafts.append(
-            _Draft(
-                op.name,
-                "Conv",
-                (*copies, *convolution),
-                [source, weight, *kept],
-                [result],
-                1 + casts + len(copies),
-                op.repeat,
-                inner=inner,
-            )
-        )
-        parts = [f"{bias.storage}#{part}" for part in ("weight", "mean", "variance")]
-        if kept:
-            parts.append(f"{bias.storage}#shift")
-        self._extra_weights.update(dict.fromkeys(parts, bias.nbytes))
-        parameters = [bias.storage, *parts]
-        # Python still holds the convolution's input until the block that normalises returns.
-        held = [inner, self._resolve(source.storage), *parameters]
-        self._drafts.append(
-            _Draft(
-                f"{op.name}/batch_norm", "BatchNormalization", (norm,), [], [result], 1, op.repeat, held=held
-            )
-        )
-        self._producer[self._resolve(result.storage)] = "BatchNormalization"
-        self._notes["batchnorm_unfolded"] = self._notes.get("batchnorm_unfolded", 0) + 1
-
-    def _finish(self) -> KernelGraph:
-        graph, root = self._graph, self._root
-        weights = {**graph.weights, **self._extra_weights}
-        last: dict[str, int] = {}
-        for index, draft in enumerate(self._drafts):
-            for tensor in draft.reads:
-                last[root.get(tensor.storage, tensor.storage)] = index
-            for storage in draft.held:
-                last[root.get(storage, storage)] = index
-        for tensor in (*_leaves(graph.inputs), *_leaves(graph.outputs)):
-            last[root.get(tensor.storage, tensor.storage)] = _FOREVER
-        reused: dict[str, str] = {}  # a storage that took over another's memory
-        written = {root.get(t.storage, t.storage) for t in _leaves(graph.inputs)}
-
-        def settle(storage: str) -> str:
-            storage = root.get(storage, storage)
-            return reused.get(storage, storage)
-
+    def _with_kernels(self, before: Calls, calls: Calls) -> KernelGraph:
+        """The last result with the kernels of ``calls``; steps whose kernels stay the same stay the same objects."""
+        result = self.result
+        assert isinstance(result.wiring, Wiring)
         steps = []
-        for index, draft in enumerate(self._drafts):
-            sources: dict[str, None] = {}
-            for tensor in draft.reads:
-                storage = settle(tensor.storage)
-                sources[storage] = None
-                if storage not in written and storage not in weights:
-                    weights[storage] = tensor.nbytes  # folded at binding: a constant that lies in memory
-            for storage in draft.held:
-                sources[settle(storage)] = None
-            if draft.inner:
-                writes: tuple[tuple[str, int], ...] = ((draft.inner, sum(t.nbytes for t in draft.writes)),)
-                written.add(draft.inner)
+        for wired, step in zip(result.wiring.steps, result.steps, strict=True):
+            kernels = calls.kernels[wired.call]
+            if kernels is not before.kernels[wired.call] and not wired.norm:
+                step = Step(
+                    name=step.name,
+                    op_type=step.op_type,
+                    kernels=kernels,
+                    reads=step.reads,
+                    writes=step.writes,
+                    host_calls=step.host_calls,
+                    repeat=step.repeat,
+                    unknown=step.unknown,
+                )
+            steps.append(step)
+        return replace(result, steps=tuple(steps))
+
+    def _build(self, calls: Calls, wiring: Wiring, options: LoweringOptions) -> KernelGraph:
+        graph = self._graph
+        heads, inputs, outputs, kernels = calls.heads, calls.inputs, calls.outputs, calls.kernels
+        weights = dict(graph.weights)
+        for at in wiring.biases:
+            bias = leaves(inputs[at][:3])[2]
+            weights.update(dict.fromkeys(norm_parameters(calls, at), bias.nbytes))
+        for storage, at, place in wiring.constants:
+            weights[storage] = leaves(inputs[at])[place].nbytes
+        steps = []
+        for wired in wiring.steps:
+            at = wired.call
+            head = heads[at]
+            if wired.single is not None:
+                writes: tuple[tuple[str, int], ...] = ((wired.single, outputs[at][0].nbytes),)  # type: ignore[union-attr]
             else:
-                if draft.in_place and len(draft.writes) == 1:
-                    self._reuse(draft, index, last, reused, weights)
-                sizes: dict[str, int] = {}
-                for tensor in draft.writes:
-                    storage = settle(tensor.storage)
-                    sizes[storage] = max(sizes.get(storage, 0), tensor.nbytes)
-                writes = tuple(sizes.items())
-                written.update(sizes)
+                results = leaves(outputs[at])
+                writes = tuple(
+                    (storage, max(results[place].nbytes for place in places))
+                    for storage, places in wired.writes
+                )
             steps.append(
                 Step(
-                    name=draft.name,
-                    op_type=draft.op_type,
-                    kernels=draft.kernels,
-                    reads=tuple(sources),
+                    name=wired.name,
+                    op_type=wired.op_type,
+                    kernels=(calls.norms[at],) if wired.norm else kernels[at],
+                    reads=wired.reads,
                     writes=writes,
-                    host_calls=draft.host_calls,
-                    repeat=draft.repeat,
-                    unknown=draft.unknown,
+                    host_calls=1 if wired.norm else calls.host_calls[at],
+                    repeat=head.operator.repeat if type(head) is Match else head.repeat,  # type: ignore[union-attr]
+                    unknown=calls.tokens[at] == UNKNOWN,
                 )
             )
         warnings = list(graph.warnings)
-        unfolded = self._notes.get("batchnorm_unfolded", 0)
+        unfolded = calls.notes.get("batchnorm_unfolded", 0)
         if unfolded:
             warnings.append(
                 f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
@@ -315,87 +207,14 @@ class _Assembly:
             )
         return KernelGraph(
             name=graph.name,
-            runtime=self._options.runtime,
-            dtype=self._options.dtype,
+            runtime=options.runtime,
+            dtype=options.dtype,
             steps=tuple(steps),
             weights=weights,
-            inputs={settle(t.storage): t.nbytes for t in _leaves(graph.inputs)},
-            outputs={settle(t.storage): t.nbytes for t in _leaves(graph.outputs)},
+            inputs={s: t.nbytes for s, t in zip(wiring.inputs, leaves(graph.inputs), strict=True)},
+            outputs={s: t.nbytes for s, t in zip(wiring.outputs, leaves(graph.outputs), strict=True)},
             unknown_operators=self._unknown,
             warnings=tuple(warnings),
-            notes=self._notes,
+            notes=calls.notes,
+            wiring=wiring,
         )
-
-    def _reuse(
-        self, draft: _Draft, index: int, last: dict[str, int], reused: dict[str, str], weights: dict[str, int]
-    ) -> None:
-        """Let the result take over the memory of an operand of its size whose last use this is."""
-        result = draft.writes[0]
-        target = self._resolve(result.storage)
-        for operand in draft.reads[:1] if self._torch else draft.reads[:2]:
-            source = self._resolve(operand.storage)
-            if (
-                operand.is_weight
-                or source == target
-                or operand.nbytes != result.nbytes
-                or last.get(source) != index
-            ):
-                continue
-            home = reused.get(source, source)
-            if home in weights:
-                continue
-            reused[target] = home
-            return
-
-
-def _shared(lowered: Lowered) -> Lowered:
-    """``lowered`` with the objects that equal kernels already have: estimators deduplicate by identity."""
-    if len(_KERNELS) >= _MOST_KERNELS:
-        _KERNELS.clear()
-    kernels = tuple(_KERNELS.setdefault(k, k) for k in lowered.kernels)
-    return Lowered(kernels=kernels, host_calls=lowered.host_calls, aliases=lowered.aliases)
-
-
-def _main_family(kernels: tuple[Kernel, ...]) -> Family:
-    for kernel in kernels:
-        if kernel.family is not Family.COPY and kernel.family is not Family.RANDOM:
-            return kernel.family
-    return Family.COPY
-
-
-def _unfolded(
-    op: Operator, source: Tensor, weight: Tensor, bias: Tensor, result: Tensor, options: LoweringOptions
-) -> tuple[tuple[Kernel, ...], Kernel]:
-    own_bias = bias if runtime_torch.folded_bias(op) else None
-    key = (
-        own_bias is None,
-        source.dtype,
-        source.shape,
-        weight.dtype,
-        weight.shape,
-        bias.dtype,
-        result.dtype,
-        result.shape,
-        op.attributes.get("group", 1),
-        op.attributes.get("strides"),
-        op.attributes.get("dilations"),
-        options,
-    )
-    known = _UNFOLDED.get(key)
-    if known is None:
-        shape = conv_shape(op, source.shape, weight.shape, result.shape)
-        convolution = conv_kernels(shape, source, weight, own_bias, result, options)
-        parameters = [
-            Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
-            for i in range(4)
-        ]
-        known = (convolution, batchnorm_kernel(result, result, parameters))
-        if len(_UNFOLDED) >= 65_536:
-            _UNFOLDED.clear()
-        _UNFOLDED[key] = known
-    return known
-
-
-_MOST_KERNELS = 65_536
-_KERNELS: dict[Kernel, Kernel] = {}
-_UNFOLDED: dict[tuple[object, ...], tuple[tuple[Kernel, ...], Kernel]] = {}

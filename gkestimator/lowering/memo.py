@@ -16,9 +16,10 @@ import numpy as np
 
 from gkestimator.errors import ModelError
 from gkestimator.graph import Attribute, Operator, Tensor, Value
+from gkestimator.kernels import Kernel
 from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
 
-__all__ = ["lower_operator", "memo_of"]
+__all__ = ["interned", "lower_operator", "memo_of"]
 
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
 Memo: TypeAlias = "dict[tuple[object, ...], Lowered]"
@@ -83,6 +84,19 @@ def _value_key(value: Value | None) -> object:
     return None
 
 
+def interned(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """``kernels`` as the objects that equal ones already are: whoever comes after deduplicates by identity."""
+    if len(_KERNELS) >= _LIMIT:
+        _KERNELS.clear()
+        _GROUPS.clear()
+    same = tuple(_KERNELS.setdefault(k, k) for k in kernels)
+    return _GROUPS.setdefault(tuple(map(id, same)), same)
+
+
+_KERNELS: dict[Kernel, Kernel] = {}
+_GROUPS: dict[tuple[int, ...], tuple[Kernel, ...]] = {}  # by the ids of kernels in _KERNELS, which keeps them
+
+
 def memo_of(options: LoweringOptions) -> Memo:
     """The results remembered under ``options``, looked up once a model: hashing the options is not free."""
     return _MEMOS.setdefault(options, {})
@@ -107,6 +121,10 @@ def lower_operator(op: Operator, options: LoweringOptions, memo: Memo) -> Lowere
             ) from error
         if all(v is None or (isinstance(v, Tensor) and v.elements == 0) for v in op.outputs) and op.outputs:
             lowered = Lowered(kernels=(), host_calls=lowered.host_calls, aliases=lowered.aliases)
+        if lowered.kernels:
+            lowered = Lowered(
+                kernels=interned(lowered.kernels), host_calls=lowered.host_calls, aliases=lowered.aliases
+            )
         if len(memo) >= _LIMIT:
             memo.clear()
         memo[signature] = lowered

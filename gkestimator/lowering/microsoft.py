@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from gkestimator.graph import Operator, Tensor
-from gkestimator.kernels import Family, GemmShape, Kernel
+from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering.attention import linear_attention
 from gkestimator.lowering.builders import (
     LAYERNORM_FLOPS,
@@ -326,34 +326,6 @@ lowering_rule("LinearAttention", domain=MS, kind="linear_attention")(linear_atte
 lowering_rule("CausalConvWithState", domain=MS, kind="convolution")(causal_conv)
 lowering_rule("GlobalAveragePool", "GlobalMaxPool", domain=NCHWC, kind="global_pool")(global_pool)
 lowering_rule("Upsample", domain=NCHWC, kind="resample")(resize)
-
-
-@lowering_rule("MoE", domain=MS, kind="mixture_of_experts")
-def mixture_of_experts(op: Operator, options: LoweringOptions) -> Lowered:
-    """Each row goes through ``k`` experts: two (gated: three) grouped products; every expert's weights may be
-    read.
-    """
-    source, router, first, second = (input_at(op, i) for i in (0, 1, 2, 4))
-    gate = optional_input(op, 6)
-    result = output_at(op)
-    chosen = op.attributes.get("k", 1)
-    k = chosen if isinstance(chosen, int) else 1
-    rows = source.elements // max(1, source.shape[-1])
-    experts = first.shape[0]
-    hidden, inner = source.shape[-1], second.elements // max(1, experts * source.shape[-1])
-    name = f"{result.name}#experts"
-    wide = Tensor(name=name, dtype=source.dtype, shape=(rows * k, inner), storage=name)
-    kernels: list[Kernel] = [softmax_kernel("softmax", router, router, -1)]
-    for weight in (first, *(() if gate is None else (gate,))):
-        shape = GemmShape(batch=1, m=rows * k, n=inner, k=hidden)
-        kernels.extend(matmul_kernels(shape, (source, weight), wide, options, variant="grouped"))
-    kernels.append(
-        elementwise_kernel("activation", (wide,), (wide,), flops_per_element=max(1, activation_flops(op)))
-    )
-    shape = GemmShape(batch=1, m=rows * k, n=hidden, k=inner)
-    kernels.extend(matmul_kernels(shape, (wide, second), result, options, variant="grouped"))
-    kernels.append(elementwise_kernel("weighted_sum", (result, router), (result,), flops_per_element=2 * k))
-    return Lowered(kernels=tuple(kernels), host_calls=1)
 
 
 @lowering_rule("ReorderInput", "ReorderOutput", domain=NCHWC, kind="copy")

@@ -18,12 +18,13 @@ from gkestimator.lowering.builders import (
 from gkestimator.lowering.matmul import matmul_kernels, matmul_shape
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
 
-__all__ = ["packed_attention"]
+__all__ = ["MS", "heads_of", "packed_attention"]
 
 MS = "com.microsoft"
 
 
-def _heads(op: Operator, name: str) -> int:
+def heads_of(op: Operator, name: str) -> int:
+    """The attribute ``name`` (a number of heads), at least 1."""
     value = op.attributes.get(name, 1)
     return max(1, value) if isinstance(value, int) else 1
 
@@ -56,7 +57,7 @@ def packed_attention(
     options: LoweringOptions,
 ) -> list[Kernel]:
     """Attention over a packed (batch, length, q + k + v) tensor of the com.microsoft operators."""
-    heads = _heads(op, "num_heads")
+    heads = heads_of(op, "num_heads")
     batch, length = packed.shape[0], packed.shape[1]
     v_size = result.shape[-1]
     qk_size = (packed.shape[-1] - v_size) // 2
@@ -84,7 +85,7 @@ def multi_head_attention(op: Operator, options: LoweringOptions) -> Lowered:
     query, key, value = input_at(op, 0), optional_input(op, 1), optional_input(op, 2)
     bias, padding, extra, past_key = (optional_input(op, i) for i in (3, 4, 5, 6))
     result = output_at(op)
-    heads = _heads(op, "num_heads")
+    heads = heads_of(op, "num_heads")
     batch, q_len = query.shape[0], query.shape[1]
     v_dim = result.shape[-1] // heads
     qk_dim = query.shape[-1] if len(query.shape) == 5 else query.shape[-1] // heads
@@ -122,7 +123,7 @@ def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
     """
     query, key, value = input_at(op, 0), optional_input(op, 1), optional_input(op, 2)
     result = output_at(op)
-    heads, kv_heads = _heads(op, "num_heads"), _heads(op, "kv_num_heads")
+    heads, kv_heads = heads_of(op, "num_heads"), heads_of(op, "kv_num_heads")
     size = result.shape[-1] // heads
     presents = tensor_outputs(op)[1:3]
     past_key = optional_input(op, 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gkestimator.graph import Operator
+from gkestimator.graph import Operator, OperatorGraph
 from gkestimator.kernels import Family
 from gkestimator.lowering.builders import (
     input_at,
@@ -14,10 +14,27 @@ from gkestimator.lowering.builders import (
 )
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
 
-__all__ = ["DEQUANTIZE_FLOPS", "QUANTIZE_FLOPS"]
+__all__ = ["DEQUANTIZE_FLOPS", "QUANTIZE_FLOPS", "is_quantised"]
 
 QUANTIZE_FLOPS = 5  # divide, round, add the zero point, saturate at both ends
 DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
+
+# Operators that make or take quantised activations; weights alone in few bits are still multiplied in floating point.
+_QUANTISED = frozenset(
+    {("", name) for name in (
+        "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger",
+    )}
+    | {("com.microsoft", name) for name in (
+        "QuantizeLinear", "QLinearConv", "QLinearAdd", "QLinearMul", "QGemm", "QAttention", "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulInteger16", "QuantizeWithOrder", "QOrderedMatMul",
+        "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization",
+    )}
+)  # fmt: skip
+
+
+def is_quantised(graph: OperatorGraph) -> bool:
+    """Whether ``graph`` holds operators on quantised activations (QDQ pairs, QOperators, dynamic quantisation)."""
+    return any(op.key in _QUANTISED for op in graph.operators)
 
 
 @lowering_rule("QuantizeLinear", kind="quantize")

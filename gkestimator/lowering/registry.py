@@ -24,9 +24,11 @@ class LoweringOptions:
     ``fp16``, ``bf16``,
     ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and ``conv_precision``
     say what
-    float32 matrix work and convolutions calculate in). ``attention`` is ``fused`` or ``eager``. ``half`` is
-    the half
-    type that ``fp16``, ``bf16`` and ``amp`` store activations in, else None.
+    float32 matrix work and convolutions calculate in; ``int8`` is for
+    files that hold quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half
+    type that ``fp16``, ``bf16`` and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch):
+    convolutions that an exporter folded a BatchNorm into run it as a kernel of its own, as the author's model
+    does; False where the model that runs is folded as well.
     """
 
     runtime: str
@@ -35,6 +37,7 @@ class LoweringOptions:
     conv_precision: Precision
     half: Precision | None = None
     attention: str = "fused"
+    unfold_batchnorm: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

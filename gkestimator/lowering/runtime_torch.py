@@ -106,15 +106,15 @@ class Layouts:
     """The strides of the tensors that are not contiguous, by name."""
 
     def __init__(self) -> None:
-        self._strides: dict[str, st.Strides] = {}
+        self.strides: dict[str, st.Strides] = {}
 
     def of(self, tensor: Tensor) -> st.Strides:
         """Strides of ``tensor``."""
-        return self._strides.get(tensor.name) or st.contiguous(tensor.shape)
+        return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
     def strided(self, values: Sequence[Value | None]) -> bool:
         """True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
-        known = self._strides
+        known = self.strides
         if not known:
             return False
         for value in values:
@@ -130,7 +130,7 @@ class Layouts:
     def set(self, tensor: Tensor, strides: st.Strides | None) -> None:
         """Note the strides of ``tensor``; contiguous ones are not kept."""
         if strides is not None and not st.is_contiguous(tensor.shape, strides):
-            self._strides[tensor.name] = strides
+            self.strides[tensor.name] = strides
 
     def copy_of(self, tensor: Tensor) -> Kernel:
         """The kernel that makes ``tensor`` contiguous."""
@@ -148,7 +148,7 @@ class Layouts:
         result = results[0]
         kind = op.op_type
         if kind in RESHAPES:
-            if source.name not in self._strides:
+            if source.name not in self.strides:
                 return None
             seen = st.view(source.shape, strides, result.shape)
             if seen is None:
@@ -195,14 +195,14 @@ class Layouts:
         """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
         found = []
         for index, value in enumerate(values):
-            if not isinstance(value, Tensor) or value.name not in self._strides:
+            if not isinstance(value, Tensor) or value.name not in self.strides:
                 continue
             if not self._accepts(family, index, value):
                 found.append(self.copy_of(value))
         return tuple(found)
 
     def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
-        shape, strides = tensor.shape, self._strides[tensor.name]
+        shape, strides = tensor.shape, self.strides[tensor.name]
         if family in _NEEDS_IMAGE:
             return index > 0 or st.channels_last(shape, strides)
         if family in _NEEDS_CONTIGUOUS:
@@ -237,7 +237,7 @@ class Layouts:
             self._follow(leading, result)
         elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
             source = values[0]
-            strides = self._strides.get(source.name)
+            strides = self.strides.get(source.name)
             if strides is not None and st.channels_last(source.shape, strides):
                 order = (0, *range(2, len(result.shape)), 1)
                 self._dense(result, order)
@@ -250,7 +250,7 @@ class Layouts:
             self._dense(result, (0, 2, 1, 3))
 
     def _follow(self, leading: Tensor | None, result: Tensor) -> None:
-        strides = self._strides.get(leading.name) if leading is not None else None
+        strides = self.strides.get(leading.name) if leading is not None else None
         if leading is None or strides is None:
             return
         order = st.dense_order(leading.shape, strides)
@@ -267,6 +267,6 @@ class Layouts:
     def alias(self, pairs: Mapping[str, Tensor]) -> None:
         """Results (by name) that are the very tensors given: a sequence's element taken out again."""
         for name, tensor in pairs.items():
-            strides = self._strides.get(tensor.name)
+            strides = self.strides.get(tensor.name)
             if strides is not None:
-                self._strides[name] = strides
+                self.strides[name] = strides

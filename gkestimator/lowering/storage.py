@@ -207,7 +207,8 @@ class _Rewriter:
             outputs = tuple(self._halved(v) for v in op.outputs)
         elif inputs == op.inputs:
             return op
-        return replace(op, inputs=inputs, outputs=outputs)
+        # Equal operators may get different types by what lies before them.
+        return replace(op, inputs=inputs, outputs=outputs, signature=None)
 
     def _gives_half(self, op: Operator, inputs: tuple[Value | None, ...]) -> bool:
         if op.op_type in _AMP_HALF:

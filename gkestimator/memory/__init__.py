@@ -1,13 +1,14 @@
 """Memory a lowered model takes on a GPU: liveness over the execution order, then the runtime's own allocator."""
 
 from gkestimator.memory.allocators import Allocator, ArenaAllocator, CachingAllocator, make_allocator
-from gkestimator.memory.profile import MemoryProfile, memory_profile
+from gkestimator.memory.profile import MemoryProfile, MemoryReplay, memory_profile
 
 __all__ = [
     "Allocator",
     "ArenaAllocator",
     "CachingAllocator",
     "MemoryProfile",
+    "MemoryReplay",
     "make_allocator",
     "memory_profile",
 ]

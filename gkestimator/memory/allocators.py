@@ -7,46 +7,36 @@ default settings) and ONNX Runtime ``core/framework/bfc_arena.cc`` (``kNextPower
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Mapping
+from copy import copy
 
 from gkestimator.errors import UsageError
 
 __all__ = ["Allocator", "ArenaAllocator", "CachingAllocator", "make_allocator"]
 
 
-class _Block:
-    """A piece of a segment, in use or free; ``before`` and ``after`` are its neighbours in the segment."""
-
-    __slots__ = ("address", "after", "before", "free", "pool", "size")
-
-    def __init__(self, address: int, size: int, pool: int) -> None:
-        self.address = address
-        self.size = size
-        self.pool = pool
-        self.free = True
-        self.before: _Block | None = None
-        self.after: _Block | None = None
-
-
 class Allocator(ABC):
-    """Best fit with splitting and coalescing. ``reserved_bytes`` is what the driver gave so far; it never shrinks."""
+    """Best fit with splitting and coalescing. ``reserved_bytes`` is what the driver gave so far; it never shrinks.
 
-    def __init__(self) -> None:
+    Blocks are numbers, not objects: a block is named by its address, free ones are found by size, by where they start
+    and by where they end. Segments lie one byte apart, so blocks of two segments never touch.
+    """
+
+    def __init__(self, rounding: int, small_limit: int) -> None:
         self.reserved_bytes = 0
         self.allocated_bytes = 0
-        self._free: dict[int, list[tuple[int, int]]] = {}  # pool -> sorted (size, address)
-        self._by_address: dict[int, _Block] = {}
+        self._rounding = rounding
+        self._small_limit = (
+            small_limit  # requests up to it come from the first pool, larger ones from the second
+        )
+        self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])  # sorted (size, address)
+        self._size_at: dict[int, int] = {}  # of free blocks
+        self._start_of: dict[int, int] = {}  # end of a free block -> its address
+        self._used: dict[int, tuple[int, int]] = {}  # address -> (size, pool)
         self._next_address = 0
-
-    @abstractmethod
-    def round(self, nbytes: int) -> int:
-        """The size that a request of ``nbytes`` really occupies."""
-
-    @abstractmethod
-    def pool_of(self, size: int) -> int:
-        """Which pool serves a rounded ``size``."""
 
     @abstractmethod
     def segment_bytes(self, size: int) -> int:
@@ -54,67 +44,68 @@ class Allocator(ABC):
 
     @abstractmethod
     def splits(self, block_bytes: int, size: int, pool: int) -> bool:
-        """Whether a free block of ``block_bytes`` is split to serve ``size``."""
+        """Whether a free block of ``block_bytes``, more than ``size``, is split to serve ``size``."""
+
+    def copy(self) -> Allocator:
+        """Another allocator in the same state."""
+        twin = copy(self)
+        twin._free = (self._free[0].copy(), self._free[1].copy())
+        twin._size_at = self._size_at.copy()
+        twin._start_of = self._start_of.copy()
+        twin._used = self._used.copy()
+        return twin
+
+    def keep(self) -> None:
+        """What is in use now stays for good: it cannot be released any more, and copies do not carry it."""
+        self._used.clear()
 
     def allocate(self, nbytes: int) -> int:
         """Serve ``nbytes``; returns a handle for :meth:`release`. A request of 0 bytes takes nothing (handle -1)."""
         if nbytes <= 0:
             return -1
-        size = self.round(nbytes)
-        pool = self.pool_of(size)
-        free = self._free.setdefault(pool, [])
+        size = -(-nbytes // self._rounding) * self._rounding
+        pool = 0 if size <= self._small_limit else 1
+        free = self._free[pool]
         at = bisect_left(free, (size, -1))
         if at == len(free):
-            segment = self.segment_bytes(size)
-            block = _Block(self._next_address, segment, pool)
-            self._next_address += segment + 1  # one byte apart, so that segments never touch
-            self._by_address[block.address] = block
-            self.reserved_bytes += segment
+            block = self.segment_bytes(size)
+            address = self._next_address
+            self._next_address += block + 1
+            self.reserved_bytes += block
         else:
-            block = self._by_address[free.pop(at)[1]]
-        if self.splits(block.size, size, pool):
-            rest = _Block(block.address + size, block.size - size, pool)
-            rest.before, rest.after = block, block.after
-            if block.after is not None:
-                block.after.before = rest
-            block.after = rest
-            block.size = size
-            self._by_address[rest.address] = rest
-            insort(free, (rest.size, rest.address))
-        block.free = False
-        self.allocated_bytes += block.size
-        return block.address
+            block, address = free.pop(at)
+            del self._size_at[address], self._start_of[address + block]
+        rest = block - size
+        if rest and self.splits(block, size, pool):
+            start = address + size
+            insort(free, (rest, start))
+            self._size_at[start] = rest
+            self._start_of[start + rest] = start
+        else:
+            size = block
+        self._used[address] = (size, pool)
+        self.allocated_bytes += size
+        return address
 
     def release(self, handle: int) -> None:
         """Give back what :meth:`allocate` returned; merges with free neighbours."""
         if handle < 0:
             return
-        block = self._by_address[handle]
-        self.allocated_bytes -= block.size
-        block.free = True
-        free = self._free[block.pool]
-        after = block.after
-        if after is not None and after.free:
-            self._drop(free, after)
-            block.size += after.size
-            block.after = after.after
-            if after.after is not None:
-                after.after.before = block
-        before = block.before
-        if before is not None and before.free:
-            self._drop(free, before)
-            before.size += block.size
-            before.after = block.after
-            if block.after is not None:
-                block.after.before = before
-            del self._by_address[block.address]
-            block = before
-            self._by_address[block.address] = block
-        insort(free, (block.size, block.address))
-
-    def _drop(self, free: list[tuple[int, int]], block: _Block) -> None:
-        del free[bisect_left(free, (block.size, block.address))]
-        del self._by_address[block.address]
+        size, pool = self._used.pop(handle)
+        self.allocated_bytes -= size
+        free = self._free[pool]
+        address, end = handle, handle + size
+        after = self._size_at.pop(end, None)
+        if after is not None:
+            del free[bisect_left(free, (after, end))]
+            end += after
+        before = self._start_of.pop(address, None)
+        if before is not None:
+            del free[bisect_left(free, (self._size_at[before], before))]
+            address = before
+        insort(free, (end - address, address))
+        self._size_at[address] = end - address
+        self._start_of[end] = address
 
 
 class CachingAllocator(Allocator):
@@ -127,21 +118,13 @@ class CachingAllocator(Allocator):
     """
 
     def __init__(self, figures: Mapping[str, int]) -> None:
-        super().__init__()
-        self._rounding = figures["block_rounding"]
-        self._small_limit = figures["small_limit"]
+        super().__init__(figures["block_rounding"], figures["small_limit"])
         self._small_segment = figures["small_segment"]
         self._large_segment = figures["large_segment"]
         self._large_limit = figures["large_limit"]
         self._large_rounding = figures["large_rounding"]
         self._small_remainder = figures["small_remainder"]
         self._large_remainder = figures["large_remainder"]
-
-    def round(self, nbytes: int) -> int:
-        return -(-nbytes // self._rounding) * self._rounding
-
-    def pool_of(self, size: int) -> int:
-        return 0 if size <= self._small_limit else 1
 
     def segment_bytes(self, size: int) -> int:
         if size <= self._small_limit:
@@ -167,16 +150,9 @@ class ArenaAllocator(Allocator):
     MAX_GROWTH = 1 << 30
 
     def __init__(self, figures: Mapping[str, int]) -> None:
-        super().__init__()
-        self._rounding = figures["block_rounding"]
+        super().__init__(figures["block_rounding"], sys.maxsize)  # one pool
         self._region_bytes = figures["initial_chunk"]
         self._dead_limit = figures["dead_limit"]
-
-    def round(self, nbytes: int) -> int:
-        return -(-nbytes // self._rounding) * self._rounding
-
-    def pool_of(self, size: int) -> int:
-        return 0
 
     def segment_bytes(self, size: int) -> int:
         grown = False

@@ -23,6 +23,7 @@ __all__ = ["Binder", "Statics"]
 # WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the
 # batch size, so it is no weight, though no operator writes it.
 ACTIVATION, FOLDED, WEIGHT = 0, 1, 2
+_WEIGHT = bytes([WEIGHT])
 
 
 class Statics:
@@ -42,6 +43,8 @@ class Statics:
         for node in program.main.nodes:
             if not self._fold(node, inference, declared):
                 self.dynamic.append(node)
+        # Without subgraphs a slot is one tensor, so operators can be compared by what is known of their slots.
+        self.plain = all(node.kind != CONTROL_FLOW for node in program.main.nodes)
 
     def _fold(self, node: Node, inference: Inference, declared: Any) -> bool:
         if node.blocks or node.kind in (RANDOM, CONTROL_FLOW):
@@ -93,9 +96,13 @@ class Binder:
         self.keep: set[int] = set()  # ids of values that must be computed though no operator reads them
         self.folded = statics.folded
         self.warnings: list[str] = []
+        self.signatures: dict[tuple[int, bytes], int] = {}
+        self._inferred: list[object] = []  # what signatures name by id
         self.suffix = ""
         self.repeat = 1
         self.steps = 0
+        self.most = limits.expanded(program.nodes, limits.MAX_OPERATORS)
+        self.most_steps = limits.expanded(program.nodes, limits.MAX_STEPS, limits.MAX_EXPANDED_STEPS)
 
     def declared(self, slot: int) -> DeclaredType | None:
         """The declared type of a slot, bound names replaced by their numbers."""
@@ -148,8 +155,8 @@ class Binder:
     def step(self, count: int) -> None:
         """Count work done; LimitError when unrolling makes it too much."""
         self.steps += count
-        if self.steps > limits.MAX_STEPS:
-            raise LimitError(f"more than {limits.MAX_STEPS} nodes once loops are unrolled")
+        if self.steps > self.most_steps:
+            raise LimitError(f"more than {self.most_steps} nodes once loops are unrolled")
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Infer and emit ``nodes`` in order."""
@@ -182,7 +189,7 @@ class Binder:
             if known and node.kind != RANDOM:
                 self._fold(node)
             else:
-                self.emit(node)
+                self.emit(node, found)
 
     def _fold(self, node: Node) -> None:
         kinds, values = self.kinds, self.values
@@ -196,12 +203,14 @@ class Binder:
                     self.storage[slot] = self.storage[node.inputs[0]]
         self.folded += 1
 
-    def emit(self, node: Node) -> None:
-        """List ``node`` as an operator that runs; or not, when only weights go in."""
+    def emit(self, node: Node, inferred: object) -> None:
+        """List ``node`` as an operator that runs; or not, when only weights go in.
+
+        ``inferred`` is what :meth:`Inference.infer` said: one object for equal nodes on equal inputs.
+        """
         kinds, values = self.kinds, self.values
-        if node.kind != RANDOM and all(
-            [i < 0 or kinds[i] == WEIGHT for i in node.inputs]  # noqa: C419 (a list is faster here)
-        ):
+        flags = bytes([kinds[i] if i >= 0 else WEIGHT for i in node.inputs])
+        if node.kind != RANDOM and not flags.strip(_WEIGHT):
             self._fold(
                 node
             )  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
@@ -211,6 +220,13 @@ class Binder:
                 kinds[slot] = ACTIVATION
                 values[slot] = None
         value = self.value
+        signature = None
+        if self.statics.plain:
+            same = (id(inferred), flags)
+            signature = self.signatures.get(same)
+            if signature is None:
+                signature = self.signatures[same] = len(self.signatures)
+                self._inferred.append(inferred)
         self.append(
             node,
             Operator(
@@ -222,13 +238,14 @@ class Binder:
                 inputs=tuple([(values[i] or value(i)) if i >= 0 else None for i in node.inputs]),
                 outputs=tuple([value(i) if i >= 0 else None for i in node.outputs]),
                 repeat=self.repeat,
+                signature=signature,
             ),
         )
 
     def append(self, node: Node, operator: Operator) -> None:
         """Add an operator that stands for ``node``."""
-        if len(self.operators) >= limits.MAX_OPERATORS:
-            raise LimitError(f"{node}: more than {limits.MAX_OPERATORS} operators once loops are unrolled")
+        if len(self.operators) >= self.most:
+            raise LimitError(f"{node}: more than {self.most} operators once loops are unrolled")
         self.operators.append(operator)
         self.nodes.append(node)
 

@@ -69,6 +69,8 @@ class _Converter:
         self.used: set[str] = set()
         self.constants: dict[int, Any] = {}
         self.count = 0
+        written = len(model.graph.node) + sum(len(f.node) for f in model.functions)
+        self.most = limits.expanded(written, limits.MAX_NODES)
         self.constant_nodes = 0
         self.node_names: set[str] = set()
         self.signatures: dict[Hashable, int] = {}
@@ -127,8 +129,8 @@ class _Converter:
         if type(op_type) is not str or type(domain) is not str:
             raise ModelError(f"node {self.count} has a type that is not UTF-8 text")
         self.count += 1
-        if self.count > limits.MAX_NODES:
-            raise LimitError(f"more than {limits.MAX_NODES} nodes once functions are inlined")
+        if self.count > self.most:
+            raise LimitError(f"more than {self.most} nodes once functions are inlined")
         find = scope.find
         inputs = []
         for name in proto.input:
@@ -164,6 +166,7 @@ class _Converter:
         signature = (
             domain, op_type, version, len(inputs), OMITTED in outputs and outputs, len(outputs),
             tuple([(k, attribute_key(v)) for k, v in attributes.items()]) if attributes else (),
+            tuple(map(inputs.index, inputs)) if len(inputs) > len(set(inputs)) else (),
         )  # fmt: skip
         out.append(
             Node(

@@ -11,6 +11,10 @@ MAX_WIRE_FIELDS = 4_000_000  # protobuf fields walked while cutting weight value
 MAX_NODES = 200_000  # nodes after functions are inlined, subgraphs included
 MAX_OPERATORS = 200_000  # operators of a bound model, unrolled loops included
 MAX_STEPS = 250_000  # nodes walked and sequence elements listed in one binding, loops unrolled
+# A kilobyte may inline or unroll into so much (some two seconds of work), larger files into a multiple of their nodes.
+MAX_EXPANDED = 20_000
+MAX_EXPANDED_STEPS = 100_000
+MAX_EXPANSION = 8
 MAX_TENSORS = 500_000  # initializers, inputs and outputs
 MAX_FUNCTION_DEPTH = 64
 MAX_SUBGRAPH_DEPTH = 24
@@ -29,3 +33,8 @@ MAX_FLOAT_INITIALIZER = (
     1_024  # floats in larger initializers are weights, not shape arithmetic: never decoded
 )
 MAX_KNOWN_BYTES = 128 << 20  # of all known values of a model together; beyond it only small ones are kept
+
+
+def expanded(written: int, most: int, least: int = MAX_EXPANDED) -> int:
+    """How much ``written`` nodes may become: in proportion, from ``least`` to ``most``."""
+    return min(most, max(least, MAX_EXPANSION * written))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,9 @@ class Model:
             rebatcher, scale = Rebatcher(reference, batch_size), (batch.fixed, batch_size)
         binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
         size = batch_size if batch_size is not None else bound[batch.names[0]] if batch.names else batch.fixed
-        return self._finish(binder, batch, size if size is not None else 1, bound, warnings)
+        graph = self._finish(binder, batch, size if size is not None else 1, bound, warnings)
+        # A value given for an input makes a weight of it: the operators may be the same, their edges are not.
+        return replace(graph, structure=None) if inputs else graph
 
     def _walk(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 GKEST = [sys.executable, "-c", "from gkestimator.cli import main; main()"]
 
@@ -26,16 +25,6 @@ def test_a_full_device_is_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.decode().startswith("gkest: error: ")
     assert done.stderr.count(b"\n") == 1, done.stderr
-
-
-def test_help_is_fast() -> None:
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run([*GKEST, "--help"], check=True, stdout=subprocess.DEVNULL, timeout=60)
-        seconds.append(time.perf_counter() - start)
-    print(f"gkest --help: {min(seconds):.3f} s, expected at most 0.3 s")
-    assert min(seconds) <= 0.3  # the fastest of five: the program's own time, not a busy machine's
 
 
 def test_version() -> None:

@@ -112,5 +112,22 @@ def test_reserved_covers_what_is_held_and_everything_can_be_given_back(kind, req
         a.release(handle)
     assert a.allocated_bytes == 0
     before = a.reserved_bytes
-    sizes = sorted(n for pool in a._free.values() for n, _ in pool)
+    sizes = sorted(n for pool in a._free for n, _ in pool)
     assert sum(sizes) == before  # every byte is free again, merged back to whole segments
+
+
+@pytest.mark.parametrize("make", [caching, arena])
+def test_a_copy_after_keep_goes_on_as_the_original_would(make) -> None:
+    a = make()
+    for nbytes in (3000, 5 * MIB, 700 * 1024, 12 * MIB):
+        a.allocate(nbytes)
+    twin = a.copy()
+    a.keep()
+    kept = a.copy()
+    for each in (twin, kept):
+        handles = [each.allocate(n) for n in (100, 2 * MIB, 9 * MIB)]
+        each.release(handles[1])
+        each.release(handles[0])
+        each.allocate(4 * MIB)
+    assert kept.reserved_bytes == twin.reserved_bytes > a.reserved_bytes
+    assert kept.allocated_bytes == twin.allocated_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gkestimator.dtypes import Precision
 from gkestimator.kernels import Family, Kernel, KernelGraph, Step
-from gkestimator.memory import memory_profile
+from gkestimator.memory import MemoryReplay, memory_profile
 from gkestimator.runtimes import load_runtime
 
 MIB = 1 << 20
@@ -120,6 +120,27 @@ def test_usher_mreq_is_weights_and_the_largest_kernel() -> None:
         library_workspace_bytes=0,
     )
     assert p.usher_mreq_bytes == (5 + 20 + 30) * MIB
+
+
+def test_one_replay_for_many_graphs_says_what_fresh_ones_say() -> None:
+    def made(scale: int, family: Family) -> KernelGraph:
+        return graph(
+            step("a", ("x", "w"), (("t", scale),), kernel(family=family, workspace=2 * scale)),
+            step("b", ("t",), (("y", 30 * MIB),)),
+            weights={"w": 3 * MIB},
+        )
+
+    replay = MemoryReplay("caching", FIGURES)
+    graphs = [made(n, f) for n in (1000, 15 * MIB, 1000) for f in (Family.ELEMENTWISE, Family.LINEAR)]
+    seen = set()
+    for each in graphs:
+        for library in (0, 8 * MIB, 32 * MIB):
+            fresh = memory_profile(
+                each, allocator="caching", figures=FIGURES, library_workspace_bytes=library
+            )
+            assert replay.profile(each, library) == fresh
+            seen.add(fresh)
+    assert len(seen) == 6  # without a product the library does not matter, and 0 bytes of it is none
 
 
 def test_a_library_workspace_that_fits_into_freed_memory_adds_nothing_to_an_earlier_peak() -> None:

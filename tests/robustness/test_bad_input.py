@@ -33,7 +33,7 @@ def gkest(
     code = "import sys; from gkestimator.cli import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, timeout=SECONDS, cwd=cwd, preexec_fn=limit,
+        check=False, capture_output=True, text=True, timeout=SECONDS, cwd=cwd, preexec_fn=limit,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
 
@@ -266,3 +266,12 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
     done = estimate(path)
     assert "\x1b" not in done.stderr
     refused(done, "evil")
+
+
+def test_an_attribute_name_that_is_no_text(good: Path, tmp_path: Path) -> None:
+    model = onnx.load(good)
+    for name in ("aaaa", "bbbb"):
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute(name, 1))
+    path = tmp_path / "names.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"bbbb", b"b\xff\xfeb"))
+    refused(estimate(path), "names.onnx", "not UTF-8")

@@ -47,7 +47,11 @@ def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[in
     batch, heads, size, length = value.shape
     turned = view.operators[members[1]].attributes.get("perm", (2, 1, 0))
     flat = view.operand(members[1], 0).shape
-    if turned != (0, 2, 1) or at.shape != (batch, heads, length, size) or flat != (batch * heads, length, size):
+    if (
+        turned != (0, 2, 1)
+        or at.shape != (batch, heads, length, size)
+        or flat != (batch * heads, length, size)
+    ):
         return value, []
     return at, members
 

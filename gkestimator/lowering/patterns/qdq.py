@@ -7,6 +7,8 @@ on CUDA: eager torch launches every quantise and dequantise, and onnxruntime's Q
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gkestimator.dtypes import DType
 from gkestimator.graph import Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
@@ -32,6 +34,9 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
     quantised: list[Value | None] = []
     for position in (0, 1):
         value = view.operand(index, position)
+        if value.is_weight:
+            quantised += [_stored(view, value), None, None]
+            continue
         dequantise = view.source(value, "DequantizeLinear")
         quantised += _three(view, dequantise)
         if view.sole_reader(value) is not None:
@@ -66,6 +71,13 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
         inputs=(*quantised, *order),
         attributes=op.attributes,
     )
+
+
+def _stored(view: GraphView, weight: Tensor) -> Tensor:
+    """The weight as it lies in memory: binding folds its DequantizeLinear away, the bytes of its storage tell."""
+    if view.weights.get(weight.storage) != weight.elements:
+        raise Mismatch(f"{weight.name} is stored in more or fewer than 8 bits, expected a quantised weight")
+    return replace(weight, dtype=DType.INT8)
 
 
 def _require_clipping(view: GraphView, quantise: int) -> None:

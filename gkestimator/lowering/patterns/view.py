@@ -7,7 +7,9 @@ of operators it expects and every refusal says why.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
 
@@ -16,23 +18,41 @@ __all__ = ["GraphView", "Mismatch"]
 Key = tuple[str, str]
 
 
+_VIEWS: WeakKeyDictionary[object, GraphView] = WeakKeyDictionary()
+
+
 class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
     """A pattern does not apply here; the text says why. Never leaves the package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphView:
-    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order."""
+    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes
+    that each storage of weights has.
+    """
 
     operators: tuple[Operator, ...]
     producer: dict[str, int]
     consumers: dict[str, list[int]]
     outputs: frozenset[str]
     by_key: dict[Key, list[int]]
+    weights: Mapping[str, int]
 
     @classmethod
     def of(cls, graph: OperatorGraph) -> GraphView:
-        """The edges of ``graph``."""
+        """The edges of ``graph``; those of an earlier graph of the same structure where there is one."""
+        if graph.structure is None:
+            return cls._of(graph)
+        known = _VIEWS.get(graph.structure)
+        if known is None:
+            view = cls._of(graph)
+            # without its operators, which hold on to a whole binding
+            _VIEWS[graph.structure] = replace(view, operators=())
+            return view
+        return replace(known, operators=graph.operators)
+
+    @classmethod
+    def _of(cls, graph: OperatorGraph) -> GraphView:
         producer: dict[str, int] = {}
         consumers: dict[str, list[int]] = {}
         by_key: dict[Key, list[int]] = {}
@@ -54,6 +74,7 @@ class GraphView:
             consumers=consumers,
             outputs=frozenset(v.name for v in graph.outputs),
             by_key=by_key,
+            weights=graph.weights,
         )
 
     def result(self, index: int) -> Tensor:

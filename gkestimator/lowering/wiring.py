@@ -1,0 +1,251 @@
+"""Second half of lowering: which memory every call touches, by name.
+
+Views share their source's storage, in-place results take over an operand's, and a step reads and writes storages.
+Names do not depend on the batch size, so :func:`wire` runs once for all bindings whose calls agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.lowering import runtime_onnxruntime, runtime_torch
+from gkestimator.lowering.calls import (
+    CALLS,
+    FITS_FIRST,
+    FITS_SECOND,
+    LAUNCHES,
+    OWN_BIAS,
+    UNFOLDED,
+    UNKNOWN,
+    Calls,
+    leaves,
+    sequence_sources,
+)
+from gkestimator.lowering.patterns import Match
+
+__all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
+
+_FOREVER = 1 << 62
+
+
+def norm_parameters(calls: Calls, at: int) -> list[str]:
+    """Storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as that.
+
+    A convolution with a bias of its own keeps the file's bias, so the shift is one more.
+    """
+    bias = leaves(calls.inputs[at][:3])[2]
+    parts = (
+        ("weight", "mean", "variance", "shift")
+        if calls.tokens[at] & OWN_BIAS
+        else ("weight", "mean", "variance")
+    )
+    return [f"{bias.storage}#{part}" for part in parts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WiredStep:
+    """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
+    call's outputs) that lie there, ``single`` the storage where that is output 0 alone.
+    """
+
+    call: int
+    name: str
+    op_type: str
+    reads: tuple[str, ...]
+    writes: tuple[tuple[str, tuple[int, ...]], ...]
+    single: str | None
+    norm: bool = False  # the BatchNorm of the call instead of its convolution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class Wiring:
+    """The steps of a graph by name; equal only to itself.
+
+    ``constants`` are storages that nothing writes and that are no weights, with the call and the place among its
+    inputs' tensors that says how large each is. ``biases`` are the calls whose BatchNorm parameters are weights.
+    """
+
+    steps: tuple[WiredStep, ...]
+    constants: tuple[tuple[str, int, int], ...]
+    biases: tuple[int, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step before storages are resolved. ``held`` are storages that must outlive it besides what it reads."""
+
+    call: int
+    name: str
+    op_type: str
+    reads: list[Tensor]
+    writes: list[Tensor]
+    places: list[int]
+    fits: int = 0
+    norm: bool = False
+    inner: str = ""  # name of the storage between a convolution and its unfolded BatchNorm
+    held: list[str] = field(default_factory=list)
+
+
+def wire(graph: OperatorGraph, calls: Calls, *, torch: bool) -> Wiring:
+    """Resolve the storages of ``calls``."""
+    return _Wirer(graph, calls, torch).run()
+
+
+class _Wirer:
+    def __init__(self, graph: OperatorGraph, calls: Calls, torch: bool) -> None:
+        self._graph = graph
+        self._calls = calls
+        self._torch = torch
+        self._root: dict[str, str] = {}
+        self._producer: dict[str, str] = {}  # storage -> op_type that wrote it
+        self._drafts: list[_Draft] = []
+        self._biases: list[int] = []
+        self._reused: dict[str, str] = {}  # a storage that took over another's memory
+
+    def run(self) -> Wiring:
+        calls = self._calls
+        for at, head in enumerate(calls.heads):
+            token = calls.tokens[at]
+            name = head.operator.name if type(head) is Match else head.name
+            if token & UNKNOWN:
+                written = leaves(calls.outputs[at])
+                self._drafts.append(
+                    _Draft(
+                        at, name, head.op_type, leaves(calls.inputs[at]), written, list(range(len(written)))
+                    )
+                )
+            elif token & UNFOLDED:
+                self._unfolded(at, name)
+            else:
+                self._call(at, name, head.op_type, token)
+        return self._finish()
+
+    def _resolve(self, storage: str) -> str:
+        return self._root.get(storage, storage)
+
+    def _settle(self, storage: str) -> str:
+        storage = self._root.get(storage, storage)
+        return self._reused.get(storage, storage)
+
+    def _call(self, at: int, name: str, op_type: str, token: int) -> None:
+        calls = self._calls
+        inputs, outputs, aliases = calls.inputs[at], calls.outputs[at], dict(calls.aliases[at])
+        for out_index, in_index in aliases.items():
+            for result, source in sequence_sources(op_type, inputs, out_index, in_index, outputs):
+                if source.storage != result.storage:
+                    self._root[result.storage] = self._resolve(source.storage)
+        if not token & (LAUNCHES | CALLS):
+            return
+        writes: list[Tensor] = []
+        places: list[int] = []
+        place = 0
+        for index, value in enumerate(outputs):
+            tensors = leaves((value,))
+            if index not in aliases or token & LAUNCHES:
+                writes += tensors
+                places += range(place, place + len(tensors))
+            place += len(tensors)
+        if token & LAUNCHES or writes:
+            fits = token if not aliases and self._may_run_in_place(op_type, at) else 0
+            self._drafts.append(_Draft(at, name, op_type, leaves(inputs), writes, places, fits))
+        for tensor in writes:
+            self._producer[self._resolve(tensor.storage)] = op_type
+
+    def _may_run_in_place(self, op_type: str, at: int) -> bool:
+        if not self._torch:
+            return op_type in runtime_onnxruntime.IN_PLACE
+        inputs = self._calls.inputs[at]
+        first = inputs[0] if inputs else None
+        if op_type not in runtime_torch.IN_PLACE or not isinstance(first, Tensor):
+            return False
+        return self._producer.get(self._resolve(first.storage)) in runtime_torch.IN_PLACE_AFTER
+
+    def _unfolded(self, at: int, name: str) -> None:
+        """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
+        source, weight, bias = leaves(self._calls.inputs[at][:3])
+        (result,) = leaves(self._calls.outputs[at][:1])
+        inner = f"{result.storage}#conv"
+        reads = [source, weight, bias] if self._calls.tokens[at] & OWN_BIAS else [source, weight]
+        self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
+        self._biases.append(at)
+        # Python still holds the convolution's input until the block that normalises returns.
+        parameters = [bias.storage, *norm_parameters(self._calls, at)]
+        held = [inner, self._resolve(source.storage), *parameters]
+        self._drafts.append(
+            _Draft(
+                at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
+            )
+        )  # fmt: skip
+        self._producer[self._resolve(result.storage)] = "BatchNormalization"
+
+    def _finish(self) -> Wiring:
+        graph, root, settle = self._graph, self._root, self._settle
+        inputs, outputs = leaves(graph.inputs), leaves(graph.outputs)
+        last: dict[str, int] = {}
+        for index, draft in enumerate(self._drafts):
+            for tensor in draft.reads:
+                last[root.get(tensor.storage, tensor.storage)] = index
+            for storage in draft.held:
+                last[root.get(storage, storage)] = index
+        for tensor in (*inputs, *outputs):
+            last[root.get(tensor.storage, tensor.storage)] = _FOREVER
+        weights = set(graph.weights)
+        for at in self._biases:
+            weights.update(norm_parameters(self._calls, at))
+        written = {root.get(t.storage, t.storage) for t in inputs}
+        constants: list[tuple[str, int, int]] = []
+        steps = []
+        for index, draft in enumerate(self._drafts):
+            sources: dict[str, None] = {}
+            for place, tensor in enumerate(draft.reads):
+                storage = settle(tensor.storage)
+                sources[storage] = None
+                if storage not in written and storage not in weights:
+                    weights.add(storage)  # folded at binding: a constant that lies in memory
+                    constants.append((storage, draft.call, place))
+            for storage in draft.held:
+                sources[settle(storage)] = None
+            if draft.fits and not draft.inner and len(draft.writes) == 1:
+                self._reuse(draft, index, last, weights)
+            homes: dict[str, list[int]] = {}
+            for place, tensor in zip(draft.places, draft.writes, strict=True):
+                homes.setdefault(draft.inner or settle(tensor.storage), []).append(place)
+            written.update(homes)
+            outs = self._calls.outputs[draft.call]
+            plain = bool(outs) and isinstance(outs[0], Tensor)
+            writes = tuple((storage, tuple(places)) for storage, places in homes.items())
+            steps.append(
+                WiredStep(
+                    call=draft.call,
+                    name=draft.name,
+                    op_type=draft.op_type,
+                    reads=tuple(sources),
+                    writes=writes,
+                    single=writes[0][0] if plain and len(writes) == 1 and writes[0][1] == (0,) else None,
+                    norm=draft.norm,
+                )
+            )
+        return Wiring(
+            steps=tuple(steps),
+            constants=tuple(constants),
+            biases=tuple(self._biases),
+            inputs=tuple(settle(t.storage) for t in inputs),
+            outputs=tuple(settle(t.storage) for t in outputs),
+        )
+
+    def _reuse(self, draft: _Draft, index: int, last: dict[str, int], weights: set[str]) -> None:
+        """Let the result take over the memory of an operand of its size whose last use this is."""
+        target = self._resolve(draft.writes[0].storage)
+        fits = (FITS_FIRST,) if self._torch else (FITS_FIRST, FITS_SECOND)
+        for bit, operand in zip(fits, draft.reads, strict=False):
+            source = self._resolve(operand.storage)
+            if operand.is_weight or source == target or not draft.fits & bit or last.get(source) != index:
+                continue
+            home = self._reused.get(source, source)
+            if home in weights:
+                continue
+            self._reused[target] = home
+            return
