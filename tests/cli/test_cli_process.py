@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 GKEST = [sys.executable, "-c", "from gkestimator.cli import main; main()"]
 
@@ -30,3 +33,26 @@ def test_a_full_device_is_one_line() -> None:
 def test_version() -> None:
     done = subprocess.run([*GKEST, "--version"], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("gkest ")
+
+
+@pytest.mark.parametrize("how", ["same", "link", "spec"])
+def test_the_output_never_replaces_what_is_read(tmp_path: Path, how: str) -> None:
+    model, spec = tmp_path / "m.onnx", tmp_path / "g.toml"
+    model.write_bytes(b"worth keeping")
+    spec.write_bytes(b"worth keeping too")
+    (tmp_path / "link").symlink_to(model)
+    output = {"same": model, "link": tmp_path / "link", "spec": spec}[how]
+    asked = ["estimate", model, "--gpu", "T4", "--gpu-spec", spec, "--format", "json", "-o", output]
+    done = subprocess.run([*GKEST, *map(str, asked)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "is also read" in done.stderr
+    assert model.read_bytes() == b"worth keeping" and spec.read_bytes() == b"worth keeping too"
+
+
+def test_a_name_with_control_characters_is_named_once_and_without_them(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*GKEST, "estimate", "\x1b[31mred.onnx", "--gpu", "T4"], capture_output=True, text=True, check=False,
+        timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr and done.stderr.count("red.onnx") == 1
