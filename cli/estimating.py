@@ -3,15 +3,16 @@ a status."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from gkestimator.cli.progress import Progress
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.tables import format_of, render, write_bytes
 
 __all__ = ["run_estimate"]
@@ -31,6 +32,9 @@ def run_estimate(
     form = form or ("table" if output is None else format_of(output))
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    if output is not None:
+        read = (*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"])
+        _refuse_overwriting(output, read)
     options["dims"] = _dims(options["dims"])
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
@@ -52,13 +56,24 @@ def run_estimate(
                 write_bytes(output, data)
                 click.echo(f"gkest: wrote {output}", err=True)
     for path, error in bad:
-        named = str(path) in str(error) or path.name in str(error)
+        named = any(one_line(name) in str(error) for name in (path, path.name))
         click.echo(f"gkest: error: {error if named else GkestimatorError(f'{path}: {error}')}", err=True)
     for message in messages:
         click.echo(message, err=True)
     if not bad:
         return 0
     return 1 if rows else 2
+
+
+def _refuse_overwriting(output: Path, read: Iterable[Path | str]) -> None:
+    """``-o model.onnx`` behind the models is a slip that would cost the model."""
+    for path in read:
+        try:
+            same = os.path.samefile(output, path)
+        except (OSError, ValueError):
+            continue  # one of the two does not exist: nothing to lose
+        if same:
+            raise UsageError(f"-o {output}: is also read (as {path}); expected a file of its own")
 
 
 def _dims(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:

@@ -129,6 +129,14 @@ class BundleModel:
         return np.where(in_range, inside[size], np.maximum(inside[size], outside[size]))
 
 
+def _stretch(table: KernelTable, part: GpuSpec, whole_us: np.ndarray) -> np.ndarray:
+    """How many times longer each kernel takes on ``part`` than ``whole_us`` on its GPU, by the analytical
+    model."""
+    part_us = analytical_duration_us(table, part)
+    ratio = np.divide(part_us, whole_us, out=np.ones(len(table)), where=whole_us > 0)
+    return np.asarray(np.maximum(ratio, 1.0))
+
+
 def _least_of_peak(table: KernelTable) -> np.ndarray:
     """Least time over FLOPs / peak: 1, but a convolution in half precision may save arithmetic by Winograd
     too."""
@@ -155,12 +163,15 @@ class Bundle:
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs.
 
-        Nothing was measured on a part of a GPU, so below 100 % no kernel counts as inside the training range.
+        Nothing was measured on a part of a GPU, so below 100 % no kernel counts as inside the training range:
+        what the regressors say of the whole GPU is stretched by what the analytical model says of the part, and
+        no part is faster than the whole.
         """
         part = confined(gpu, sm_share_pct)
         count = len(table)
-        roof = roofline(table, part)
-        duration = analytical_duration_us(table, part)
+        roof = roofline(table, gpu)
+        duration = analytical_duration_us(table, gpu)
+        stretch = _stretch(table, part, duration) if part is not gpu else None
         width = np.full(count, math.log(ANALYTICAL_FACTOR))
         trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         pairs = _pairs(table)
@@ -171,7 +182,7 @@ class Bundle:
                 continue
             index = np.fromiter((i for i, pair in enumerate(pairs) if pair in chosen), np.int64)
             rows = table.take(index)
-            matrix, names = feature_matrix(model.features, rows, part)
+            matrix, names = feature_matrix(model.features, rows, gpu)
             if names != model.feature_names:
                 raise BundleError(
                     f"{model.path}: features differ from this version's; train the bundle again"
@@ -187,6 +198,9 @@ class Bundle:
             width[index] = model.width(duration[index], known)
         host = table.family == Family.HOST
         width[host] = 0.0
+        if stretch is not None:
+            duration = duration * stretch
+            roof = roofline(table, part)
         return _complete(table, gpu, part, roof, duration, width, trained, inside)
 
 

@@ -71,6 +71,17 @@ def test_unknown_gpus_and_shares_are_out_of_range_and_less_certain() -> None:
     assert part.sm_util_pct[0] <= 50
 
 
+@pytest.mark.parametrize("gpu", [V100, L4, H200], ids=lambda gpu: gpu.name)
+def test_no_part_of_a_gpu_is_faster_than_a_larger_one(gpu: GpuSpec) -> None:
+    kernels = [product(m, n, 64) for m in (1, 32, 170, 1024, 8192) for n in (16, 256, 2048)]
+    kernels += [
+        stream(f, n) for f in (Family.ELEMENTWISE, Family.SOFTMAX, Family.POOLING) for n in (1 << 8, 1 << 24)
+    ]
+    times = [predict(*kernels, gpu=gpu, share=share).duration_us for share in (1, 5, 10, 25, 50, 75, 100)]
+    assert (np.diff(times, axis=0) <= 1e-9).all()
+    assert (times[0] > 5 * times[-1]).any() and (times[0] < 1.5 * times[-1]).any()
+
+
 def test_the_same_chip_with_other_memory_is_known() -> None:
     assert predict(product(4096, 4096, 4096, precision=Precision.BF16), gpu=H200).in_range[0]
     assert not predict(product(4096, 4096, 4096, precision=Precision.TF32), gpu=H200).in_range[0]

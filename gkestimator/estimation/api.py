@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import KernelRow, Requirement
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gkestimator.onnx_io.shapes.registry import ValueType
+
+_T = TypeVar("_T")
 
 __all__ = ["EstimateResult", "estimate", "estimate_rows"]
 
@@ -70,7 +72,7 @@ def estimate_rows(
     from gkestimator.lowering import load_plugin
 
     request = EstimateRequest(
-        models=[Path(p) for p in models],
+        models=list(dict.fromkeys(Path(p) for p in models)),
         gpus=list(gpus),
         batch_sizes=None if batch_sizes is None else list(batch_sizes),
         dims=dict(dims or {}),
@@ -117,7 +119,11 @@ def estimate_rows(
         kernel_rows=tuple(launches),
         failures=tuple(failures),
         messages=closing_words(
-            rows, engine.targets, slo_ms=slo_ms, host_overhead_source=engine.host_overhead_source
+            rows,
+            engine.targets,
+            slo_ms=slo_ms,
+            host_overhead_source=engine.host_overhead_source,
+            searched=max_batch and batch_sizes is None,
         ),
     )
 
@@ -130,17 +136,17 @@ def estimate(
     dims: Mapping[str, int] | None = None,
     runtime: str = "torch",
     dtype: str = "auto",
-    sm_shares: Sequence[float] = (100.0,),
+    sm_shares: float | Sequence[float] = 100.0,
     attention: str | None = None,
     unfold_batchnorm: bool = True,
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
     include_copy: bool = False,
-    bundles: Sequence[str | Path] = (),
-    gpu_specs: Sequence[str | Path] = (),
+    bundles: str | Path | Sequence[str | Path] = (),
+    gpu_specs: str | Path | Sequence[str | Path] = (),
     allow_unknown: bool = False,
-    plugins: Sequence[str | Path] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     batch_dim: str | None = None,
     inputs: Mapping[str, ValueType | np.ndarray] | None = None,
     tau_ms: float = 0.001,
@@ -148,30 +154,32 @@ def estimate(
     """The requirement table of one or several ONNX files as a pandas DataFrame, one row per combination.
 
     ``gpus`` are names as ``gkest gpus`` lists them; ``batch_sizes`` None takes the exported batch (symbolic = 1, said
-    in ``warnings``). Unknown values are missing (NaN, NA or None), never 0. Raises the first model's
-    GkestimatorError instead of leaving a model out.
+    in ``warnings``). One value may stand for a list of one, and NumPy's integers for Python's. Unknown values are
+    missing (NA), never 0. Raises the first model's GkestimatorError instead of leaving a model out.
+
+        >>> table = gkestimator.estimate("resnet50.onnx", ["V100", "H100"], [1, 8, 64], runtime="onnxruntime")
+        >>> table[["gpu", "batch_size", "latency_ms", "mreq_bytes", "warnings"]]
     """
     from gkestimator.tables import to_dataframe
 
-    single = isinstance(models, str | Path)
     result = estimate_rows(
-        [Path(models)] if single else [Path(p) for p in models],  # type: ignore[arg-type, union-attr]
-        gpus=[gpus] if isinstance(gpus, str) else list(gpus),
-        batch_sizes=[batch_sizes] if isinstance(batch_sizes, int) else batch_sizes,
+        _paths("models", models),
+        gpus=_listed("gpus", gpus, str),
+        batch_sizes=None if batch_sizes is None else _listed("batch_sizes", batch_sizes, int),
         dims=dims,
         runtime=runtime,
         dtype=dtype,
-        sm_shares=sm_shares,
+        sm_shares=_listed("sm_shares", sm_shares, float),
         attention=attention,
         unfold_batchnorm=unfold_batchnorm,
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
         include_copy=include_copy,
-        bundles=[Path(p) for p in bundles],
-        gpu_specs=[Path(p) for p in gpu_specs],
+        bundles=_paths("bundles", bundles),
+        gpu_specs=_paths("gpu_specs", gpu_specs),
         allow_unknown=allow_unknown,
-        plugins=[Path(p) for p in plugins],
+        plugins=_paths("plugins", plugins),
         batch_dim=batch_dim,
         inputs=inputs,
         tau_ms=tau_ms,
@@ -179,3 +187,31 @@ def estimate(
     if result.failures:
         raise result.failures[0][1]
     return to_dataframe(result.rows)
+
+
+def _paths(what: str, given: str | Path | Sequence[str | Path]) -> list[Path]:
+    found = [given] if isinstance(given, str | Path) else _items(what, given)
+    for path in found:
+        if not isinstance(path, str | Path):
+            raise UsageError(f"{what} holds {path!r}: expected paths")
+    return [Path(path) for path in found]
+
+
+def _listed(what: str, given: Any, kind: type[_T]) -> list[_T]:
+    """``given`` as a list of ``kind``; NumPy's numbers become Python's, what is neither stays to be refused."""
+    single = isinstance(given, str) or not hasattr(given, "__iter__")
+    return [_plain(what, value, kind) for value in ([given] if single else _items(what, given))]
+
+
+def _items(what: str, given: Any) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError as e:
+        raise UsageError(f"{what} is {given!r}: expected one value or a list") from e
+
+
+def _plain(what: str, value: Any, kind: type[_T]) -> _T:
+    plain = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+    if kind is str and not isinstance(plain, str):
+        raise UsageError(f"{what} holds {value!r}: expected a name")
+    return plain  # type: ignore[no-any-return]  # numbers are checked by EstimateRequest

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import Program
 from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.graph import OperatorGraph
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
 from gkestimator.lowering import lower_each
 from gkestimator.lowering.quantise import is_quantised
@@ -191,7 +192,7 @@ class Engine:
             rows=rows,
             dtype=_effective_dtype(graph, target.dtype, self.request.dtype),
             host_operators=host,
-            warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *_prefill(bound)))),
+            warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
         )
 
     def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
@@ -317,18 +318,6 @@ def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
                 word = kernel.precision.value
                 work[word] = work.get(word, 0) + kernel.flops * step.repeat
     return max(sorted(work), key=lambda word: work[word]) if work else resolved
-
-
-def _prefill(bound: OperatorGraph) -> tuple[str, ...]:
-    """A language model's row says that it is one forward pass."""
-    for value in bound.inputs:
-        if (
-            isinstance(value, Tensor)
-            and value.name in ("input_ids", "decoder_input_ids")
-            and len(value.shape) == 2
-        ):
-            return (f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding",)
-    return ()
 
 
 def _take(predictions: KernelPredictions, rows: np.ndarray) -> KernelPredictions:

@@ -14,16 +14,21 @@ _MODELS_SPELLED_OUT = 4
 
 
 def closing_words(
-    rows: Sequence[Requirement], targets: Sequence[Target], *, slo_ms: float | None, host_overhead_source: str
+    rows: Sequence[Requirement],
+    targets: Sequence[Target],
+    *,
+    slo_ms: float | None,
+    host_overhead_source: str,
+    searched: bool = False,
 ) -> tuple[str, ...]:
-    """A few plain sentences about ``rows``; empty when there are none."""
+    """A few plain sentences about ``rows``; empty when there are none. ``searched``: their batches are the largest."""
     if not rows:
         return ()
     gpus = {t.gpu.name: t.gpu for t in targets}
     models = list(dict.fromkeys(r.model for r in rows))
     lines = [t.note for t in targets if t.note]
     for model in models[:_MODELS_SPELLED_OUT]:
-        lines.append(_fit([r for r in rows if r.model == model], gpus, slo_ms))
+        lines.append(_fit([r for r in rows if r.model == model], gpus, slo_ms, searched))
     if len(models) > _MODELS_SPELLED_OUT:
         lines.append(f"... and {len(models) - _MODELS_SPELLED_OUT} more models: see the table")
     lines.append(_trust(rows))
@@ -36,7 +41,7 @@ def closing_words(
     return tuple(lines)
 
 
-def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | None) -> str:
+def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
     model = rows[0].model
     good = [r for r in rows if _fits(r) and (slo_ms is None or (r.latency_ms or 0) <= slo_ms)]
     what = "fits" if slo_ms is None else f"fits and answers within {slo_ms:g} ms"
@@ -46,7 +51,7 @@ def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | 
     for r in good:
         largest[r.gpu] = max(largest.get(r.gpu, 0), r.batch_size or 0)
     sizes = ", ".join(f"{name} up to batch {n}" if n else name for name, n in largest.items())
-    text = f"{model}: {what} on {sizes} (of those asked)."
+    text = f"{model}: {what} on {sizes}{'' if searched else ' (of those asked)'}."
     smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
     if len(largest) > 1:
         text += f" Smallest: {smallest}."
@@ -77,7 +82,8 @@ def _trust(rows: Sequence[Requirement]) -> str:
     )
     parts = []
     if covered:
-        span = f"{covered[0]:.0f}" if covered[0] == covered[-1] else f"{covered[0]:.0f} to {covered[-1]:.0f}"
+        least, most = f"{covered[0]:.0f}", f"{covered[-1]:.0f}"
+        span = least if least == most else f"{least} to {most}"
         parts.append(f"{span} % of GPU time lies inside the trained range")
     if widths:
         parts.append(f"90 % intervals reach up to {widths[-1]:.0f} % above the estimate")

@@ -35,6 +35,8 @@ def convert_attributes(
     tensors: dict[str, Constant] = {}
     for proto in protos:
         name = proto.name
+        if type(name) is not str:  # protobuf hands out what is not UTF-8 as bytes
+            raise ModelError(f"{what} has an attribute whose name is not UTF-8 text")
         if proto.ref_attr_name:
             referred = given.get(proto.ref_attr_name)
             if referred is None:

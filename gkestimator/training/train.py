@@ -65,6 +65,18 @@ class TrainReport:
     name: str
     models: tuple[ModelReport, ...]
 
+    def __str__(self) -> str:
+        """One line per regressor: rows, mean error on held-out shapes (of GPU time; least to largest source)
+        and how often the 90 % interval held there."""
+        lines = ["regressor       rows  held out    error %  interval held %"]
+        for m in self.models:
+            errors = sorted(m.gpu_time_pct.values()) or sorted(m.held_out_pct.values())
+            span = "–".join(dict.fromkeys(f"{e:.1f}" for e in (errors[0], errors[-1]))) if errors else "–"
+            lines.append(
+                f"{m.name:13} {m.rows:>6,}  {m.held_out_rows:>8,}  {span:>9}  {m.coverage_pct:>15.0f}"
+            )
+        return "\n".join(lines)
+
 
 def train(
     sources: Sequence[Path],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pandas as pd
@@ -191,3 +192,55 @@ def test_only_unknown_is_null(mlp: Path) -> None:
     for name in row.__dataclass_fields__:
         value = getattr(row, name)
         assert not isinstance(value, float) or math.isfinite(value), name
+
+
+def test_a_size_that_depends_on_data_is_said_once_where_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "open.onnx"
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 64] x) => (int64[2, n] i, int64[2, n] k) { i = NonZero (x) k = Neg (i) }"""
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    row = one(path)
+    assert "sizes that depend on data are taken at their largest: NonZero" in row.warnings.split("; ")
+    assert row.output_bytes == 2 * (2 * 8 * 64 * 8)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_operators_without_a_gpu_kernel_in_the_runtime_are_named(runtime: str, tmp_path: Path) -> None:
+    path = tmp_path / "quantised.onnx"
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (uint8[N, 3, 8, 8] x, uint8[4, 3, 3, 3] w, float s, uint8 z) => (uint8[N, 4, 6, 6] y)
+        { y = QLinearConv (x, s, z, w, s, z, s, z) }"""
+    path.write_bytes(weighted(text, "w", "s", "z").SerializeToString())
+    assert f"{runtime} has no GPU kernel for QLinearConv" in one(path, runtime=runtime).warnings
+
+
+def test_batches_that_were_searched_are_not_called_asked_for(mlp: Path) -> None:
+    asked = estimate_rows([mlp], gpus=["V100"], batch_sizes=[1, 8], slo_ms=5.0).messages
+    found = estimate_rows([mlp], gpus=["V100"], slo_ms=5.0, max_batch=True).messages
+    assert any("of those asked" in line for line in asked)
+    assert not any("of those asked" in line for line in found)
+
+
+def test_the_library_takes_single_values_and_numpy_numbers(mlp: Path) -> None:
+    plain = gkestimator.estimate([mlp], ["V100"], [8], sm_shares=[50.0])
+    for batch in (np.int64(8), [np.int32(8)], np.array([8])):
+        table = gkestimator.estimate(str(mlp), "V100", batch, sm_shares=50)
+        pd.testing.assert_frame_equal(table, plain)
+    assert len(gkestimator.estimate([mlp, mlp], "V100")) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"models": None}, {"models": 3}, {"models": [3]}, {"gpus": None}, {"gpus": [3]}, {"gpus": [None]},
+        {"batch_sizes": [8.5]}, {"batch_sizes": True}, {"batch_sizes": object()}, {"sm_shares": None},
+        {"sm_shares": "50"}, {"bundles": 3}, {"gpu_specs": [None]}, {"plugins": 7},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_library_refuses_what_makes_no_sense_in_one_line(mlp: Path, options: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        gkestimator.estimate(**({"models": mlp, "gpus": "V100"} | options))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)

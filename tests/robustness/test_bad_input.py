@@ -266,3 +266,12 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
     done = estimate(path)
     assert "\x1b" not in done.stderr
     refused(done, "evil")
+
+
+def test_an_attribute_name_that_is_no_text(good: Path, tmp_path: Path) -> None:
+    model = onnx.load(good)
+    for name in ("aaaa", "bbbb"):
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute(name, 1))
+    path = tmp_path / "names.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"bbbb", b"b\xff\xfeb"))
+    refused(estimate(path), "names.onnx", "not UTF-8")

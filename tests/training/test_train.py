@@ -72,6 +72,15 @@ def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainRep
     assert ((result.low_us <= true) & (true <= result.high_us)).mean() > 0.8
 
 
+def test_the_report_reads_as_a_table(trained: tuple[Path, TrainReport, Path]) -> None:
+    _, report, _ = trained
+    heading, line = str(report).splitlines()
+    model = report.models[0]
+    assert heading.split()[0] == "regressor"
+    assert line.split()[:2] == ["gemm_half", f"{model.rows:,}"]
+    assert line.split()[2] == f"{model.held_out_rows:,}" and line.split()[4] == f"{model.coverage_pct:.0f}"
+
+
 def test_the_same_seed_gives_the_same_bundle(trained: tuple[Path, TrainReport, Path]) -> None:
     folder, report, out = trained
     again = train([folder], folder / "again", seed=1)

@@ -7,6 +7,7 @@ kernels the shape does not say which did what. Durations are GPU time, so there 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,34 +15,17 @@ from typing import Any
 import numpy as np
 
 from gkestimator.dtypes import Precision
-from gkestimator.errors import TableError
+from gkestimator.errors import TableError, UsageError
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
-from gkestimator.training.importers.files import read_columns
+from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
 from gkestimator.training.rows import TrainingRows
 
 __all__ = ["load", "matches"]
 
-_COLUMNS = (
-    "schema_version",
-    "entry_id",
-    "gpu",
-    "op_type",
-    "attributes",
-    "dtype",
-    "input_shapes",
-    "weight_bytes",
-    "input_bytes",
-    "output_bytes",
-    "flops",
-    "kernels_in_op",
-    "family",
-    "grid",
-    "duration_us",
-    "quality",
-)
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 _VARIANT = {"gelu": "gelu", "layernormalization": "layer_norm", "rmsnormalization": "rms_norm"}
+_MOST = 2**31
 Shapes = list[tuple[int, ...]]
 
 
@@ -59,68 +43,63 @@ def load(path: Path) -> list[TrainingRows]:
 
 
 def _load(path: Path) -> TrainingRows | None:
-    data = read_columns(path, _COLUMNS)
+    rows = read_table(path, KERNEL_DATASET, "parquet")
     catalogue = gpu_catalogue()
-    names = {str(g): catalogue.resolve(str(g))[0].name for g in dict.fromkeys(data["gpu"])}
+    names: dict[str, str] = {}
+    for gpu in dict.fromkeys(row.gpu for row in rows):
+        try:
+            names[gpu] = catalogue.resolve(gpu)[0].name
+        except UsageError as e:
+            raise UsageError(f"{path}: {e}") from e
     kernels: list[Kernel] = []
-    chosen: list[int] = []
-    grids: list[float] = []
-    for i in range(len(data["gpu"])):
-        single = data["kernels_in_op"][i]
-        if (
-            data["quality"][i] != "ok"
-            or not _positive(data["duration_us"][i])
-            or (single is not None and single > 1)
-        ):
+    chosen: list[KernelMeasurement] = []
+    for number, row in enumerate(rows, start=1):
+        if row.quality != "ok" or not row.duration_us or (row.kernels_in_op or 1) > 1:
             continue
-        where = f"{path}: row {i + 1}"
-        kernel = _kernel({name: data[name][i] for name in _COLUMNS}, where)
+        kernel = _kernel(row, f"{path}: row {number}")
         if kernel is not None:
             kernels.append(kernel)
-            chosen.append(i)
-            grids.append(_product(data["grid"][i]))
+            chosen.append(row)
     if not kernels:
         return None
-    index = np.array(chosen)
-    gpu = np.array([names[str(g)] for g in data["gpu"][index]], dtype=object)
     return TrainingRows.make(
         KernelTable.from_kernels(kernels),
-        gpu=gpu,
-        measured_us=data["duration_us"][index].astype(float),
+        gpu=np.array([names[row.gpu] for row in chosen], dtype=object),
+        measured_us=np.array([row.duration_us for row in chosen], dtype=float),
         source="dataset",
-        grid_blocks=np.array(grids),
+        grid_blocks=np.array([_product(row.grid) for row in chosen]),
     )
 
 
-def _positive(value: Any) -> bool:
-    return value is not None and np.isfinite(float(value)) and float(value) > 0
-
-
-def _product(grid: Any) -> float:
+def _product(grid: str | None) -> float:
     try:
-        return float(np.prod([int(v) for v in str(grid).split(",")]))
+        return float(math.prod(int(v) for v in (grid or "?").split(",")))
     except ValueError:
         return float("nan")
 
 
-def _kernel(row: dict[str, Any], where: str) -> Kernel | None:
+def _kernel(row: KernelMeasurement, where: str) -> Kernel | None:
     """The row as a kernel; None for families whose size the operator's inputs do not give."""
     try:
-        shapes: Shapes = [tuple(int(v) for v in shape) for shape in json.loads(row["input_shapes"])]
-        attributes = json.loads(row["attributes"]) if row["attributes"] else {}
-        family, precision = Family(row["family"]), Precision(row["dtype"])
-        read, written = int(row["input_bytes"] or 0), int(row["output_bytes"] or 0)
-        weight, flops = int(row["weight_bytes"] or 0), int(row["flops"] or 0)
-    except (ValueError, TypeError) as e:
-        raise TableError(f"{where}: family, dtype, shapes or sizes cannot be understood: {e}") from e
+        shapes: Shapes = [tuple(int(v) for v in shape) for shape in json.loads(row.input_shapes)]
+        attributes = json.loads(row.attributes) if row.attributes else {}
+        family, precision = Family(row.family), Precision(row.dtype)
+    except (ValueError, TypeError, RecursionError) as e:
+        raise TableError(f"{where}: family, dtype, shapes or attributes cannot be understood: {e}") from e
+    if not isinstance(attributes, dict) or any(not 0 <= v < _MOST for shape in shapes for v in shape):
+        raise TableError(
+            f"{where}: expected attributes as a JSON object and dimensions from 0 to {_MOST - 1}"
+        )
+    read, written = row.input_bytes or 0, row.output_bytes or 0
+    weight, flops = row.weight_bytes or 0, row.flops or 0
     build = _SIZES.get(family)
     if build is None or not shapes or read + weight <= 0 or written <= 0:
         return None
     try:
         sizes = build(shapes, attributes, written / _BYTES[precision.value])
-    except (IndexError, KeyError, ZeroDivisionError, TypeError, ValueError) as e:
-        raise TableError(f"{where}: inputs {row['input_shapes']} do not fit a {family.value} kernel") from e
-    operator = str(row["op_type"]).lower()
+    except (IndexError, KeyError, ZeroDivisionError, TypeError, ValueError, OverflowError) as e:
+        raise TableError(f"{where}: inputs {row.input_shapes[:80]} do not fit a {family.value} kernel") from e
+    operator = row.op_type.lower()
     return Kernel(
         name=f"{family.value}.{operator}",
         family=family,
@@ -139,7 +118,7 @@ def _gemm(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
     a, b = shapes[0], shapes[1]
     k = a[-2] if attributes.get("transA") else a[-1]
     n = b[-2] if attributes.get("transB") else b[-1]
-    batch = int(np.prod(b[:-2])) if len(b) > 2 else 1
+    batch = math.prod(b[:-2]) if len(b) > 2 else 1
     return {
         "gemm": GemmShape(batch=batch, m=max(1, round(outputs / (batch * n))), n=n, k=k),
         "inputs": 2,
@@ -179,14 +158,14 @@ def _conv(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
 
 
 def _elementwise(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
-    return {"rows": round(outputs), "inputs": max(1, sum(1 for s in shapes if int(np.prod(s)) > 1))}
+    return {"rows": round(outputs), "inputs": max(1, sum(1 for s in shapes if math.prod(s) > 1))}
 
 
 def _rows(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
     axis = int(attributes.get("axis", -1))
     shape = shapes[0]
     axis = axis + len(shape) if axis < 0 else axis
-    cols = int(np.prod(shape[axis:]))
+    cols = math.prod(shape[axis:])
     return {"rows": round(outputs / cols), "cols": cols}
 
 

@@ -1,0 +1,62 @@
+"""What a model's rows must say before anybody uses them, whatever the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.kernels import KernelGraph
+
+__all__ = ["remarks"]
+
+_MOST_NAMED = 4
+# Quantised operators that onnxruntime's CUDA provider does not register (docs/OperatorKernels.md of its sources);
+# they fall back to the CPU. Eager torch has no int8 kernel for a GPU at all, so the same list holds there.
+_NO_GPU_KERNEL = frozenset(
+    {
+        "QLinearConv", "QLinearMatMul", "ConvInteger", "QGemm", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
+        "QLinearLeakyRelu", "QLinearSoftmax", "QLinearConcat", "QLinearWhere", "QLinearAveragePool",
+        "QLinearGlobalAveragePool", "QLinearReduceMean", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
+    }
+)  # fmt: skip
+
+
+def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
+    """Sentences about the bound model and its kernels, in a fixed order, without repetition."""
+    yield from _bounded(bound)
+    yield from _quantised(graph)
+    yield from _prefill(bound)
+
+
+def _bounded(bound: OperatorGraph) -> Iterator[str]:
+    """Where the size of a result depends on data, every number behind it is that of the largest result."""
+    open_ended = [op for op in bound.operators for v in op.outputs if v is not None and v.bounded]
+    origins = {op.op_type for op in open_ended if not any(v is not None and v.bounded for v in op.inputs)}
+    if origins:
+        yield f"sizes that depend on data are taken at their largest: {_named(sorted(origins))}"
+
+
+def _quantised(graph: KernelGraph) -> Iterator[str]:
+    lacking = sorted({step.op_type for step in graph.steps} & _NO_GPU_KERNEL)
+    if lacking:
+        yield (
+            f"{graph.runtime} has no GPU kernel for {_named(lacking)} and would run them on the CPU: "
+            f"estimated as if it had int8 kernels"
+        )
+
+
+def _named(op_types: list[str]) -> str:
+    more = len(op_types) - _MOST_NAMED
+    return ", ".join(op_types[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _prefill(bound: OperatorGraph) -> Iterator[str]:
+    """A language model's row says that it is one forward pass."""
+    for value in bound.inputs:
+        if (
+            isinstance(value, Tensor)
+            and value.name in ("input_ids", "decoder_input_ids")
+            and len(value.shape) == 2
+        ):
+            yield f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding"
+            return
