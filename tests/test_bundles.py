@@ -16,7 +16,7 @@ from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, write_bundle
 from gkestimator.bundles import Bundle, load_bundle, stack_bundles
 from gkestimator.dtypes import Precision
 from gkestimator.errors import BundleError, OutputError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable
 
 CATALOGUE = gpu_catalogue()
