@@ -57,7 +57,7 @@ class DType(StrEnum):
 
     def nbytes(self, elements: int) -> int:
         """Bytes that ``elements`` packed elements take, rounded up."""
-        return (elements * self.bits + 7) // 8
+        return (elements * _BITS[self] + 7) // 8
 
 
 _BITS = {

@@ -14,9 +14,18 @@ from contextlib import contextmanager
 __all__ = ["rare_collection"]
 
 _YOUNG_OBJECTS = 50_000  # instead of 700: at most some 10 MB of garbage in cycles waits for a collection
-_lock = threading.Lock()
-_inside = 0
-_before = (0, 0, 0)
+
+
+class _Outermost:
+    """Who is inside, over all threads, and the thresholds from before."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = 0
+        self.before = (0, 0, 0)
+
+
+_OUTERMOST = _Outermost()
 
 
 @contextmanager
@@ -25,17 +34,17 @@ def rare_collection() -> Iterator[None]:
 
     A process that has set larger thresholds, or turned the collector off, is left alone.
     """
-    global _inside, _before
-    with _lock:
-        if _inside == 0:
-            _before = gc.get_threshold()
-            if 0 < _before[0] < _YOUNG_OBJECTS:
-                gc.set_threshold(_YOUNG_OBJECTS, *_before[1:])
-        _inside += 1
+    state = _OUTERMOST
+    with state.lock:
+        if state.inside == 0:
+            state.before = gc.get_threshold()
+            if 0 < state.before[0] < _YOUNG_OBJECTS:
+                gc.set_threshold(_YOUNG_OBJECTS, *state.before[1:])
+        state.inside += 1
     try:
         yield
     finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                gc.set_threshold(*_before)
+        with state.lock:
+            state.inside -= 1
+            if state.inside == 0:
+                gc.set_threshold(*state.before)

@@ -198,9 +198,10 @@ class Engine:
     def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
         """Every lowering on every GPU at every SM share, in that order; kernels are predicted once per GPU."""
         cache: dict[tuple[str, float], tuple[KernelPredictions, np.ndarray]] = {}
-        flops = np.array([k.flops for k in self.pool.kernels], dtype=np.float64)
-        moved = np.array([k.read_bytes + k.write_bytes for k in self.pool.kernels], dtype=np.float64)
-        families = np.array([k.family.value for k in self.pool.kernels], dtype=object)
+        table = KernelTable.from_kernels(self.pool.kernels)
+        flops = table.columns["flops"]
+        moved = table.columns["read_bytes"] + table.columns["write_bytes"]
+        families = table.family
         for by_options in lowerings:
             for target in self.targets:
                 lowering = by_options[target.options]
@@ -208,7 +209,7 @@ class Engine:
                     key = (target.gpu.name, share)
                     if key not in cache:
                         used = [by[target.options].rows for by in lowerings]
-                        cache[key] = self._predict(np.unique(np.concatenate(used)), target.gpu, share)
+                        cache[key] = self._predict(table, np.unique(np.concatenate(used)), target.gpu, share)
                     everything, place = cache[key]
                     predictions = _take(everything, place[lowering.rows])
                     measures = measure(
@@ -231,11 +232,12 @@ class Engine:
                         estimator=self.estimator.name,
                     )
 
-    def _predict(self, rows: np.ndarray, gpu: GpuSpec, share: float) -> tuple[KernelPredictions, np.ndarray]:
-        table = KernelTable.from_kernels([self.pool.kernels[i] for i in rows])
-        place = np.full(len(self.pool.kernels), -1, dtype=np.intp)
+    def _predict(
+        self, table: KernelTable, rows: np.ndarray, gpu: GpuSpec, share: float
+    ) -> tuple[KernelPredictions, np.ndarray]:
+        place = np.full(len(table), -1, dtype=np.intp)
         place[rows] = np.arange(rows.size)
-        return self.estimator.predict(table, gpu, sm_share_pct=share), place
+        return self.estimator.predict(table.take(rows), gpu, sm_share_pct=share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
         return self.memory.profile(lowering.graph, self.profile.library_workspace_bytes(gpu))

@@ -126,9 +126,9 @@ class Calls:
         return replace(self, kernels=[changed.get(id(kernels), kernels) for kernels in self.kernels])
 
 
-def _roles(kernels: tuple[Kernel, ...]) -> list[tuple[Family, bool]]:
-    """What layouts and host calls depend on."""
-    return [(k.family, k.variant == "cast") for k in kernels]
+def _roles(kernels: tuple[Kernel, ...]) -> tuple[bool, Family, int]:
+    """All that layouts, host calls and wiring take from kernels."""
+    return bool(kernels), _main_family(kernels), sum(1 for k in kernels if k.variant == "cast")
 
 
 def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence[Match]) -> Calls:

@@ -84,7 +84,9 @@ class MemoryReplay:
             int, tuple[KernelGraph, _Trace]
         ] = {}  # by id, which names the graph while it is held
         self._loaded: dict[tuple[int, ...], Allocator] = {}  # by weights
-        self._begun: dict[tuple[object, ...], tuple[Allocator, list[int]]] = {}  # up to the first matrix product
+        self._begun: dict[
+            tuple[object, ...], tuple[Allocator, list[int]]
+        ] = {}  # up to the first matrix product
         self._reserved: dict[tuple[object, ...], int] = {}
 
     def profile(self, graph: KernelGraph, library_workspace_bytes: int) -> MemoryProfile:

@@ -132,10 +132,14 @@ class Binder:
             fact = self.facts[slot]
             if fact is None:
                 raise ModelError(f"tensor {self.program.names[slot]!r} is read before it is written")
-            key = (slot, self.suffix, fact.id, self.kinds[slot])
-            value = self.cache.get(key)
-            if value is None:
-                value = self.cache[key] = self._build(slot, fact)
+            kind = self.kinds[slot]
+            if kind == ACTIVATION:  # another binding hardly ever has the same
+                value = self._build(slot, fact)
+            else:
+                key = (slot, self.suffix, fact.id, kind)
+                value = self.cache.get(key)
+                if value is None:
+                    value = self.cache[key] = self._build(slot, fact)
             self.values[slot] = value
         return value
 
@@ -149,8 +153,13 @@ class Binder:
                 for i, t in enumerate(fact.type.elements)
             )
             return TensorSequence(name=name, elements_=elements, bounded=fact.type.bounded)
-        storage = self.storage[slot] if kind == WEIGHT else name
-        return _tensor(name, storage, fact.type, kind == WEIGHT, fact.value)
+        dtype, shape, bounded = fact.type
+        weight = kind == WEIGHT
+        storage = self.storage[slot] if weight else name
+        return Tensor(
+            name=name, dtype=dtype, shape=shape, storage=storage, is_weight=weight, bounded=bounded,
+            value=fact.value,  # type: ignore[arg-type]  # of a tensor, so no tuple
+        )  # fmt: skip
 
     def step(self, count: int) -> None:
         """Count work done; LimitError when unrolling makes it too much."""
