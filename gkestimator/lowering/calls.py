@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
-from gkestimator.lowering.builders import batchnorm_kernel
+from gkestimator.lowering.builders import batchnorm_kernel, elementwise_kernel
 from gkestimator.lowering.convolution import conv_kernels, conv_shape
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
@@ -184,6 +184,8 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 copies = layouts.copies(family, inputs)
                 if copies:
                     calls.copied.add(id(kernels))
+                    if op_type == "Linear" and isinstance(head, Match) and len(copies) == len(kernels) == 1:
+                        kernels, host_calls = _bias_apart(kernels[0], head.operator), host_calls + 1
                     kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
                 layouts.result(family, op_type, inputs, outputs)
             if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
@@ -230,6 +232,20 @@ def sequence_sources(
             source = next((t for t in sources if t.shape == result.shape), sources[0])
         pairs.append((result, source))
     return pairs
+
+
+def _bias_apart(linear: Kernel, op: Operator) -> tuple[Kernel, ...]:
+    """torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
+    bias, result = op.inputs[2], op.outputs[0]
+    assert isinstance(bias, Tensor) and isinstance(result, Tensor), "match_linear gives both"
+    product = replace(
+        linear,
+        flops=linear.flops - result.elements,
+        read_bytes=linear.read_bytes - bias.nbytes,
+        weight_bytes=linear.weight_bytes - bias.nbytes,
+        inputs=linear.inputs - 1,
+    )
+    return interned((product, elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)))
 
 
 def _main_family(kernels: tuple[Kernel, ...]) -> Family:

@@ -38,6 +38,17 @@ class MergedAttention(Attention):
         return super().forward(x).transpose(1, 2).reshape(2, 8, 16)
 
 
+class TransposedLinear(nn.Module):
+    """A linear layer over the other axis, as mixers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mix(x.transpose(1, 2))
+
+
 def used_norm(channels: int) -> nn.BatchNorm2d:
     """A BatchNorm with a shift: the optimisers drop the bias that a fresh one would fold into."""
     norm = nn.BatchNorm2d(channels)
@@ -96,6 +107,7 @@ MODULES = {
     "attention": (Attention(), ROWS),
     "attention_causal": (Attention(causal=True), ROWS),
     "attention_masked": (Attention(masked=True), ROWS),
+    "linear_transposed": (TransposedLinear(), ROWS),
     "attention_merged": (MergedAttention(), ROWS),
     "conv_plain_norm_relu": (nn.Sequential(nn.Conv2d(8, 8, 3, bias=False), used_norm(8), nn.ReLU()), IMAGE),
     "conv_norm_relu": (nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), IMAGE),

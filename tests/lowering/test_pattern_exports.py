@@ -39,6 +39,7 @@ _TORCH = {
     "attention.script": ["Linear", "Attention"], "attention.dynamo": ["Linear", "Attention"],
     "attention_causal.script": ["Linear", "Attention"], "attention_causal.dynamo": ["Linear", "Attention"],
     "attention_masked.script": ["Linear", "Attention"], "attention_masked.dynamo": ["Linear", "Attention"],
+    "linear_transposed.script": ["Linear"], "linear_transposed.dynamo": ["Linear"],
     "attention_merged.script": ["Linear", "Attention"], "attention_merged.dynamo": ["Linear", "Attention"],
     "conv_plain_norm_relu.script": [], "conv_plain_norm_relu.dynamo": [],
     "conv_norm_relu.script": [], "conv_norm_relu.dynamo": [],
@@ -65,7 +66,9 @@ def test_exported_modules_are_one_call_in_torch(name: str, lowering_options: Opt
         assert len(lowered.kernels) == 1 and lowered.host_calls == 1
 
 
-@pytest.mark.parametrize("name", _TORCH)
+# Left out: with every dimension fixed onnxruntime makes a Gemm of a rank-3 product and keeps the Transpose; with
+# the symbolic batch that lowering assumes, it makes a FusedMatMul.
+@pytest.mark.parametrize("name", [name for name in _TORCH if not name.startswith("linear_transposed")])
 def test_onnxruntime_makes_the_same_of_exported_modules(
     name: str,
     optimised_operators: Callable[[Any], list[str]],
@@ -105,3 +108,15 @@ def test_a_convolution_without_batchnorm_stays_one(lowering_options: Options) ->
     (convolution,) = (op for op in graph.operators if op.op_type == "Conv")
     assert folded_batchnorm(convolution)
     assert not folded_batchnorm(replace(convolution, name="node_conv2d"))
+
+
+def test_a_linear_on_a_transposed_tensor_adds_its_bias_apart(lowering_options: Options) -> None:
+    """at::linear takes addmm for contiguous tensors alone: else a copy, a product and an addition."""
+    lowered = lower(read_model(_FOLDER / "linear_transposed.dynamo.onnx").bind(), lowering_options("torch"))
+    (step,) = (step for step in lowered.steps if step.op_type == "Linear")
+    copy, product, addition = step.kernels
+    assert (copy.name, product.name, addition.name) == ("copy.contiguous", "linear", "elementwise.add")
+    rows, inner, outer = 2 * 16, 8, 4
+    assert product.flops + addition.flops == rows * outer * (2 * inner + 1)
+    assert product.read_bytes == 4 * (rows * inner + inner * outer)
+    assert step.host_calls == 3
