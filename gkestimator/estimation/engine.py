@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.recall import RECALL, Lowered, Source
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.requirement import Measures, measure
@@ -19,9 +20,9 @@ from gkestimator.graph import OperatorGraph
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
 from gkestimator.lowering import lower_each
 from gkestimator.lowering.quantise import is_quantised
-from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.lowering.registry import LOWERINGS, LoweringOptions
 from gkestimator.memory import MemoryProfile, MemoryReplay
-from gkestimator.onnx_io import Model, read_model
+from gkestimator.onnx_io.shapes.registry import SHAPE_RULES
 from gkestimator.prediction import KernelEstimator, KernelPredictions
 from gkestimator.runtimes import RuntimeProfile, load_runtime, resolve_dtype
 
@@ -64,20 +65,20 @@ class Target:
     note: str | None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """One model at one batch size, lowered under one set of options."""
+    """One model at one batch size, lowered under one set of options, with its rows in the pool of kernels."""
 
     model: str
     path: Path
-    graph: KernelGraph
-    batch_size: int | None
-    dims: str
+    lowered: Lowered
     program: Program
     rows: np.ndarray  # rows of the pool this lowering uses
-    dtype: str
-    host_operators: tuple[str, ...]
-    warnings: tuple[str, ...]
+
+    @property
+    def graph(self) -> KernelGraph:
+        """Its steps and kernels."""
+        return self.lowered.graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +142,48 @@ class Engine:
         """Streams that kernels are spread over: the request's, else what the runtime does."""
         return self.profile.streams if self.request.streams is None else self.request.streams
 
-    def lower_model(
-        self, model: Model, path: Path, batch_size: int | None
-    ) -> dict[LoweringOptions, Lowering]:
-        """Bind ``model`` at one batch size and lower it once per distinct set of options."""
+    def lower_model(self, source: Source, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
+        """Bind a model at one batch size and lower it once per distinct set of options, unless that is remembered."""
+        targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
+        keys = {options: self._key(source, batch_size, options) for options in targets}
+        known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
+        if None in known.values():
+            known = dict(self._lower(source, batch_size, targets))
+            for options, key in keys.items():
+                entry = known[options]
+                if key is not None and entry is not None:
+                    RECALL.put(key, entry)
+        placed: dict[
+            int, tuple[Program, np.ndarray]
+        ] = {}  # by id of the graph: options that change nothing share it
+        lowerings = {}
+        for options, entry in known.items():
+            assert entry is not None
+            if id(entry.graph) not in placed:
+                placed[id(entry.graph)] = self._place(entry.graph)
+            program, rows = placed[id(entry.graph)]
+            lowerings[options] = Lowering(
+                model=source.name, path=source.path, lowered=entry, program=program, rows=rows
+            )
+        return lowerings
+
+    def _key(self, source: Source, batch_size: int | None, options: LoweringOptions) -> Hashable:
+        """Everything that a lowering depends on; None where it is not worth remembering."""
         request = self.request
-        bound = model.bind(
+        if source.identity is None or request.inputs:
+            return None
+        dims = tuple(sorted(request.dims.items()))
+        rules = (len(LOWERINGS), len(SHAPE_RULES))  # a plug-in adds to them
+        return (
+            source.identity, source.name, batch_size, dims, request.trip_count, request.batch_dim,
+            request.allow_unknown, request.dtype, options, rules,
+        )  # fmt: skip
+
+    def _lower(
+        self, source: Source, batch_size: int | None, targets: Mapping[LoweringOptions, Target]
+    ) -> Iterator[tuple[LoweringOptions, Lowered]]:
+        request = self.request
+        bound = source.model.bind(
             batch_size=batch_size,
             dims=dict(request.dims),
             trip_count=request.trip_count,
@@ -155,45 +192,22 @@ class Engine:
         )
         if request.dtype == "int8" and not is_quantised(bound):
             raise UsageError(
-                f"{model.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+                f"{source.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
                 f"operator; quantise the file first, or use another dtype"
             )
-        targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
-        lowered: dict[LoweringOptions, Lowering] = {}
-        made: dict[int, Lowering] = {}  # by id of the graph: options that change nothing share it
-        for options, graph in zip(targets, graphs, strict=True):
+        made: dict[int, Lowered] = {}
+        for (options, target), graph in zip(targets.items(), graphs, strict=True):
             same = made.get(id(graph))
             if same is None:
-                same = made[id(graph)] = self._lowering(model, path, bound, graph, targets[options])
-            dtype = _effective_dtype(same.graph, targets[options].dtype, request.dtype)
-            lowered[options] = same if same.dtype == dtype else replace(same, dtype=dtype)
-        return lowered
+                same = made[id(graph)] = _lowered(bound, graph)
+            yield options, replace(same, dtype=_effective_dtype(graph, target.dtype, request.dtype))
 
-    def _lowering(
-        self, model: Model, path: Path, bound: OperatorGraph, graph: KernelGraph, target: Target
-    ) -> Lowering:
-        host = tuple(
-            sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)})
-        )
-        if host:
-            graph = _without_host_kernels(graph)
+    def _place(self, graph: KernelGraph) -> tuple[Program, np.ndarray]:
         self.pool.add(graph)
         program = Program.of(graph.steps, self.pool.row_of_id)
         rows, local = np.unique(program.kernel, return_inverse=True)
-        object.__setattr__(program, "kernel", local.astype(np.intp))
-        return Lowering(
-            model=model.name,
-            path=path,
-            graph=graph,
-            batch_size=bound.batch_size,
-            dims=",".join(f"{name}={n}" for name, n in bound.dims),
-            program=program,
-            rows=rows,
-            dtype=_effective_dtype(graph, target.dtype, self.request.dtype),
-            host_operators=host,
-            warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
-        )
+        return replace(program, kernel=local.astype(np.intp)), rows
 
     def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
         """Every lowering on every GPU at every SM share, in that order; kernels are predicted once per GPU."""
@@ -240,7 +254,12 @@ class Engine:
         return self.estimator.predict(table.take(rows), gpu, sm_share_pct=share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
-        return self.memory.profile(lowering.graph, self.profile.library_workspace_bytes(gpu))
+        library = self.profile.library_workspace_bytes(gpu)
+        known = lowering.lowered.memory
+        key = (self.profile.name, library)
+        if key not in known:
+            known[key] = self.memory.profile(lowering.graph, library)
+        return known[key]
 
     def run(
         self, progress: Progress | None = None
@@ -255,8 +274,8 @@ class Engine:
                 if progress is not None:
                     progress(name, at, total)
                 try:
-                    model = read_model(path, name=name)
-                    good.append((path, [self.lower_model(model, path, n) for n in self._batches()]))
+                    source = Source(path, name)
+                    good.append((path, [self.lower_model(source, n) for n in self._batches()]))
                 except GkestimatorError as e:
                     outcome[path] = e
             flat = [lowering for _, lowerings in good for lowering in lowerings]
@@ -295,6 +314,19 @@ def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
         if target.gpu.name in seen:
             raise UsageError(f"GPU {target.gpu.name} is named twice: each GPU type is estimated once")
         seen[target.gpu.name] = target
+
+
+def _lowered(bound: OperatorGraph, graph: KernelGraph) -> Lowered:
+    """``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
+    host = tuple(sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)}))
+    return Lowered(
+        graph=_without_host_kernels(graph) if host else graph,
+        batch_size=bound.batch_size,
+        dims=",".join(f"{name}={n}" for name, n in bound.dims),
+        dtype="",
+        host_operators=host,
+        warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
+    )
 
 
 def _without_host_kernels(graph: KernelGraph) -> KernelGraph:

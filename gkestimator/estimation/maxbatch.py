@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.engine import Engine, Target, model_names
+from gkestimator.estimation.recall import Source
 from gkestimator.estimation.request import MAX_BATCH_SIZE
 from gkestimator.estimation.rows import requirement_row
-from gkestimator.onnx_io import Model, read_model
 from gkestimator.tables import Requirement
 
 __all__ = ["largest_batches"]
@@ -35,24 +35,22 @@ def largest_batches(
         if progress is not None:
             progress(name, at, len(names))
         try:
-            model = read_model(path, name=name)
+            source = Source(path, name)
             for target in engine.targets:
                 for share in request.sm_shares:
-                    rows.append(_search(engine, model, path, target, share, ceiling))
+                    rows.append(_search(engine, source, target, share, ceiling))
         except GkestimatorError as e:
             failures.append((path, e))
         engine.forget()
     return rows, failures
 
 
-def _search(
-    engine: Engine, model: Model, path: Path, target: Target, share: float, ceiling: int
-) -> Requirement:
+def _search(engine: Engine, source: Source, target: Target, share: float, ceiling: int) -> Requirement:
     slo = engine.request.slo_ms
     assert slo is not None
 
     def row_at(batch: int) -> Requirement:
-        lowered = engine.lower_model(model, path, batch)
+        lowered = engine.lower_model(source, batch)
         for answer in engine.estimate([lowered]):
             if answer.target is target and answer.sm_share_pct == share:
                 return requirement_row(engine, answer)
@@ -65,7 +63,7 @@ def _search(
     best = row_at(1)
     if not within(best):
         raise UsageError(
-            f"{model.name} on {target.gpu.name}: batch 1 takes {best.latency_ms:.3g} ms and "
+            f"{source.name} on {target.gpu.name}: batch 1 takes {best.latency_ms:.3g} ms and "
             f"{best.mreq_pct or 0:.0f} % of the memory; no batch meets {slo:g} ms"
         )
     low, high = 1, None

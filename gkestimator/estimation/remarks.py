@@ -40,8 +40,7 @@ def _quantised(graph: KernelGraph) -> Iterator[str]:
     lacking = sorted({step.op_type for step in graph.steps} & _NO_GPU_KERNEL)
     if lacking:
         yield (
-            f"{graph.runtime} has no GPU kernel for {_named(lacking)}: "
-            f"estimated as if it had int8 kernels"
+            f"{graph.runtime} has no GPU kernel for {_named(lacking)}: estimated as if it had int8 kernels"
         )
 
 

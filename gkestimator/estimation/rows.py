@@ -23,14 +23,14 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     lowering = e.lowering
     profile = engine.profile
     unknown = len(lowering.graph.unknown_operators) > 0
-    partial = unknown or bool(lowering.host_operators)
+    partial = unknown or bool(lowering.lowered.host_operators)
     moved = memory.input_bytes + memory.output_bytes
     copy_ms = moved / profile.copy_bytes_per_s * 1e3
     extra = copy_ms if engine.request.include_copy else 0.0
     latency = m.latency_ms + extra
     context = profile.context_bytes(gpu)
     mreq = None if context is None else memory.reserved_bytes + context
-    batch = lowering.batch_size
+    batch = lowering.lowered.batch_size
     warnings = tuple(_warnings(engine, e, mreq))
     # Where all of the work is unknown or on the CPU, nothing is known of the time that shares would be means over.
     mean = _unknown if partial and m.kernels == 0 else _known
@@ -39,9 +39,9 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         model=lowering.model,
         gpu=gpu.name,
         runtime=engine.request.runtime,
-        dtype=lowering.dtype,
+        dtype=lowering.lowered.dtype,
         batch_size=batch,
-        dims=lowering.dims,
+        dims=lowering.lowered.dims,
         sm_share_pct=float(e.sm_share_pct),
         latency_ms=latency,
         latency_low_ms=m.latency_low_ms + extra,
@@ -93,11 +93,11 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
     if lowering.graph.unknown_operators:
         names = ", ".join(lowering.graph.unknown_operators)
         yield f"unknown operators left out ({names}): time, work and memory are lower bounds"
-    if lowering.host_operators:
-        yield f"runs on the CPU, its time not counted: {', '.join(lowering.host_operators)}"
+    if lowering.lowered.host_operators:
+        yield f"runs on the CPU, its time not counted: {', '.join(lowering.lowered.host_operators)}"
     elif m.kernels == 0 and not lowering.graph.unknown_operators:
         yield "launches nothing on the GPU: every operator is a view or known before the model runs"
-    yield from lowering.warnings
+    yield from lowering.lowered.warnings
     calculated = sorted(name for name, share in m.analytical_families.items() if share >= _WORTH_SAYING_PCT)
     if calculated:
         yield f"calculated, not learned: {', '.join(calculated)}"
@@ -122,9 +122,9 @@ def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
             model=lowering.model,
             gpu=e.target.gpu.name,
             runtime=engine.request.runtime,
-            dtype=lowering.dtype,
-            batch_size=lowering.batch_size,
-            dims=lowering.dims,
+            dtype=lowering.lowered.dtype,
+            batch_size=lowering.lowered.batch_size,
+            dims=lowering.lowered.dims,
             sm_share_pct=float(e.sm_share_pct),
             index=i,
             operator=step.name,

@@ -1,0 +1,108 @@
+"""What this process lowered last: asked again about an unchanged file, it neither reads nor binds nor lowers again.
+
+A service asks about the same few models for other GPUs, bundles, SM shares and host overheads; of these only the
+options that lowering depends on are part of an entry's key. A file is known by path, inode, size and modification
+time in nanoseconds. Bounded by steps, least recently used first out; entries hold no predictions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gkestimator.kernels import KernelGraph
+from gkestimator.memory import MemoryProfile
+from gkestimator.onnx_io import Model, read_model
+
+__all__ = ["RECALL", "Lowered", "Recall", "Source"]
+
+MOST_STEPS = 200_000
+"""About 100 MB: a step with its names takes some 500 bytes."""
+
+
+class Source:
+    """A model file: read when its model is first needed. ``identity`` is None where the file cannot be looked at."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.identity = _identity(path)
+        self._model: Model | None = None
+
+    @property
+    def model(self) -> Model:
+        """The model. Raises ModelError where the file holds none."""
+        if self._model is None:
+            self._model = read_model(self.path, name=self.name)
+        return self._model
+
+
+def _identity(path: Path) -> tuple[str, int, int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (os.path.abspath(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(slots=True, kw_only=True)
+class Lowered:
+    """One lowering without what belongs to a request: ``memory`` by (allocator, library workspace)."""
+
+    graph: KernelGraph
+    batch_size: int | None
+    dims: str
+    dtype: str
+    host_operators: tuple[str, ...]
+    warnings: tuple[str, ...]
+    memory: dict[tuple[str, int], MemoryProfile] = field(default_factory=dict)
+
+
+class Recall:
+    """Least-recently-used memory of lowerings, bounded by their steps. Safe to use from several threads."""
+
+    def __init__(self, most_steps: int = MOST_STEPS) -> None:
+        self._most_steps = most_steps
+        self._entries: OrderedDict[Hashable, Lowered] = OrderedDict()
+        self._steps = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Lowered | None:
+        """The entry under ``key``, now the most recently used; None when there is none."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
+
+    def put(self, key: Hashable, entry: Lowered) -> None:
+        """Remember ``entry``; the least recently used make room. One that is too large alone is not kept."""
+        size = len(entry.graph.steps)
+        if size > self._most_steps:
+            return
+        with self._lock:
+            old = self._entries.pop(key, None)
+            if old is not None:
+                self._steps -= len(old.graph.steps)
+            self._entries[key] = entry
+            self._steps += size
+            while self._steps > self._most_steps:
+                _, dropped = self._entries.popitem(last=False)
+                self._steps -= len(dropped.graph.steps)
+
+    def forget(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._entries.clear()
+            self._steps = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+RECALL = Recall()
+"""This process' memory."""
