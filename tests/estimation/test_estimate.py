@@ -235,7 +235,7 @@ def test_the_library_takes_single_values_and_numpy_numbers(mlp: Path) -> None:
     "options",
     [
         {"models": None}, {"models": 3}, {"models": [3]}, {"gpus": None}, {"gpus": [3]}, {"gpus": [None]},
-        {"batch_sizes": [8.5]}, {"batch_sizes": True}, {"batch_sizes": {8}}, {"sm_shares": None},
+        {"batch_sizes": [8.5]}, {"batch_sizes": True}, {"batch_sizes": 8j}, {"sm_shares": None},
         {"sm_shares": "50"}, {"bundles": 3}, {"gpu_specs": [None]}, {"plugins": 7},
     ],
     ids=str,
