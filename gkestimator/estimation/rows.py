@@ -112,7 +112,7 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
 def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
     """Every launch of one answer in order, with its operator, duration, share and what bounds it."""
     lowering, p = e.lowering, e.predictions
-    program = lowering.program
+    program, timeline = lowering.program, e.measures.timeline
     durations = p.duration_us[program.kernel] * program.repeat
     busy = float(durations.sum())
     for i, row in enumerate(program.kernel):
@@ -135,12 +135,16 @@ def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
             duration_us=float(p.duration_us[row]),
             duration_low_us=float(p.low_us[row]),
             duration_high_us=float(p.high_us[row]),
+            start_us=float(timeline.start_us[i]),
+            stream=int(timeline.stream[i]),
             share_pct=100 * float(durations[i]) / busy if busy > 0 else None,
             bound_by=_bound_by(p, int(row), engine.host_overhead_us * step.host_calls / len(step.kernels)),
             flops=kernel.flops,
             dram_bytes=kernel.read_bytes + kernel.write_bytes,
             grid_blocks=_count(p.grid_blocks[row]),
             block_threads=_count(p.block_threads[row]),
+            registers_per_thread=_count(p.registers_per_thread[row]),
+            shared_bytes=_count(p.shared_bytes[row]),
             occupancy_pct=_known(float(p.occupancy_pct[row])),
             sm_util_pct=_known(float(p.sm_util_pct[row])),
             source=f"trained:{e.estimator}" if p.trained[row] else "analytical",

@@ -46,6 +46,15 @@ class KernelRow:
     duration_high_us: float | None = field(
         default=None, metadata=spec("us", "Upper end of the 90 % interval.", group=_TIME, minimum=0)
     )
+    start_us: float | None = field(
+        default=None,
+        metadata=spec(
+            "us", "Start of its first launch, from the first call of the host.", group=_TIME, minimum=0
+        ),
+    )
+    stream: int | None = field(
+        default=None, metadata=spec("", "CUDA stream it is laid on, from 0.", group=_TIME, minimum=0)
+    )
     share_pct: float | None = field(
         metadata=spec(
             "%", "Share of the model's kernel time, all launches.", group=_TIME, minimum=0, maximum=100.000001
@@ -69,6 +78,14 @@ class KernelRow:
     )
     block_threads: int | None = field(
         default=None, metadata=spec("threads", "Threads of a block.", group=_LAUNCH, minimum=0)
+    )
+    registers_per_thread: int | None = field(
+        default=None,
+        metadata=spec("registers", "Registers of a thread, as far as known.", group=_LAUNCH, minimum=0),
+    )
+    shared_bytes: int | None = field(
+        default=None,
+        metadata=spec("bytes", "Shared memory of a block, as far as known.", group=_LAUNCH, minimum=0),
     )
     occupancy_pct: float | None = field(
         default=None, metadata=spec("%", "Achieved occupancy.", group=_LAUNCH, minimum=0)

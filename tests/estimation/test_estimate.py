@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -244,3 +245,17 @@ def test_the_library_refuses_what_makes_no_sense_in_one_line(mlp: Path, options:
     with pytest.raises(UsageError) as caught:
         gkestimator.estimate(**({"models": mlp, "gpus": "V100"} | options))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_every_kernel_has_its_place_in_time_and_its_launch(mlp: Path) -> None:
+    result = estimate_rows([mlp], gpus=["V100"], batch_sizes=[512], kernels=True)
+    kernels = result.kernel_rows
+    assert [k.index for k in kernels] == [0, 1, 2]
+    assert [k.stream for k in kernels] == [0, 0, 0]
+    for before, after in itertools.pairwise(kernels):
+        assert after.start_us >= before.start_us + before.duration_us - 1e-6
+    end = kernels[-1].start_us + kernels[-1].duration_us
+    assert result.rows[0].latency_ms == pytest.approx(end / 1e3)
+    relu = kernels[1]
+    assert (relu.grid_blocks, relu.block_threads) == (512 * 4096 // (128 * 4), 128)
+    assert relu.bound_by == "memory"
