@@ -248,7 +248,7 @@ def test_the_library_refuses_what_makes_no_sense_in_one_line(mlp: Path, options:
 
 
 def test_every_kernel_has_its_place_in_time_and_its_launch(mlp: Path) -> None:
-    result = estimate_rows([mlp], gpus=["V100"], batch_sizes=[512], kernels=True)
+    result = estimate_rows([mlp], gpus=["V100"], batch_sizes=[512], kernels=True, host_overhead_us=0.0)
     kernels = result.kernel_rows
     assert [k.index for k in kernels] == [0, 1, 2]
     assert [k.stream for k in kernels] == [0, 0, 0]
