@@ -174,7 +174,8 @@ class GpuCatalogue:
         for entries in self._all_layers():
             for entry in entries:
                 names.update(dict.fromkeys(entry.keys(), entry.name))
-        close = dict.fromkeys(names[k] for k in difflib.get_close_matches(key, names, n=8, cutoff=0.6))
+        cutoff = 0.5 if len(key) <= 3 else 0.6  # one wrong letter of two (L5) is half the name
+        close = dict.fromkeys(names[k] for k in difflib.get_close_matches(key, names, n=8, cutoff=cutoff))
         # "A100-SXM" and "A100-SXM4-40GB" are far apart by letters, but one starts the other.
         close |= dict.fromkeys(name for k, name in names.items() if len(key) >= 3 and k.startswith(key))
         hint = f"did you mean {', '.join(list(close)[:5])}?" if close else "`gkest gpus` lists the known ones"

@@ -373,3 +373,8 @@ def test_specifications_are_hashable_and_finite() -> None:
         gpu = load_gpu_file(path)
         assert hash(gpu) == hash(load_gpu_file(path))
         assert all(map(math.isfinite, (*gpu.peak_flops_per_s.values(), *gpu.vector_flops_per_s.values())))
+
+
+def test_one_wrong_letter_of_a_short_name_is_answered_with_names() -> None:
+    with pytest.raises(UsageError, match="did you mean.*L4"):
+        gpu_catalogue().resolve("L5")
