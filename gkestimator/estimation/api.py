@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.timeline import TAU_MS
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def estimate_rows(
     inputs: Mapping[str, ValueType | np.ndarray] | None = None,
     slo_ms: float | None = None,
     max_batch: bool = False,
-    tau_ms: float = 0.001,
+    tau_ms: float = TAU_MS,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> EstimateResult:
     """Estimate ``models`` on ``gpus``; see :class:`EstimateRequest` for the parameters.
@@ -149,7 +150,7 @@ def estimate(
     plugins: str | Path | Sequence[str | Path] = (),
     batch_dim: str | None = None,
     inputs: Mapping[str, ValueType | np.ndarray] | None = None,
-    tau_ms: float = 0.001,
+    tau_ms: float = TAU_MS,
 ) -> pd.DataFrame:
     """The requirement table of one or several ONNX files as a pandas DataFrame, one row per combination.
 

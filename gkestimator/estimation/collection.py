@@ -1,7 +1,7 @@
 """Fewer passes of Python's cyclic garbage collector while many small, acyclic objects are made.
 
 Reading and lowering make tens of thousands of objects that live for the whole request and form no cycles. With the
-default thresholds the collector visits them again and again: a fifth of the time of a large request.
+default thresholds the collector visits them again and again: a good part of a large request.
 """
 
 from __future__ import annotations

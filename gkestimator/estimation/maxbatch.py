@@ -9,7 +9,7 @@ from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.engine import Engine, Target, model_names
 from gkestimator.estimation.recall import Source
 from gkestimator.estimation.request import MAX_BATCH_SIZE
-from gkestimator.estimation.rows import requirement_row
+from gkestimator.estimation.rows import answers_within, fits, requirement_row
 from gkestimator.tables import Requirement
 
 __all__ = ["largest_batches"]
@@ -34,51 +34,73 @@ def largest_batches(
     for at, (path, name) in enumerate(names):
         if progress is not None:
             progress(name, at, len(names))
+        search = _Search(engine, Source(path, name), ceiling)
         try:
-            source = Source(path, name)
             for target in engine.targets:
                 for share in request.sm_shares:
-                    rows.append(_search(engine, source, target, share, ceiling))
-        except GkestimatorError as e:
+                    best = search.largest(target, share)
+                    if isinstance(best, Requirement):
+                        rows.append(best)
+                    else:
+                        failures.append((path, best))
+        except GkestimatorError as e:  # the model itself: no GPU will do better
             failures.append((path, e))
-        engine.forget()
     return rows, failures
 
 
-def _search(engine: Engine, source: Source, target: Target, share: float, ceiling: int) -> Requirement:
-    slo = engine.request.slo_ms
-    assert slo is not None
+class _Search:
+    """One model: every batch size is lowered and estimated once, for all GPUs and shares."""
 
-    def row_at(batch: int) -> Requirement:
-        lowered = engine.lower_model(source, batch)
-        for answer in engine.estimate([lowered]):
-            if answer.target is target and answer.sm_share_pct == share:
-                return requirement_row(engine, answer)
-        raise AssertionError("a target of the request has no answer")
+    def __init__(self, engine: Engine, source: Source, ceiling: int) -> None:
+        assert engine.request.slo_ms is not None
+        self._engine = engine
+        self._source = source
+        self._ceiling = ceiling
+        self._slo_ms: float = engine.request.slo_ms
+        self._rows: dict[int, dict[tuple[str, float], Requirement]] = {}
 
-    def within(row: Requirement) -> bool:
-        fits = row.mreq_pct is None or row.mreq_pct <= 100
-        return fits and row.latency_ms is not None and row.latency_ms <= slo
+    def _row(self, batch: int, target: Target, share: float) -> Requirement:
+        if batch not in self._rows:
+            engine = self._engine
+            answers = engine.estimate([engine.lower_model(self._source, batch)])
+            self._rows[batch] = {
+                (a.target.gpu.name, a.sm_share_pct): requirement_row(engine, a) for a in answers
+            }
+            engine.forget()
+        return self._rows[batch][target.gpu.name, share]
 
-    best = row_at(1)
-    if not within(best):
-        raise UsageError(
-            f"{source.name} on {target.gpu.name}: batch 1 takes {best.latency_ms:.3g} ms and "
-            f"{best.mreq_pct or 0:.0f} % of the memory; no batch meets {slo:g} ms"
-        )
-    low, high = 1, None
-    while low < ceiling and high is None:
-        candidate = min(low * 2, ceiling)
-        row = row_at(candidate)
-        if within(row):
-            low, best = candidate, row
-        else:
-            high = candidate
-    while high is not None and high - low > 1:
-        middle = (low + high) // 2
-        row = row_at(middle)
-        if within(row):
-            low, best = middle, row
-        else:
-            high = middle
-    return best
+    def _good(self, row: Requirement) -> bool:
+        return fits(row) and answers_within(row, self._slo_ms)
+
+    def largest(self, target: Target, share: float) -> Requirement | UsageError:
+        """The row of the largest batch that fits and answers in time; an error where not even one sample does."""
+        best = self._row(1, target, share)
+        if not self._good(best):
+            return UsageError(
+                f"{self._source.name} on {target.gpu.name}: batch 1 takes {_text(best.latency_ms, 'ms')} and "
+                f"{_text(best.mreq_pct, '%')} of the memory{_bound(best)}; no batch meets {self._slo_ms:g} ms"
+            )
+        low, high = 1, None
+        while low < self._ceiling and high is None:
+            candidate = min(low * 2, self._ceiling)
+            row = self._row(candidate, target, share)
+            if self._good(row):
+                low, best = candidate, row
+            else:
+                high = candidate
+        while high is not None and high - low > 1:
+            middle = (low + high) // 2
+            row = self._row(middle, target, share)
+            if self._good(row):
+                low, best = middle, row
+            else:
+                high = middle
+        return best
+
+
+def _text(value: float | None, unit: str) -> str:
+    return "an unknown share" if value is None else f"{value:.3g} {unit}"
+
+
+def _bound(row: Requirement) -> str:
+    return " at least (some work is unknown)" if row.latency_high_ms is None else ""

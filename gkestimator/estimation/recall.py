@@ -21,7 +21,7 @@ from gkestimator.onnx_io import Model, read_model
 __all__ = ["RECALL", "Lowered", "Recall", "Source"]
 
 MOST_STEPS = 200_000
-"""About 100 MB: a step with its names takes some 500 bytes."""
+"""Some tens of megabytes: names are shared, so that a step takes a few hundred bytes."""
 
 
 class Source:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gkestimator.errors import UsageError
+from gkestimator.estimation.timeline import TAU_MS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +57,7 @@ class EstimateRequest:
     inputs: Mapping[str, ValueType | np.ndarray] = field(default_factory=dict)
     slo_ms: float | None = None
     max_batch: bool = False
-    tau_ms: float = 0.001
+    tau_ms: float = TAU_MS
 
     def __post_init__(self) -> None:
         if not self.models:

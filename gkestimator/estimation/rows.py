@@ -11,10 +11,20 @@ from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.prediction import KernelPredictions
 from gkestimator.tables import KernelRow, Requirement
 
-__all__ = ["kernel_rows", "requirement_row"]
+__all__ = ["answers_within", "fits", "kernel_rows", "requirement_row"]
 
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
+
+
+def fits(row: Requirement) -> bool:
+    """Whether the row's memory is known to fit: neither null nor the lower bound that unknown operators leave."""
+    return row.mreq_pct is not None and row.mreq_pct <= 100 and not row.unknown_kernels
+
+
+def answers_within(row: Requirement, slo_ms: float) -> bool:
+    """Whether the row's latency is known to meet ``slo_ms``; a lower bound (no upper end) is no answer."""
+    return row.latency_ms is not None and row.latency_high_ms is not None and row.latency_ms <= slo_ms
 
 
 def requirement_row(engine: Engine, e: Estimated) -> Requirement:
@@ -49,7 +59,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         copy_ms=copy_ms,
         host_overhead_us=engine.host_overhead_us,
         throughput_rps=None if partial or latency <= 0 or batch is None else batch / latency * 1e3,
-        host_bound=m.host_ms > m.gpu_ms,
+        host_bound=None if partial else m.host_ms > m.gpu_ms,
         occupancy_max_pct=_known(m.occupancy_max_pct),
         occupancy_mean_pct=mean(m.occupancy_mean_pct),
         sm_util_max_pct=_known(m.sm_util_max_pct),

@@ -13,7 +13,7 @@ import numpy as np
 
 from gkestimator.kernels import Step
 
-__all__ = ["Program", "Timeline", "concurrent_maxima", "schedule"]
+__all__ = ["TAU_MS", "Program", "Timeline", "concurrent_maxima", "schedule"]
 
 TAU_MS = 0.001  # USHER, section 3.2: kernels whose starts differ by at most this are concurrent
 
@@ -24,7 +24,6 @@ class Program:
 
     ``kernel[i]`` is the row of launch i in the table of distinct kernels, ``step[i]`` the step it belongs to,
     ``repeat[i]`` how often it runs; ``calls[s]`` is the number of framework calls of step s, trips included.
-    ``producers[s]`` are the steps that step s reads from (only needed with more than one stream).
     """
 
     steps: tuple[Step, ...]
@@ -39,13 +38,19 @@ class Program:
         return int(self.repeat.sum())
 
     def producers(self) -> tuple[tuple[int, ...], ...]:
-        """For each step the earlier steps whose storages it reads or overwrites."""
+        """For each step the earlier steps it waits for: who wrote what it touches, who reads what it overwrites."""
         writer: dict[str, int] = {}
+        readers: dict[str, list[int]] = {}
         found = []
         for at, step in enumerate(self.steps):
-            touched = (*step.reads, *(name for name, _ in step.writes))
-            found.append(tuple(sorted({writer[name] for name in touched if name in writer})))
-            for name, _ in step.writes:
+            written = [name for name, _ in step.writes]
+            awaited = {writer[name] for name in (*step.reads, *written) if name in writer}
+            for name in written:
+                awaited.update(readers.pop(name, ()))
+            found.append(tuple(sorted(awaited)))
+            for name in step.reads:
+                readers.setdefault(name, []).append(at)
+            for name in written:
                 writer[name] = at
         return tuple(found)
 
@@ -165,7 +170,7 @@ def concurrent_maxima(
         return {name: float(np.max(v)) for name, v in values.items()}
     order = np.argsort(timeline.start_us, kind="stable")
     tau = tau_ms * 1e3
-    best = dict.fromkeys(values, -np.inf)
+    best = {name: np.nan if np.isnan(v).any() else -np.inf for name, v in values.items()}
     running: dict[int, int] = {}  # stream -> launch
     for i in order:
         now = timeline.start_us[i]
@@ -177,5 +182,5 @@ def concurrent_maxima(
         running[int(timeline.stream[i])] = int(i)
         members = list(running.values())
         for name, v in values.items():
-            best[name] = np.fmax(best[name], v[members].sum()) if not np.isnan(v).any() else np.nan
+            best[name] = np.maximum(best[name], v[members].sum())  # NaN stays NaN
     return {name: float(b) for name, b in best.items()}

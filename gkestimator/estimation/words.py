@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gkestimator.estimation.engine import Target
+from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
@@ -43,10 +44,10 @@ def closing_words(
 
 def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
     model = rows[0].model
-    good = [r for r in rows if _fits(r) and (slo_ms is None or (r.latency_ms or 0) <= slo_ms)]
+    good = [r for r in rows if fits(r) and (slo_ms is None or answers_within(r, slo_ms))]
     what = "fits" if slo_ms is None else f"fits and answers within {slo_ms:g} ms"
     if not good:
-        return f"{model}: no combination here {what}."
+        return f"{model}: of no combination here is it known that it {what}."
     largest: dict[str, int] = {}
     for r in good:
         largest[r.gpu] = max(largest.get(r.gpu, 0), r.batch_size or 0)
@@ -67,10 +68,6 @@ def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | 
         value, batch = cost[cheapest]
         text += f" Cheapest: {cheapest}, ${value:.2g} per million samples at batch {batch}."
     return text
-
-
-def _fits(row: Requirement) -> bool:
-    return row.mreq_pct is None or row.mreq_pct <= 100
 
 
 def _trust(rows: Sequence[Requirement]) -> str:

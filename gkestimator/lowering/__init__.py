@@ -7,34 +7,8 @@ registers them all.
 
 from __future__ import annotations
 
-from gkestimator.lowering import (
-    attention,
-    control,
-    convolution,
-    elementwise,
-    generators,
-    host,
-    indexing,
-    legacy,
-    matmul,
-    microsoft,
-    microsoft_attention,
-    microsoft_decoding,
-    microsoft_experts,
-    microsoft_host,
-    microsoft_ordered,
-    microsoft_packing,
-    microsoft_quantised,
-    movement,
-    normalisation,
-    optimisers,
-    pooling,
-    quantise,
-    recurrent,
-    reduction,
-    resample,
-    signal,
-)
+from importlib import import_module
+
 from gkestimator.lowering.assembly import covered_operators, lower, lower_each
 from gkestimator.lowering.plugins import load_plugin
 from gkestimator.lowering.registry import (
@@ -49,7 +23,6 @@ from gkestimator.lowering.registry import (
 __all__ = [
     "LOWERINGS",
     "RULE_KINDS",
-    "RULE_MODULES",
     "Lowered",
     "LoweringOptions",
     "LoweringRule",
@@ -60,31 +33,32 @@ __all__ = [
     "lowering_rule",
 ]
 
-RULE_MODULES = (
-    attention,
-    control,
-    convolution,
-    elementwise,
-    generators,
-    host,
-    indexing,
-    legacy,
-    matmul,
-    microsoft,
-    microsoft_attention,
-    microsoft_decoding,
-    microsoft_experts,
-    microsoft_host,
-    microsoft_ordered,
-    microsoft_packing,
-    microsoft_quantised,
-    movement,
-    normalisation,
-    optimisers,
-    pooling,
-    quantise,
-    recurrent,
-    reduction,
-    resample,
-    signal,
-)
+for _module in (
+    "attention",
+    "control",
+    "convolution",
+    "elementwise",
+    "generators",
+    "host",
+    "indexing",
+    "legacy",
+    "matmul",
+    "microsoft",
+    "microsoft_attention",
+    "microsoft_decoding",
+    "microsoft_experts",
+    "microsoft_host",
+    "microsoft_ordered",
+    "microsoft_packing",
+    "microsoft_quantised",
+    "movement",
+    "normalisation",
+    "optimisers",
+    "pooling",
+    "quantise",
+    "recurrent",
+    "reduction",
+    "resample",
+    "signal",
+):
+    import_module(f"{__name__}.{_module}")

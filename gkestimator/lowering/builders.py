@@ -10,7 +10,6 @@ implicit GEMM does. Sizes are elements; ``*_bytes`` are bytes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from gkestimator.dtypes import DType, Precision
@@ -320,8 +319,3 @@ def gemm_kernel(
         inputs=len(operands),
         gemm=shape,
     )
-
-
-def rows_of(shape: tuple[int, ...], axis: int) -> int:
-    """Product of the dimensions before ``axis``."""
-    return math.prod(shape[:axis])

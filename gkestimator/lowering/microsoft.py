@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from gkestimator.errors import UnsupportedOperatorError
 from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering.attention import linear_attention
@@ -40,9 +41,19 @@ NCHWC = "com.microsoft.nchwc"
 
 
 def activation_flops(op: Operator) -> int:
-    """FLOPs per element of the attribute ``activation`` of a fused operator (0 without one)."""
+    """FLOPs per element of the attribute ``activation`` of a fused operator (0 without one).
+
+    Raises UnsupportedOperatorError for an activation that no elementwise rule knows.
+    """
     name = op.attributes.get("activation")
-    return FLOPS[name][1] if isinstance(name, str) and name in FLOPS else 0
+    if not isinstance(name, str) or name.upper() in ("", "NONE"):
+        return 0
+    known = {key.upper(): entry[1] for key, entry in FLOPS.items()}.get(name.upper())
+    if known is None:
+        raise UnsupportedOperatorError(
+            f"{op.op_type} {op.name!r}: activation {name!r} is not known, expected an elementwise operator's name"
+        )
+    return known
 
 
 def _one(kernel: Kernel) -> Lowered:

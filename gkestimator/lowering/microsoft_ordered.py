@@ -19,6 +19,7 @@ from gkestimator.lowering.builders import (
 )
 from gkestimator.lowering.elementwise import FLOPS
 from gkestimator.lowering.matmul import gemm_shape, matmul_shape
+from gkestimator.lowering.microsoft import activation_flops
 from gkestimator.lowering.microsoft_attention import MS, heads_of
 from gkestimator.lowering.quantise import DEQUANTIZE_FLOPS, QUANTIZE_FLOPS
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
@@ -133,10 +134,7 @@ def qordered_attention(op: Operator, options: LoweringOptions) -> Lowered:
 def gemm_float8(op: Operator, options: LoweringOptions) -> Lowered:
     """Gemm on float8 operands with scales, bias and activation in the epilogue."""
     shape, result = gemm_shape(op), output_at(op)
-    name = op.attributes.get("activation")
-    per_element = 1 + (1 if optional_input(op, 2) is not None else 0)
-    if isinstance(name, str):
-        per_element += FLOPS[name.capitalize()][1] if name.capitalize() in FLOPS else 0
+    per_element = 1 + (1 if optional_input(op, 2) is not None else 0) + activation_flops(op)
     return _one(
         gemm_kernel(
             shape,

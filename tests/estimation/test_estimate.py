@@ -259,3 +259,28 @@ def test_every_kernel_has_its_place_in_time_and_its_launch(mlp: Path) -> None:
     relu = kernels[1]
     assert (relu.grid_blocks, relu.block_threads) == (512 * 4096 // (128 * 4), 128)
     assert relu.bound_by == "memory"
+
+
+def test_a_gpu_that_misses_the_objective_does_not_hide_one_that_meets_it(mlp: Path) -> None:
+    at_one = {r.gpu: r.latency_ms for r in estimate_rows([mlp], gpus=["K80", "H100"], batch_sizes=[1]).rows}
+    between = (at_one["K80"] + at_one["H100-SXM"]) / 2
+    result = estimate_rows([mlp], gpus=["K80", "H100"], slo_ms=between, max_batch=True)
+    assert [r.gpu for r in result.rows] == ["H100-SXM"]
+    assert "K80" in str(result.failures[0][1])
+
+
+def test_lower_bounds_are_never_said_to_fit_or_to_answer_in_time(tmp_path: Path) -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        net (float[N, 64] x) => (float[N, 64] y) <float[N, 64] h> {
+          h = own.Unheard (x)
+          y = Relu (h)
+        }"""
+    path = tmp_path / "unknown.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    options = {"gpus": ["V100"], "allow_unknown": True}
+    result = estimate_rows([path], batch_sizes=[1], slo_ms=1e6, **options)
+    assert result.rows[0].host_bound is None
+    assert "of no combination here is it known" in result.messages[1]
+    searched = estimate_rows([path], slo_ms=1e6, max_batch=True, **options)
+    assert not searched.rows and "at least" in str(searched.failures[0][1])

@@ -120,3 +120,11 @@ def test_starts_within_tau_count_as_concurrent_even_when_the_intervals_do_not_to
 def test_an_empty_program_takes_only_the_hosts_time() -> None:
     t = schedule(program([(0, 3, 1)]), np.zeros(0), host_overhead_us=7.0)
     assert (t.total_us, t.busy_us) == (21.0, 0.0)
+
+
+def test_an_overwriting_step_waits_for_the_readers_of_what_it_overwrites() -> None:
+    def step(name: str, reads: tuple[str, ...], writes: str) -> Step:
+        return Step(name=name, op_type="X", kernels=(), reads=reads, writes=((writes, 1),), host_calls=0)
+
+    steps = [step("a", (), "s"), step("b", ("s",), "t"), step("c", ("s",), "u"), step("d", ("t",), "s")]
+    assert Program.of(steps, {}).producers() == ((), (0,), (0,), (0, 1, 2))

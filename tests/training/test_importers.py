@@ -123,14 +123,24 @@ def test_kernel_dataset_columns_that_the_table_calls_optional_may_be_absent(tmp_
     write(
         tmp_path / "d.parquet", entry_id=["e"], gpu=["T4"], runtime=["torch"], collector=["nsys"],
         op_type=["MatMul"], dtype=["fp32"], input_shapes=["[[10, 20], [20, 30]]"], input_bytes=[3200],
-        output_bytes=[1200], family=["linear"], duration_us=[7.5], quality=["ok"],
+        weight_bytes=[0], output_bytes=[1200], flops=[12000], family=["linear"], duration_us=[7.5], quality=["ok"],
     )  # fmt: skip
     _, (rows,) = load_source(tmp_path / "d.parquet")
     assert rows.duration_us[0] == 7.5 and np.isnan(rows.grid_blocks[0])
 
 
 @pytest.mark.parametrize(
-    "change", [{"quality": "noisy"}, {"kernels_in_op": 3}, {"duration_us": float("nan")}, {"family": "fft"}]
+    "change",
+    [
+        {"quality": "noisy"},
+        {"kernels_in_op": 3},
+        {"duration_us": float("nan")},
+        {"family": "fft"},
+        {"flops": None},
+        {"input_bytes": None},
+        {"weight_bytes": None},
+        {"output_bytes": None},
+    ],
 )
 def test_kernel_dataset_rows_that_cannot_train_are_skipped(tmp_path: Path, change: dict[str, object]) -> None:
     dataset(tmp_path / "d.parquet", **change)

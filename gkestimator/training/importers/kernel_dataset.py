@@ -79,7 +79,9 @@ def _product(grid: str | None) -> float:
 
 
 def _kernel(row: KernelMeasurement, where: str) -> Kernel | None:
-    """The row as a kernel; None for families whose size the operator's inputs do not give."""
+    """The row as a kernel; None for families whose size the operator's inputs do not give, and for rows that leave
+    bytes or FLOPs open: without them there is no roofline to compare the time with.
+    """
     try:
         shapes: Shapes = [tuple(int(v) for v in shape) for shape in json.loads(row.input_shapes)]
         attributes = json.loads(row.attributes) if row.attributes else {}
@@ -90,10 +92,11 @@ def _kernel(row: KernelMeasurement, where: str) -> Kernel | None:
         raise TableError(
             f"{where}: expected attributes as a JSON object and dimensions from 0 to {_MOST - 1}"
         )
-    read, written = row.input_bytes or 0, row.output_bytes or 0
-    weight, flops = row.weight_bytes or 0, row.flops or 0
+    read, weight, written, flops = row.input_bytes, row.weight_bytes, row.output_bytes, row.flops
     build = _SIZES.get(family)
-    if build is None or not shapes or read + weight <= 0 or written <= 0:
+    if build is None or not shapes or read is None or weight is None or written is None or flops is None:
+        return None
+    if read + weight <= 0 or written <= 0:
         return None
     try:
         sizes = build(shapes, attributes, written / _BYTES[precision.value])
