@@ -21,7 +21,17 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.roofline import peak_rate
 
-__all__ = ["CONSTANTS", "TensorConstants", "has_tensor_cores", "sustained_tensor_rate", "tensor_core_us"]
+__all__ = [
+    "CONSTANTS",
+    "TensorConstants",
+    "half_rate",
+    "has_tensor_cores",
+    "overlapped_tiles",
+    "sustained_clock_mhz",
+    "sustained_tensor_rate",
+    "tensor_core_us",
+    "tensor_peak",
+]
 
 _TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
@@ -85,7 +95,7 @@ def has_tensor_cores(gpu: GpuSpec, precision: str = "fp16") -> bool:
     return peak is not None and peak > 1.5 * gpu.vector(precision) and gpu.compute_capability >= (7, 0)
 
 
-def _half_rate(gpu: GpuSpec) -> bool:
+def half_rate(gpu: GpuSpec) -> bool:
     """Whether fp32 accumulation halves the fp16 rate: int8, which never is halved, is then four times as fast."""
     int8, fp16 = gpu.peak_flops_per_s.get("int8"), gpu.peak_flops_per_s.get("fp16")
     return int8 is not None and fp16 is not None and int8 > 3 * fp16
@@ -93,25 +103,39 @@ def _half_rate(gpu: GpuSpec) -> bool:
 
 def sustained_clock_mhz(gpu: GpuSpec) -> float:
     """MHz under matrix work as far as power allows: the boost clock, on GeForce boards a tenth more."""
-    return gpu.boost_clock_mhz * (_GEFORCE_CLOCK if _half_rate(gpu) else 1.0)
+    return gpu.boost_clock_mhz * (_GEFORCE_CLOCK if half_rate(gpu) else 1.0)
+
+
+def overlapped_tiles(gpu: GpuSpec) -> bool:
+    """Whether libraries run warp-specialised kernels, which load the next tile while one is multiplied and stored."""
+    return gpu.compute_capability[0] in (9, 10)
+
+
+def tensor_peak(gpu: GpuSpec, precision: str) -> float:
+    """FLOP/s of matrix work in ``precision`` with fp32 accumulation at the sustained clock.
+
+    Without tensor cores libraries accumulate half precision in fp32 on the CUDA cores, and dp4a calculates int8.
+    """
+    clock = sustained_clock_mhz(gpu) / gpu.boost_clock_mhz
+    if has_tensor_cores(gpu, precision):
+        return peak_rate(gpu, precision, matrix=True) * clock
+    own = gpu.peak_flops_per_s.get("int8") if precision == "int8" else None
+    return (own or gpu.vector("fp32")) * clock
 
 
 def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstants = CONSTANTS) -> float:
     """FLOP/s that large products of ``precision`` reach on ``gpu``: efficiency x peak, at most what power allows."""
-    peak = peak_rate(gpu, precision, matrix=True)
-    if _half_rate(gpu) and precision != "int8":
-        reached = peak * _GEFORCE_CLOCK * _HALF_RATE_EFFICIENCY
-    else:
-        reached = peak * constants.efficiency
+    half = half_rate(gpu) and precision != "int8" and has_tensor_cores(gpu, precision)
+    reached = tensor_peak(gpu, precision) * (_HALF_RATE_EFFICIENCY if half else constants.efficiency)
+    if not has_tensor_cores(gpu, precision):
+        return reached
     # 8-bit operations switch half the bits of 16-bit ones, TF32 ones twice as many.
     bits = {"int8": 0.5, "fp8": 0.5, "tf32": 2.0}.get(precision, 1.0)
     energy = _PICOJOULE.get(gpu.compute_capability, _PICOJOULE_OTHERS) * 1e-12 * bits
     return min(reached, _POWER_SHARE * gpu.power_limit_w / energy)
 
 
-def tensor_core_us(
-    table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS
-) -> np.ndarray:
+def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> np.ndarray:
     """Microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
 
     Convolutions count as their implicit products. Rows without matrix dimensions give NaN.
@@ -141,8 +165,7 @@ def _product_us(
     clock = sustained_clock_mhz(gpu)
     per_cycle = rate / gpu.sms / (clock * 1e6)  # FLOPs of one SM
     scale = gpu.sms * clock / 190e3
-    overlapped = gpu.compute_capability[0] in (9, 10)
-    between = c.tile_cycles * (_OVERLAPPED_TILES if overlapped else 1.0)
+    between = c.tile_cycles * (_OVERLAPPED_TILES if overlapped_tiles(gpu) else 1.0)
     steps = np.ceil(k / _SLICE)
     parts = _SPLITS[:, None]
     share = np.ceil(steps / parts)
