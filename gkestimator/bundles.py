@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.resources
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,30 @@ class Bundle:
         no part is faster than the whole.
         """
         part = confined(gpu, sm_share_pct)
-        count = len(table)
         roof = roofline(table, gpu)
+        answer = self._answer(table, gpu, roof)
+        # TF32 is a permission: the libraries may take the FP32 kernel (Winograd, say) where that is faster.
+        index = np.flatnonzero(table.precision == "tf32")
+        if len(index):
+            wide = _as_fp32(table.take(index))
+            answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
+        width = np.where(table.family == Family.HOST, 0.0, answer.width)
+        if part is gpu:
+            return _complete(table, gpu, part, roof, replace(answer, width=width))
+        stretched = replace(
+            answer,
+            duration_us=answer.duration_us * _stretch(table, part, analytical_duration_us(table, gpu)),
+            width=np.maximum(width, answer.beyond),
+            inside=np.zeros(len(table), dtype=bool),
+        )
+        return _complete(table, gpu, part, roofline(table, part), stretched)
+
+    def _answer(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
+        """What the models, or where none covers the analytical one, say of a whole GPU."""
+        count = len(table)
         duration = analytical_duration_us(table, gpu)
-        stretch = _stretch(table, part, duration) if part is not gpu else None
         width = np.full(count, math.log(ANALYTICAL_FACTOR))
+        beyond = width.copy()
         trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         keys = pairs(table)
         answers = {pair: self.covering(*pair, gpu) for pair in dict.fromkeys(keys)}
@@ -87,21 +106,39 @@ class Bundle:
                 raise BundleError(
                     f"{model.path}: features differ from this version's; train the bundle again"
                 )
-            sides = Roofline(
-                compute_us=roof.compute_us[index],
-                memory_us=roof.memory_us[index],
-                roofline_us=roof.roofline_us[index],
-            )
-            duration[index] = model.duration_us(rows, matrix, gpu, sides)
-            within, known = model.within(rows, matrix) & (part is gpu), model.knows_chip(gpu)
+            within, known = model.within(rows, matrix), model.knows_chip(gpu)
+            trusted = within & (known or model.scope == "unseen")
+            duration[index], width[index] = model.predict(rows, matrix, gpu, roof.take(index), trusted)
+            beyond[index] = model.beyond
             inside[index], trained[index] = within & known, True
-            width[index] = model.width(duration[index], within & (known or model.scope == "unseen"))
-        host = table.family == Family.HOST
-        width[host] = 0.0
-        if stretch is not None:
-            duration = duration * stretch
-            roof = roofline(table, part)
-        return _complete(table, gpu, part, roof, duration, width, trained, inside)
+        return _Answer(duration_us=duration, width=width, beyond=beyond, trained=trained, inside=inside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """Per kernel: microseconds, 90 % half-width of their logarithm, that of kernels unlike any trained on, whether
+    a regressor answered, and whether inside its training range."""
+
+    duration_us: np.ndarray
+    width: np.ndarray
+    beyond: np.ndarray
+    trained: np.ndarray
+    inside: np.ndarray
+
+
+def _as_fp32(table: KernelTable) -> KernelTable:
+    precision = np.empty(len(table), dtype=object)
+    precision[:] = "fp32"
+    return replace(table, precision=precision)
+
+
+def _faster(answer: _Answer, other: _Answer, index: np.ndarray) -> _Answer:
+    """``answer`` with ``other`` in the rows of ``index`` where that is faster."""
+    better = other.duration_us < answer.duration_us[index]
+    result = {f.name: getattr(answer, f.name).copy() for f in fields(_Answer)}
+    for name, column in result.items():
+        column[index[better]] = getattr(other, name)[better]
+    return _Answer(**result)
 
 
 def _complete(
@@ -109,11 +146,9 @@ def _complete(
     gpu: GpuSpec,
     part: GpuSpec,
     roof: Roofline,
-    duration: np.ndarray,
-    width: np.ndarray,
-    trained: np.ndarray,
-    inside: np.ndarray,
+    answer: _Answer,
 ) -> KernelPredictions:
+    duration, width = answer.duration_us, answer.width
     launch = launch_geometry(table, part)
     _, achieved = occupancy(launch, part)
     columns = table.columns
@@ -135,8 +170,8 @@ def _complete(
         duration_us=duration,
         low_us=duration * np.exp(-width),
         high_us=duration * np.exp(width),
-        trained=trained,
-        in_range=inside,
+        trained=answer.trained,
+        in_range=answer.inside,
         grid_blocks=launch.grid_blocks,
         block_threads=launch.block_threads,
         registers_per_thread=launch.registers_per_thread,
