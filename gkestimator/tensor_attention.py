@@ -61,16 +61,16 @@ _HALF_RATE_EFFICIENCY = 0.75
 def fused_attention_us(
     table: KernelTable, gpu: GpuSpec, constants: AttentionConstants = ATTENTION_CONSTANTS
 ) -> np.ndarray:
-    """Microseconds (float64, one per row) of fused attention kernels; rows without matrix dimensions give NaN.
+    """Microseconds (float64, one per row) of fused attention kernels.
 
     The dimensions are those of the first product: batch x heads, queries, keys, head size.
     """
     columns = table.columns
-    result = np.full(len(table), np.nan)
+    result = np.empty(len(table))
     for precision in np.unique(table.precision.astype(str)):
-        mask = np.flatnonzero((table.precision == precision) & np.isfinite(columns["gemm_m"]))
+        mask = np.flatnonzero(table.precision == precision)
         heads, queries, keys, size = (
-            np.maximum(columns[f"gemm_{c}"][mask], 1.0) for c in ("batch", "m", "n", "k")
+            np.fmax(columns[f"gemm_{c}"][mask], 1.0) for c in ("batch", "m", "n", "k")
         )
         # Four FLOPs per score and head element, six per score for scale and softmax: what is missing is masked.
         share = columns["flops"][mask] / (heads * queries * keys * (4 * size + 6))

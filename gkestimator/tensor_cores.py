@@ -138,16 +138,23 @@ def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstan
 def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> np.ndarray:
     """Microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
 
-    Convolutions count as their implicit products. Rows without matrix dimensions give NaN.
+    Convolutions count as their implicit products. A row without matrix dimensions counts as one product of its
+    outputs with k = 1.
     """
     columns = table.columns
-    result = np.full(len(table), np.nan)
+    result = np.empty(len(table))
     for precision in np.unique(table.precision.astype(str)):
-        mask = np.flatnonzero((table.precision == precision) & np.isfinite(columns["gemm_m"]))
-        sizes = tuple(np.maximum(columns[f"gemm_{c}"][mask], 1.0) for c in ("batch", "m", "n", "k"))
+        mask = np.flatnonzero(table.precision == precision)
+        outputs = columns["write_bytes"][mask] / np.maximum(columns["element_bytes"][mask], 1e-3)
+        batch, m, n, k = (columns[f"gemm_{c}"][mask] for c in ("batch", "m", "n", "k"))
+        sizes = (
+            np.fmax(batch, 1.0),
+            np.maximum(np.where(np.isnan(m), outputs, m), 1.0),
+            np.fmax(n, 1.0),
+            np.fmax(k, 1.0),
+        )
         traffic = columns["read_bytes"][mask] + columns["write_bytes"][mask]
         rate = sustained_tensor_rate(gpu, str(precision), constants)
-        # Matrix work alone: epilogues ride along.
         result[mask] = _product_us(*sizes, traffic, gpu, rate, constants)
     return result
 
