@@ -26,6 +26,7 @@ __all__ = [
     "TensorConstants",
     "half_rate",
     "has_tensor_cores",
+    "memory_us",
     "overlapped_tiles",
     "sustained_clock_mhz",
     "sustained_tensor_rate",
@@ -76,11 +77,11 @@ _OVERLAPPED_TILES = 0.3
 # with the power that halved tensor cores leave, GeForce boards run 7 to 12 % above it.
 _HALF_RATE_EFFICIENCY = 0.95
 _GEFORCE_CLOCK = 1.10
-# Picojoule per FLOP of 16-bit tensor work with the memory traffic it needs, where the power limit binds: V100 104 TFLOP/s
-# at 300 W and T4 35 at 70 W (12 nm; DeepBench), A40 123 at 300 W (Samsung 8 nm; Vidur). A100 runs at its full clock at
-# 300 W (7 nm), published largest products reach about 800 TFLOP/s on H100 at 700 W and 1,750 on B200 at 1,000 W. Ada and
-# Blackwell RTX boards (4 nm) lie between Hopper and Ampere; RTX PRO 6000 holds 400 TFLOP/s at 600 W. A fifth of the
-# limit goes elsewhere.
+# Picojoule per FLOP of 16-bit tensor work with the memory traffic it needs, where the power limit binds: V100
+# 104 TFLOP/s at 300 W and T4 35 at 70 W (12 nm; DeepBench), A40 123 at 300 W (Samsung 8 nm; Vidur). A100 runs at
+# its full clock at 300 W (7 nm), published largest products reach about 800 TFLOP/s on H100 at 700 W and 1,750 on
+# B200 at 1,000 W. Ada and Blackwell RTX boards (4 nm) lie between Hopper and Ampere; RTX PRO 6000 holds 400 TFLOP/s
+# at 600 W. A fifth of the limit goes elsewhere.
 _PICOJOULE = {
     (7, 0): 2.3, (7, 2): 2.3, (7, 5): 1.6, (8, 0): 0.95, (8, 6): 1.9, (8, 7): 1.9, (8, 9): 0.85, (9, 0): 0.6,
     (10, 0): 0.43, (10, 3): 0.43,
@@ -159,6 +160,17 @@ def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants 
     return result
 
 
+def memory_us(
+    traffic: np.ndarray, gpu: GpuSpec, *, dram: float, l2_bytes_per_us: float, l2_share: float
+) -> np.ndarray:
+    """Microseconds that ``traffic`` (bytes) takes: through L2 where it stays there from the last use, else DRAM."""
+    from_dram = traffic / (gpu.dram_bytes_per_s * dram) * 1e6
+    scale = gpu.sms * sustained_clock_mhz(gpu) / 190e3
+    from_l2 = np.minimum(traffic / (l2_bytes_per_us * scale), from_dram)
+    kept = 1 / (1 + (traffic / (l2_share * gpu.l2_bytes)) ** 4)
+    return np.asarray(from_dram * (1 - kept) + from_l2 * kept)
+
+
 def _product_us(
     batch: np.ndarray,
     m: np.ndarray,
@@ -188,9 +200,6 @@ def _product_us(
         waves = np.maximum(1.0, np.ceil(waves) ** c.whole_waves * waves ** (1 - c.whole_waves))
         cost = (c.prologue_cycles + waves * (between + share * step)) / clock + summing
         best = np.minimum(best, np.where(allowed, cost, np.inf).min(axis=0))
-    from_dram = traffic / (gpu.dram_bytes_per_s * c.dram) * 1e6
-    from_l2 = np.minimum(traffic / (c.l2_bytes_per_us * scale), from_dram)
-    kept = 1 / (1 + (traffic / (c.l2_share * gpu.l2_bytes)) ** 4)
-    memory = from_dram * (1 - kept) + from_l2 * kept
+    memory = memory_us(traffic, gpu, dram=c.dram, l2_bytes_per_us=c.l2_bytes_per_us, l2_share=c.l2_share)
     joined = (best**c.overlap + memory**c.overlap) ** (1 / c.overlap)
     return np.asarray(c.launch_us + c.launch_cycles / clock + joined)

@@ -2,8 +2,8 @@
 ``gemm``).
 
 Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
-and no launch gap is inside. cuDNN 7.6 era. T4's int8 products are left out: 20 to 24 TOP/s, 0.7 of what dp4a gives on its
-CUDA cores and a sixth of its tensor cores, so the cuBLAS of that time did not use them; today's does.
+and no launch gap is inside. cuDNN 7.6 era. T4's int8 products are left out: 20 to 24 TOP/s, 0.7 of what dp4a gives on
+its CUDA cores and a sixth of its tensor cores, so the cuBLAS of that time did not use them; today's does.
 """
 
 from __future__ import annotations
