@@ -16,9 +16,10 @@ from gkestimator.analytical import ANALYTICAL_FACTOR, analytical_duration_us
 from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.errors import BundleError
 from gkestimator.features import FEATURE_SETS, elementwise_variant, feature_matrix
+from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import launch_geometry, occupancy, sm_utilisation_pct
+from gkestimator.launch import Launch, launch_geometry, occupancy, sm_utilisation_pct
 from gkestimator.prediction import KernelPredictions
 from gkestimator.regressors import Stack
 from gkestimator.roofline import Roofline, confined, roofline
@@ -149,11 +150,15 @@ def _pairs(table: KernelTable) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Trained models in order of preference; a kernel that none covers is answered analytically."""
+    """Trained models in order of preference; a kernel that none covers is answered analytically.
+
+    ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
+    """
 
     name: str
     models: tuple[BundleModel, ...]
     card: Mapping[str, Any] = field(default_factory=dict)
+    geometry: Geometry | None = None
 
     def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
         """The model that answers: the first covering one that knows the chip, else the first covering one."""
@@ -201,11 +206,15 @@ class Bundle:
         if stretch is not None:
             duration = duration * stretch
             roof = roofline(table, part)
-        return _complete(table, gpu, part, roof, duration, width, trained, inside)
+        launch = launch_geometry(table, part)
+        if self.geometry is not None:
+            launch = self.geometry.apply(launch, table, part)
+        return _complete(table, launch, gpu, part, roof, duration, width, trained, inside)
 
 
 def _complete(
     table: KernelTable,
+    launch: Launch,
     gpu: GpuSpec,
     part: GpuSpec,
     roof: Roofline,
@@ -214,7 +223,6 @@ def _complete(
     trained: np.ndarray,
     inside: np.ndarray,
 ) -> KernelPredictions:
-    launch = launch_geometry(table, part)
     _, achieved = occupancy(launch, part)
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
@@ -280,6 +288,7 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
     return Bundle(
         name="+".join(dict.fromkeys(b.name for b in bundles)),
         models=tuple(m for b in bundles for m in b.models),
+        geometry=next((b.geometry for b in bundles if b.geometry is not None), None),
     )
 
 
@@ -310,7 +319,14 @@ def _load(folder: Path) -> Bundle:
         raise BundleError(
             f"{folder / 'card.json'}: name is {name!r}; expected lower-case letters, digits and underscores"
         )
-    return Bundle(name=name, models=models, card=card)
+    geometry = None
+    if (folder / "geometry.json").is_file():
+        geometry = Geometry.read(
+            read_json(folder / "geometry.json"),
+            read_arrays(folder / "geometry.npz"),
+            where=str(folder / "geometry.json"),
+        )
+    return Bundle(name=name, models=models, card=card, geometry=geometry)
 
 
 def _model(folder: Path, entry: Any, ranges: Mapping[str, Any], quantiles: Mapping[str, Any]) -> BundleModel:
