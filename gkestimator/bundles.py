@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from gkestimator.analytical import ANALYTICAL_FACTOR, analytical_duration_us
-from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_json
+from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundle_models import SCHEMA_VERSION, BundleModel, model_of, pairs
 from gkestimator.errors import BundleError
 from gkestimator.features import feature_matrix
+from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import launch_geometry, occupancy, sm_utilisation_pct
+from gkestimator.launch import Launch, launch_geometry, occupancy, sm_utilisation_pct
 from gkestimator.prediction import KernelPredictions
 from gkestimator.roofline import Roofline, confined, roofline
 
@@ -40,11 +41,15 @@ def _stretch(table: KernelTable, part: GpuSpec, whole_us: np.ndarray) -> np.ndar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Trained models in order of preference; a kernel that none covers is answered analytically."""
+    """Trained models in order of preference; a kernel that none covers is answered analytically.
+
+    ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
+    """
 
     name: str
     models: tuple[BundleModel, ...]
     card: Mapping[str, Any] = field(default_factory=dict)
+    geometry: Geometry | None = None
 
     def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
         """The model that answers: the first covering one that was trained on the GPU's chip, else the first made
@@ -77,14 +82,18 @@ class Bundle:
             answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
         width = np.where(table.family == Family.HOST, 0.0, answer.width)
         if part is gpu:
-            return _complete(table, gpu, part, roof, replace(answer, width=width))
+            return _complete(table, self._launch(table, gpu), gpu, part, roof, replace(answer, width=width))
         stretched = replace(
             answer,
             duration_us=answer.duration_us * _stretch(table, part, analytical_duration_us(table, gpu)),
             width=np.maximum(width, answer.beyond),
             inside=np.zeros(len(table), dtype=bool),
         )
-        return _complete(table, gpu, part, roofline(table, part), stretched)
+        return _complete(table, self._launch(table, part), gpu, part, roofline(table, part), stretched)
+
+    def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
+        launch = launch_geometry(table, gpu)
+        return launch if self.geometry is None else self.geometry.apply(launch, table, gpu)
 
     def _answer(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
         """What the models, or where none covers the analytical one, say of a whole GPU."""
@@ -143,13 +152,13 @@ def _faster(answer: _Answer, other: _Answer, index: np.ndarray) -> _Answer:
 
 def _complete(
     table: KernelTable,
+    launch: Launch,
     gpu: GpuSpec,
     part: GpuSpec,
     roof: Roofline,
     answer: _Answer,
 ) -> KernelPredictions:
     duration, width = answer.duration_us, answer.width
-    launch = launch_geometry(table, part)
     _, achieved = occupancy(launch, part)
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
@@ -215,6 +224,7 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
     return Bundle(
         name="+".join(dict.fromkeys(b.name for b in bundles)),
         models=tuple(m for b in bundles for m in b.models),
+        geometry=next((b.geometry for b in bundles if b.geometry is not None), None),
     )
 
 
@@ -245,4 +255,11 @@ def _load(folder: Path) -> Bundle:
         raise BundleError(
             f"{folder / 'card.json'}: name is {name!r}; expected lower-case letters, digits and underscores"
         )
-    return Bundle(name=name, models=models, card=card)
+    geometry = None
+    if (folder / "geometry.json").is_file():
+        geometry = Geometry.read(
+            read_json(folder / "geometry.json"),
+            read_arrays(folder / "geometry.npz"),
+            where=str(folder / "geometry.json"),
+        )
+    return Bundle(name=name, models=models, card=card, geometry=geometry)

@@ -25,11 +25,13 @@ from gkestimator.bundle_models import (
 )
 from gkestimator.bundles import Bundle
 from gkestimator.errors import TableError
+from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.regressors import Stack, Uncertainty
 from gkestimator.roofline import roofline
 from gkestimator.training.calibrate import coverage, size_quantiles
 from gkestimator.training.fit import Problem, StackFit, fit_stack, problem, sample
+from gkestimator.training.geometry import fit_geometry
 from gkestimator.training.members import fit_member
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import TrainingRows
@@ -122,12 +124,13 @@ class FittedBundle:
     """What :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
 
     models: tuple[FittedModel, ...]
+    geometry: Geometry
     seed: int
 
     @property
     def bundle(self) -> Bundle:
         """The bundle in memory; it predicts as it does from disk, where arrays are rounded to 1e-6."""
-        return Bundle(name="fitted", models=tuple(m.as_model() for m in self.models))
+        return Bundle(name="fitted", models=tuple(m.as_model() for m in self.models), geometry=self.geometry)
 
     def write(self, out: Path, *, card: Mapping[str, Any]) -> None:
         """Write the bundle folder ``out`` with ``card`` (JSON values, ``name`` among them). Raises OutputError."""
@@ -145,7 +148,11 @@ class FittedBundle:
             },
             "quantiles": {m.plan.name: {"factors": list(m.factors), "beyond": m.beyond} for m in self.models},
         }
-        write_bundle(out, documents, {m.plan.name: _packed(m) for m in self.models})
+        arrays = {m.plan.name: _packed(m) for m in self.models}
+        if self.geometry.pickers:
+            documents["geometry"] = self.geometry.document()
+            arrays["geometry"] = self.geometry.arrays()
+        write_bundle(out, documents, arrays)
 
 
 def _entry(model: FittedModel) -> dict[str, Any]:
@@ -203,7 +210,8 @@ def fit_bundle(
         raise TableError(
             f"the most measured rows of one family that can be trained are {most}; expected at least {FEWEST_ROWS}"
         )
-    return FittedBundle(models=tuple(models), seed=seed)
+    tell("launch geometry", len(plans), len(plans))
+    return FittedBundle(models=tuple(models), geometry=fit_geometry(rows, gpus, seed=seed), seed=seed)
 
 
 def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[Chip, ...]:
