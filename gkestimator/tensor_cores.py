@@ -99,7 +99,7 @@ def has_tensor_cores(gpu: GpuSpec, precision: str = "fp16") -> bool:
 def half_rate(gpu: GpuSpec) -> bool:
     """Whether fp32 accumulation halves the fp16 rate: int8, which never is halved, is then four times as fast."""
     int8, fp16 = gpu.peak_flops_per_s.get("int8"), gpu.peak_flops_per_s.get("fp16")
-    return int8 is not None and fp16 is not None and int8 > 3 * fp16
+    return has_tensor_cores(gpu) and int8 is not None and fp16 is not None and int8 > 3 * fp16
 
 
 def sustained_clock_mhz(gpu: GpuSpec) -> float:

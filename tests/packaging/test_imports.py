@@ -27,7 +27,8 @@ LAYERS = (
     {"kernels"},
     {"tables", "naming", "gpus"},
     {"runtimes", "prediction", "gpu_report", "tiles"},
-    {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"},
+    {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"}
+    | {"tensor_cores", "tensor_attention", "tensor_features"},
     {"regressors", "bundle_files"},
     {"anchors", "geometry"},
     {"bundle_models"},
