@@ -370,7 +370,12 @@ def _read_forest(name: str, arrays: Mapping[str, np.ndarray], width: int, where:
     if feature is None or threshold is None or leaf is None:
         raise BundleError(f"{where}: an array of {name} is missing; expected feature, threshold and leaf")
     trees, leaves = leaf.shape if leaf.ndim == 2 else (0, 0)
-    if not 1 <= trees <= _LARGEST_TREES or leaves < 2 or leaves & (leaves - 1) or leaves > 1 << _LARGEST_DEPTH:
+    if (
+        not 1 <= trees <= _LARGEST_TREES
+        or leaves < 2
+        or leaves & (leaves - 1)
+        or leaves > 1 << _LARGEST_DEPTH
+    ):
         raise BundleError(
             f"{where}: array {name}.leaf has shape {leaf.shape}; expected trees x a power of two"
         )

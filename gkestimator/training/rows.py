@@ -188,6 +188,15 @@ class TrainingRows:
         )
         rest = {
             name: np.concatenate([getattr(p, name) for p in parts])
-            for name in ("gpu", "measured_us", "gap_us", "hold_us", "weight", "grid_blocks", "source", "kernel_class")
+            for name in (
+                "gpu",
+                "measured_us",
+                "gap_us",
+                "hold_us",
+                "weight",
+                "grid_blocks",
+                "source",
+                "kernel_class",
+            )
         }
         return cls(table=table, **rest)

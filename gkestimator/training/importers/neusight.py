@@ -111,7 +111,9 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
     unknown = sorted(set(data["Device"]) - set(_GPUS))
     if unknown:
         raise TableError(f"{path}: Device is {unknown[0]!r}; expected one of {', '.join(_GPUS)}")
-    number = {n: v.astype(np.float64) for n, v in data.items() if n not in ("OPName", "Device", "Kernel Name")}
+    number = {
+        n: v.astype(np.float64) for n, v in data.items() if n not in ("OPName", "Device", "Kernel Name")
+    }
     if kind in ("linear", "bmm"):
         b, m, n, k = number["B"], number["M"], number["N"], number["K"]  # (B, M, N) x (N, K)
         weight = n * k * _F if kind == "linear" else np.zeros_like(n)
