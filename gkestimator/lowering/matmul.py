@@ -96,9 +96,7 @@ def matmul(op: Operator, options: LoweringOptions) -> Lowered:
     # torch's exporters store the weight of a Linear transposed, so its product reads W^T; a runtime that takes
     # the file as it is multiplies by what it finds.
     variant = "matmul_nn" if options.runtime == "onnxruntime" else "matmul"
-    kernels = matmul_kernels(
-        matmul_shape(a.shape, b.shape), (a, b), output_at(op), options, variant=variant
-    )
+    kernels = matmul_kernels(matmul_shape(a.shape, b.shape), (a, b), output_at(op), options, variant=variant)
     return Lowered(kernels=kernels, host_calls=len(kernels))
 
 
