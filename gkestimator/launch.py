@@ -53,7 +53,7 @@ _REGISTERS = {
     Family.CONV_TRANSPOSE: 122,
     Family.ATTENTION: 168,
     Family.RNN: 122,
-    Family.DEPTHWISE: 40,
+    Family.DEPTHWISE: 32,
     Family.SOFTMAX: 32,
     Family.LAYERNORM: 32,
     Family.POOLING: 32,
@@ -116,7 +116,10 @@ def memory_launch(table: KernelTable) -> tuple[np.ndarray, np.ndarray]:
             grid[mask], threads[mask] = _layernorm(rows[mask], cols[mask])
         elif family == Family.BATCHNORM:
             grid[mask], threads[mask] = np.ceil(elements[mask] / 4096), 512.0
-        elif family in (Family.POOLING, Family.DEPTHWISE, Family.RESAMPLE, Family.GATHER, Family.SCATTER):
+        elif family == Family.DEPTHWISE:
+            # An output per thread, 1,024 threads (CUDA_NUM_THREADS of ATen's KernelUtils.h).
+            grid[mask], threads[mask] = np.ceil(elements[mask] / 1024), 1024.0
+        elif family in (Family.POOLING, Family.RESAMPLE, Family.GATHER, Family.SCATTER):
             grid[mask], threads[mask] = np.ceil(elements[mask] / 256), 256.0
         elif family == Family.REDUCTION:
             # A block reduces up to 512 x 16 inputs of one row; short rows share a block.
