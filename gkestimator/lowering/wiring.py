@@ -6,7 +6,7 @@ Names do not depend on the batch size, so :func:`wire` runs once for all binding
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
@@ -23,6 +23,7 @@ from gkestimator.lowering.calls import (
     sequence_sources,
 )
 from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.scopes import held_arguments, module_path
 
 __all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
 
@@ -46,7 +47,7 @@ def norm_parameters(calls: Calls, at: int) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WiredStep:
     """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
-    call's outputs) that lie there, ``single`` the storage where that is output 0 alone.
+    call's outputs) that lie there, ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
     """
 
     call: int
@@ -56,6 +57,7 @@ class WiredStep:
     writes: tuple[tuple[str, tuple[int, ...]], ...]
     single: str | None
     norm: bool = False  # the BatchNorm of the call instead of its convolution
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -171,9 +173,10 @@ class _Wirer:
         reads = [source, weight, bias] if self._calls.tokens[at] & OWN_BIAS else [source, weight]
         self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
         self._biases.append(at)
-        # Python still holds the convolution's input until the block that normalises returns.
-        parameters = [bias.storage, *norm_parameters(self._calls, at)]
-        held = [inner, self._resolve(source.storage), *parameters]
+        held = [inner, bias.storage, *norm_parameters(self._calls, at)]
+        if not module_path(name):
+            # No name says which block the two are in: Python holds the block's input, taken to be the convolution's.
+            held.append(self._resolve(source.storage))
         self._drafts.append(
             _Draft(
                 at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
@@ -229,12 +232,24 @@ class _Wirer:
                 )
             )
         return Wiring(
-            steps=tuple(steps),
+            steps=tuple(self._with_holds(steps) if self._torch else steps),
             constants=tuple(constants),
             biases=tuple(self._biases),
             inputs=tuple(settle(t.storage) for t in inputs),
             outputs=tuple(settle(t.storage) for t in outputs),
         )
+
+    @staticmethod
+    def _with_holds(steps: list[WiredStep]) -> list[WiredStep]:
+        # A BatchNorm is a module of its own beside the convolution that it was folded into.
+        paths = [module_path(step.name)[:-2] if step.norm else module_path(step.name) for step in steps]
+        held = held_arguments(
+            paths, [step.reads for step in steps], [[s for s, _ in step.writes] for step in steps]
+        )
+        return [
+            replace(step, holds=tuple(storages)) if storages else step
+            for step, storages in zip(steps, held, strict=True)
+        ]
 
     def _reuse(self, draft: _Draft, index: int, last: dict[str, int], weights: set[str]) -> None:
         """Let the result take over the memory of an operand of its size whose last use this is."""
