@@ -70,9 +70,7 @@ def ethz(folder: Path, show: bool) -> None:
             [path], gpus=["V100-SXM2-16GB"], batch_sizes=sorted(rows), include_copy=True,
             host_overhead_us=THESIS_HOST_US, dtype="fp32",
         )  # fmt: skip
-        reserved = reserved_in_one_process(
-            path, gpu="V100-SXM2-16GB", batch_sizes=every[model], dtype="fp32"
-        )
+        reserved = reserved_in_one_process(path, gpu="V100-SXM2-16GB", batch_sizes=every[model], dtype="fp32")
         pairs: dict[str, list[tuple[float, float]]] = {}
         for row in result.rows:
             truth = rows[row.batch_size]

@@ -22,6 +22,7 @@ from gkestimator.lowering.calls import (
     leaves,
     sequence_sources,
 )
+from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.scopes import held_arguments, module_path
 
@@ -161,9 +162,21 @@ class _Wirer:
             return op_type in runtime_onnxruntime.IN_PLACE
         inputs = self._calls.inputs[at]
         first = inputs[0] if inputs else None
-        if op_type not in runtime_torch.IN_PLACE or not isinstance(first, Tensor):
+        if not isinstance(first, Tensor):
+            return False
+        if op_type == runtime_torch.IN_PLACE_SUM:
+            if not self._activated(at):
+                return False
+        elif op_type not in runtime_torch.IN_PLACE:
             return False
         return self._producer.get(self._resolve(first.storage)) in runtime_torch.IN_PLACE_AFTER
+
+    def _activated(self, at: int) -> bool:
+        """Whether the call after ``at`` is the activation of its result."""
+        heads, outputs = self._calls.heads, self._calls.outputs[at]
+        if at + 1 >= len(heads) or heads[at + 1].op_type != runtime_torch.SUM_ACTIVATION or not outputs:
+            return False
+        return self._calls.inputs[at + 1][0] is outputs[0]
 
     def _unfolded(self, at: int, name: str) -> None:
         """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
@@ -239,13 +252,16 @@ class _Wirer:
             outputs=tuple(settle(t.storage) for t in outputs),
         )
 
-    @staticmethod
-    def _with_holds(steps: list[WiredStep]) -> list[WiredStep]:
+    def _with_holds(self, steps: list[WiredStep]) -> list[WiredStep]:
+        """``steps`` with what Python holds: arguments of modules, and keys and values to the end."""
         # A BatchNorm is a module of its own beside the convolution that it was folded into.
         paths = [module_path(step.name)[:-2] if step.norm else module_path(step.name) for step in steps]
         held = held_arguments(
             paths, [step.reads for step in steps], [[s for s, _ in step.writes] for step in steps]
         )
+        if steps:
+            kept = (self._settle(tensor.storage) for tensor in leaves(cached_values(self._graph)))
+            held[-1] += [storage for storage in dict.fromkeys(kept) if storage not in held[-1]]
         return [
             replace(step, holds=tuple(storages)) if storages else step
             for step, storages in zip(steps, held, strict=True)
