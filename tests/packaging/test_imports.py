@@ -26,7 +26,7 @@ LAYERS = (
     {"graph", "gpu_spec", "specfiles"},
     {"kernels"},
     {"tables", "naming", "gpus"},
-    {"runtimes", "prediction", "gpu_report"},
+    {"runtimes", "host_profile", "prediction", "gpu_report"},
     {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"},
     {"regressors", "bundle_files"},
     {"anchors"},
