@@ -32,10 +32,21 @@ def fit_bundle(rows, gpus, *, seed=0, plans=PLAN, progress=None):
         if progress:
             progress(plan.name, 0, 0)
         chips = sorted({(*gpus[g].compute_capability, gpus[g].sms) for g in np.unique(mine.gpu.astype(str))})
-        models.append({"name": plan.name, "features": plan.features, "feature_names": list(data.names),
-                       "trains": [list(p) for p in plan.trains], "covers": [list(p) for p in (*plan.trains, *plan.covers)]})
-        ranges[plan.name] = {"low": data.x.min(axis=0).astype(float).tolist(), "high": data.x.max(axis=0).astype(float).tolist(),
-                             "chips": [list(c) for c in chips], "gpus": sorted(set(mine.gpu.tolist()))}
+        models.append(
+            {
+                "name": plan.name,
+                "features": plan.features,
+                "feature_names": list(data.names),
+                "trains": [list(p) for p in plan.trains],
+                "covers": [list(p) for p in (*plan.trains, *plan.covers)],
+            }
+        )
+        ranges[plan.name] = {
+            "low": data.x.min(axis=0).astype(float).tolist(),
+            "high": data.x.max(axis=0).astype(float).tolist(),
+            "chips": [list(c) for c in chips],
+            "gpus": sorted(set(mine.gpu.tolist())),
+        }
         quantiles[plan.name] = widths
         arrays[plan.name] = _packed(stack)
     card = {"schema_version": SCHEMA_VERSION, "name": "nested", "date": "2026-01-01"}

@@ -171,7 +171,11 @@ def train_without_v100_convolutions(space: Workspace) -> None:
 
 def kernel_jobs(space: Workspace) -> dict[str, Callable[[Workspace], None]]:
     """Name -> function of every experiment that trains, the longest first."""
-    found: dict[str, Callable[[Workspace], None]] = {"everything": train_everything, "shapes": shapes, "larger": larger}
+    found: dict[str, Callable[[Workspace], None]] = {
+        "everything": train_everything,
+        "shapes": shapes,
+        "larger": larger,
+    }
     for boards in chips(space.rows, space.gpus):
         found[f"gpu-{sorted(boards)[0]}"] = _Chip(boards)
     found["h100-gemm"] = h100_gemm

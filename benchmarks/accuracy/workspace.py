@@ -68,9 +68,13 @@ class Workspace:
     @cached_property
     def recipe_key(self) -> str:
         """Changes when a source file that training imports does (the plan apart), a GPU file or a library."""
-        files = sources_of("gkestimator.training.recipe", "gkestimator.training.fit", "gkestimator.evaluation.splits")
+        files = sources_of(
+            "gkestimator.training.recipe", "gkestimator.training.fit", "gkestimator.evaluation.splits"
+        )
         files -= {ROOT / "gkestimator/training/plan.py"}
-        versions = [f"{p} {_version(p)}" for p in ("numpy", "scikit-learn", "xgboost", "xgboost-cpu", "lightgbm")]
+        versions = [
+            f"{p} {_version(p)}" for p in ("numpy", "scikit-learn", "xgboost", "xgboost-cpu", "lightgbm")
+        ]
         return _digest([*_contents(files), *_contents((ROOT / "datasets/gpus").glob("*.toml")), *versions])
 
     @cached_property

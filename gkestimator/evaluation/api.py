@@ -52,7 +52,7 @@ class Evaluation:
         return to_dataframe(self.summarised, SUMMARIES)
 
     def fit_host(self) -> tuple[HostFit, ...]:
-        """What the rows tell of the host, one fit per runtime. Raises UsageError where a runtime's rows tell nothing."""
+        """What the rows tell of the host, one fit per runtime. UsageError where a runtime's rows tell nothing."""
         runtimes = list(dict.fromkeys(case.runtime for case in self.cases))
         if not runtimes:
             raise UsageError(f"{self.name}: no row has a measured and an estimated latency: no host to fit")

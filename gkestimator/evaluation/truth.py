@@ -69,8 +69,8 @@ class Truth:
 
 
 def read_truth(path: Path | str) -> Truth:
-    """Read measurements from CSV (comma, semicolon or tab; UTF-8 with or without a byte order mark), JSON (a requirement
-    table, or a list of objects) or Parquet.
+    """Read measurements from CSV (comma, semicolon or tab; UTF-8 with or without a byte order mark), JSON (a
+    requirement table, or a list of objects) or Parquet.
 
     Columns that are not known are ignored, and a message says so. ``throughput_rps`` stands in where ``latency_ms`` is
     missing. Raises TableError, one line naming file, row and column: an empty file, a missing column (with the heading

@@ -206,7 +206,9 @@ def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with parquet.ParquetFile(path, memory_map=False) as file:
             if file.metadata.num_rows > MAX_ROWS:
-                raise TableError(f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}")
+                raise TableError(
+                    f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
+                )
             for batch in file.iter_batches(batch_size=8192):
                 for row in batch.to_pylist():
                     yield {name: None if _is_nan(value) else value for name, value in row.items()}
