@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import DIM
 from gkestimator.cli.progress import Progress
 
-from gkestimator.errors import UsageError
+from gkestimator.errors import GkestimatorError, UsageError
+
+if TYPE_CHECKING:
+    from gkestimator.evaluation.host import HostFit
 
 __all__ = ["command"]
 
@@ -59,10 +62,19 @@ def command(
     the command was wrong.
     """
     from gkestimator.evaluation.api import evaluate
+    from gkestimator.evaluation.folder import REPORT_FILES, write_report
     from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
 
-    for path in filter(None, (write_host, report)):
-        _refuse_overwriting(path, (truth, *options["models"], *options["gpu_specs"], *options["plugins"]))
+    read = (
+        truth,
+        *options["models"],
+        *options["gpu_specs"],
+        *options["plugins"],
+        *filter(None, [options["host"]]),
+    )
+    written = () if report is None else tuple(report / name for name in REPORT_FILES)
+    for path in (*filter(None, [write_host]), *written):
+        _refuse_overwriting(path, read)
     with Progress() as progress:
         result = evaluate(truth, dims=dict(dims), progress=progress, **options)
     if result.compared:
@@ -75,20 +87,24 @@ def command(
         click.echo(line, err=True)
     if not result.compared:
         return 2
-    fits = ()
+    fits: tuple[HostFit, ...] = ()
+    partly = bool(result.failures)
     if write_host is not None:
-        fits = result.write_host(write_host)
-        for line in (words for fit in fits for words in host_words(fit)):
-            click.echo(line, err=True)
-        click.echo(f"gkest: wrote {write_host}", err=True)
+        try:
+            fits = result.write_host(write_host)
+        except GkestimatorError as e:  # the comparison stands, and so does the report below
+            click.echo(f"gkest: error: --write-host: {e}", err=True)
+            partly = True
+        else:
+            for line in (words for fit in fits for words in host_words(fit)):
+                click.echo(line, err=True)
+            click.echo(f"gkest: wrote {write_host}", err=True)
     if report is not None:
-        from gkestimator.evaluation.folder import write_report
-
-        written, notes = write_report(result, report, fits=fits)
+        files, notes = write_report(result, report, fits=fits)
         for note in notes:
             click.echo(note, err=True)
-        click.echo(f"gkest: wrote {', '.join(p.name for p in written)} to {report}", err=True)
-    return 1 if result.failures else 0
+        click.echo(f"gkest: wrote {', '.join(p.name for p in files)} to {report}", err=True)
+    return 1 if partly else 0
 
 
 def _refuse_overwriting(output: Path, read: tuple[Path, ...]) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.sources import load_bundles
 from gkestimator.evaluation.compare import compare, summaries, unit_warning
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostCase, HostFit, fit_host
 from gkestimator.evaluation.matching import match_rows
 from gkestimator.evaluation.truth import Truth, read_truth, truth_of
 from gkestimator.gpus import gpu_catalogue
-from gkestimator.host_profile import HostProfile, write_host_file
+from gkestimator.host_profile import HostProfile, load_host_file, write_host_file
 from gkestimator.naming import find_models
 from gkestimator.tables import to_dataframe
 
@@ -146,6 +148,9 @@ def evaluate(
     files, missing = find_models([str(m) for m in given])
     if missing:
         raise missing[0][1]
+    for path in files:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder, expected models")
     _load_plugins(plugins)
     specs = tuple(Path(p) for p in gpu_specs)
     matched, failures, notes = match_rows(
@@ -165,6 +170,7 @@ def evaluate(
         "allow_unknown": allow_unknown,
         "batch_dim": batch_dim,
     }
+    _check_options(options, runtime, dtype)
     compared = compare(matched, options, progress=progress)
     warning = unit_warning(compared.rows)
     return Evaluation(
@@ -193,6 +199,14 @@ def _truth(given: Any) -> Truth:
 def _plain(value: Any) -> Any:
     """NumPy's scalars as Python's."""
     return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+
+
+def _check_options(options: Mapping[str, Any], runtime: str, dtype: str) -> None:
+    """What is wrong with the whole request is said once, not of every row."""
+    EstimateRequest(models=[Path()], gpus=[""], runtime=runtime, dtype=dtype, **options)
+    if options["host"] is not None:
+        load_host_file(options["host"])
+    load_bundles(tuple(options["bundles"]))
 
 
 def _load_plugins(plugins: Sequence[str | Path]) -> None:

@@ -104,12 +104,13 @@ def _estimated(
             yield from _estimated([m], options, notes)
         return
     for m in group:
-        yield m, found[m.gpu, m.measurement.batch_size]
+        yield m, _beside(m, *found[m.gpu, m.measurement.batch_size])
 
 
 def _ask(
     group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]
-) -> dict[tuple[str, int | None], tuple[ComparedRow, HostCase | None]]:
+) -> dict[tuple[str, int | None], tuple[Engine, Estimated]]:
+    """Answers by GPU and batch size (None: as exported). Raises the first error."""
     first = group[0].measurement
     batches = [m.measurement.batch_size for m in group]
     request = EstimateRequest(
@@ -125,15 +126,13 @@ def _ask(
     engine = Engine(request)
     if engine.host_note:
         notes.setdefault(engine.host_note)
-    wanted = {(m.gpu, m.measurement.batch_size): m for m in group}
     found = {}
     for _, outcome in engine.run():
         if isinstance(outcome, GkestimatorError):
             raise outcome
         for e in outcome:
-            key = (e.target.gpu.name, None if first.batch_size is None else e.lowering.lowered.batch_size)
-            if key in wanted:
-                found[key] = _beside(wanted[key], engine, e)
+            batch = None if first.batch_size is None else e.lowering.lowered.batch_size
+            found[e.target.gpu.name, batch] = (engine, e)
     return found
 
 

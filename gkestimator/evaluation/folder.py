@@ -16,12 +16,13 @@ from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import printable
 from gkestimator.tables.writing import encode_csv
 
-__all__ = ["write_report"]
+__all__ = ["REPORT_FILES", "write_report"]
 
+REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
 _INK, _GREY, _BLUE = "#333333", "#b0b0b0", "#2a6f97"
 _COLOURS = (_BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
 _MOST_BARS = 60
-_STYLE = {
+_STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": "#888888", "axes.linewidth": 0.6,
     "axes.spines.top": False, "axes.spines.right": False, "xtick.color": _INK, "ytick.color": _INK,
     "axes.grid": True, "grid.color": "#ececec", "grid.linewidth": 0.6, "axes.axisbelow": True,

@@ -42,7 +42,8 @@ def match_rows(
     looked for among ``models`` by stem, or by the shortest tail that tells equal stems apart. ``gpu`` stands in where
     the truth names none. Raises UsageError where neither does.
     """
-    files = _ModelFiles(models, truth.path.parent)
+    named = dict.fromkeys(m.model for m in truth.measurements)
+    files = _ModelFiles(models, {text: path for text in named if (path := _as_path(text, truth.path.parent))})
     gpus: dict[str, str | GkestimatorError] = {}
     notes: list[str] = []
     matched: list[Matched] = []
@@ -78,6 +79,18 @@ def match_rows(
     return matched, failures, notes
 
 
+def _as_path(text: str, beside: Path) -> Path | None:
+    """The file that ``text`` names as a path, None where it is no path or there is none."""
+    path = Path(text)
+    if path.suffix.lower() != ".onnx":
+        return None
+    candidates = (path,) if path.is_absolute() else (beside / path, path)
+    try:
+        return next((candidate for candidate in candidates if candidate.is_file()), None)
+    except (OSError, ValueError):
+        return None
+
+
 def _canonical(catalogue: GpuCatalogue, name: str) -> str | GkestimatorError:
     try:
         return catalogue.resolve(name)[0].name
@@ -90,11 +103,13 @@ def _rows(numbers: Sequence[int]) -> str:
 
 
 class _ModelFiles:
-    """Model files by every name that a table may call them."""
+    """Model files by every name that a table may call them: ``paths`` by stem or tail, ``by_text`` as they are."""
 
-    def __init__(self, paths: Sequence[Path], beside: Path) -> None:
-        self._beside = beside
-        self._by_name: Mapping[str, Path] = dict(zip(distinct_names(paths), paths, strict=True))
+    def __init__(self, paths: Sequence[Path], by_text: Mapping[str, Path]) -> None:
+        everything = list(dict.fromkeys([*paths, *by_text.values()]))
+        names = dict(zip(everything, distinct_names(everything), strict=True))
+        self._by_text = {text: (names[path], path) for text, path in by_text.items()}
+        self._by_name: Mapping[str, Path] = {names[path]: path for path in paths}
         self._by_stem: dict[str, list[str]] = {}
         for name, path in self._by_name.items():
             self._by_stem.setdefault(path.stem, []).append(name)
@@ -103,12 +118,10 @@ class _ModelFiles:
         """Name and path of the model that ``text`` means. Raises UsageError."""
         if text in self._by_name:
             return text, self._by_name[text]
+        if text in self._by_text:
+            return self._by_text[text]
         path = Path(text)
         if path.suffix.lower() == ".onnx":
-            near = path if path.is_absolute() else self._beside / path
-            for candidate in (near, path):
-                if candidate.is_file():
-                    return path.stem if len(path.parts) == 1 else str(path.with_suffix("")), candidate
             text = path.stem
         names = self._by_stem.get(text, [])
         if len(names) == 1:
