@@ -130,10 +130,22 @@ class Engine:
     @property
     def host_overhead_us(self) -> float:
         """Launch overhead of one framework call: the request's, else the host's, else the runtime profile's."""
+        given = self._known_overhead_us
+        return self.profile.host_overhead_us if given is None else given
+
+    @property
+    def _known_overhead_us(self) -> float | None:
+        """This host's overhead, where the request or a host profile says it."""
         given = self.request.host_overhead_us
         if given is None and self.host is not None:
             given = self.host.host_overhead_us.get(self.profile.name)
-        return self.profile.host_overhead_us if given is None else given
+        return given
+
+    @property
+    def host_range_us(self) -> tuple[float, float]:
+        """Between which figures the host's overhead lies: this host's own, or those of all hosts known."""
+        given = self._known_overhead_us
+        return self.profile.host_range_us if given is None else (given, given)
 
     @property
     def host_overhead_source(self) -> str:
@@ -254,6 +266,7 @@ class Engine:
                         dram_bytes=moved[lowering.rows],
                         families=families[lowering.rows],
                         host_overhead_us=self.host_overhead_us,
+                        host_range_us=self.host_range_us,
                         streams=self.streams,
                         tau_ms=self.request.tau_ms,
                     )

@@ -66,7 +66,7 @@ def kernel_violations(
 ) -> Iterator[KernelViolation]:
     """What no bundle may say of single kernels."""
     for name, p in predictions.items():
-        bound = p.compute_us / np.array([_gain(k) for k in kernels])
+        bound = p.compute_us / np.array([_gain(k, specs[name]) for k in kernels])
         good = np.isfinite(p.duration_us) & (p.low_us > 0) & (p.low_us <= p.duration_us)
         yield from _each(
             "interval", ~(good & (p.duration_us <= p.high_us)), p.duration_us, kernels, name, p.low_us
@@ -97,14 +97,17 @@ def tensor_float_violations(
         yield from _each("tf32", bad, ratio, kernels, name, p.duration_us)
 
 
-def _gain(kernel: Kernel) -> float:
-    """How far above the peak of a direct calculation ``kernel`` may run."""
-    conv = kernel.conv
-    if conv is None or kernel.precision.value != "fp32":
+def _gain(kernel: Kernel, gpu: GpuSpec) -> float:
+    """How far above the peak of a direct calculation ``kernel`` may run: Winograd in fp32, which TF32 allows too."""
+    conv, word = kernel.conv, kernel.precision.value
+    if word not in ("fp32", "tf32"):
         return 1.0
+    plain = gpu.peak("fp32") / gpu.peak(word)
+    if conv is None:
+        return max(1.0, plain)
     sides = {conv.kernel_h, conv.kernel_w}
     small = sides <= {3, 5} and {conv.stride_h, conv.stride_w, conv.dilation_h, conv.dilation_w} == {1}
-    return WINOGRAD_GAIN if small else 1.0
+    return max(1.0, (WINOGRAD_GAIN if small else 1.0) * plain)
 
 
 def _each(
