@@ -1,0 +1,191 @@
+"""The public rows, and a cache of nested bundles and results keyed by what they depend on."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gkestimator.bundles import Bundle, load_bundle
+from gkestimator.evaluation.cases import KernelCases
+from gkestimator.evaluation.splits import thin
+from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.training.importers import load_source
+from gkestimator.training.plan import PLAN, ModelPlan
+from gkestimator.training.rows import TrainingRows
+
+from ._recipe import fit_bundle
+
+ROOT = Path(__file__).parents[2]
+FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur")
+SEED = 0
+
+
+class Workspace:
+    """Rows, GPUs and the cache. ``smoke`` > 0 keeps that many rows of each (GPU, source, family, precision): a
+    trial run of the command in minutes, whose figures mean nothing."""
+
+    def __init__(self, shared: Path, folder: Path, *, smoke: int = 0) -> None:
+        self.shared, self.smoke = shared, smoke
+        self.folder = folder / f"smoke{smoke}" if smoke else folder
+        self.begun = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """One line of progress on stderr."""
+        print(f"{time.monotonic() - self.begun:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+    @cached_property
+    def rows(self) -> TrainingRows:
+        """Every per-operator row of the public data."""
+        parts = [p for name in FORMATS for p in load_source(self.shared / "data" / name)[1] if len(p)]
+        rows = TrainingRows.concatenate(parts)
+        return rows.take(thin(rows, np.arange(len(rows)), most=self.smoke)) if self.smoke else rows
+
+    @cached_property
+    def gpus(self) -> dict[str, GpuSpec]:
+        """Specifications of the GPUs that the rows name."""
+        catalogue = gpu_catalogue()
+        return {g: catalogue.resolve(g)[0] for g in np.unique(self.rows.gpu.astype(str)).tolist()}
+
+    @cached_property
+    def data_key(self) -> str:
+        """Changes when a measurement file does (by name and size)."""
+        files = sorted(p for name in FORMATS for p in (self.shared / "data" / name).glob("*.parquet"))
+        listed = [f"{p.parent.name}/{p.name} {p.stat().st_size}" for p in files]
+        return _digest([*listed, f"smoke {self.smoke}", f"seed {SEED}"])
+
+    @cached_property
+    def recipe_key(self) -> str:
+        """Changes when a source file that training imports does (the plan apart), a GPU file or a library."""
+        files = sources_of(
+            "gkestimator.training.recipe", "gkestimator.training.fit", "gkestimator.evaluation.splits"
+        )
+        files -= {ROOT / "gkestimator/training/plan.py"}
+        versions = [
+            f"{p} {_version(p)}" for p in ("numpy", "scikit-learn", "xgboost", "xgboost-cpu", "lightgbm")
+        ]
+        return _digest([*_contents(files), *_contents((ROOT / "datasets/gpus").glob("*.toml")), *versions])
+
+    @cached_property
+    def product_key(self) -> str:
+        """Changes when anything that answers an estimate does."""
+        files = [*(ROOT / "gkestimator").rglob("*.py"), *(ROOT / "datasets").rglob("*.toml")]
+        return _digest(_contents(files))
+
+    def bundle(self, name: str, keep: Callable[[], np.ndarray], plans: Sequence[ModelPlan]) -> Bundle:
+        """The recipe's bundle from the rows ``keep()`` for ``plans``; trained unless the cache has it.
+
+        ``name`` stands for ``keep``: one name, one choice of rows.
+        """
+        key = _digest([name, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
+        folder = self.folder / "bundles" / f"{name}-{key}"
+        if not (folder / "stack.json").is_file():
+            for old in folder.parent.glob(f"{name}-*"):
+                if len(old.name) == len(folder.name):
+                    shutil.rmtree(old, ignore_errors=True)
+            index = keep()
+            self.tell(f"{name}: training {len(plans)} regressors on {len(index):,} rows")
+            at = time.monotonic()
+            fitted = fit_bundle([self.rows.take(index)], self.gpus, seed=SEED, plans=tuple(plans))
+            fitted.write(folder)
+            self.tell(f"{name}: trained in {time.monotonic() - at:.0f} s")
+        return load_bundle(folder)
+
+    def result(self, name: str, parts: Sequence[str]) -> tuple[Path, bool]:
+        """Where the result ``name`` is kept (without suffix), and whether it is current for a key of ``parts``."""
+        path = self.folder / "results" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stamp = path.with_name(f"{name}.key")
+        return path, stamp.is_file() and stamp.read_text() == _digest(parts)
+
+    def keep(self, name: str, parts: Sequence[str], value: KernelCases | list[dict[str, object]]) -> None:
+        """Store a result and its key."""
+        path, _ = self.result(name, parts)
+        if isinstance(value, KernelCases):
+            value.write(path.with_name(f"{name}.npz"))
+        else:
+            path.with_name(f"{name}.json").write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
+        path.with_name(f"{name}.key").write_text(_digest(parts))
+
+    def cases(self, name: str) -> KernelCases | None:
+        """A stored result of kernels, if there is one."""
+        path = self.folder / "results" / f"{name}.npz"
+        return KernelCases.read(path) if path.is_file() else None
+
+    def listed(self, name: str) -> list[dict[str, object]] | None:
+        """A stored result of other rows, if there is one."""
+        path = self.folder / "results" / f"{name}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def stored(self, prefix: str) -> list[str]:
+        """Names of stored kernel results that begin with ``prefix``."""
+        return sorted(p.stem for p in (self.folder / "results").glob(f"{prefix}*.npz"))
+
+
+def plans_for(pairs: set[tuple[str, str]], *, unseen: bool) -> tuple[ModelPlan, ...]:
+    """The plans that can answer ``pairs`` (family, precision) on a GPU that is trained on, or is not.
+
+    On a GPU not trained on, ``unseen`` plans answer; only where none covers a pair the others do. Leaving out
+    plans that would not be asked changes no answer and saves their training.
+    """
+    chosen = []
+    for pair in sorted(pairs):
+        covering = [p for p in PLAN if pair in p.trains or pair in p.covers]
+        apart = [p for p in covering if (getattr(p, "scope", "seen") == "unseen") == unseen]
+        chosen += apart or covering
+    return tuple(p for p in PLAN if p in chosen)
+
+
+def sources_of(*modules: str) -> set[Path]:
+    """The files of ``modules`` and of everything of gkestimator that they import, directly or not."""
+    found: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name in found or not name.startswith("gkestimator"):
+            continue
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            continue  # a name inside a module, not a module
+        if spec is None or spec.origin is None:
+            continue
+        found[name] = Path(spec.origin)
+        for node in ast.walk(ast.parse(found[name].read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return set(found.values())
+
+
+def shared_folder() -> Path | None:
+    """The folder of public measurements and graphs that GKEST_SHARED names; None if it has none."""
+    given = os.environ.get("GKEST_SHARED", "")
+    return Path(given) if given and Path(given, "data").is_dir() and Path(given, "models").is_dir() else None
+
+
+def _contents(files: object) -> list[str]:
+    return [f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in sorted(files)]  # type: ignore[call-overload]
+
+
+def _digest(parts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
