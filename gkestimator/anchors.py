@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from gkestimator.analytical import analytical_duration_us
+from gkestimator.attainable import attainable_us
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.roofline import roofline
@@ -23,6 +24,6 @@ def _roofline_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
 
 
 ANCHORS: Mapping[str, Anchor] = MappingProxyType(
-    {"roofline": _roofline_us, "analytical": analytical_duration_us}
+    {"roofline": _roofline_us, "analytical": analytical_duration_us, "attainable": attainable_us}
 )
 """By the name that a bundle's model states. A new anchor is a function and a line here."""

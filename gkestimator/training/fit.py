@@ -25,7 +25,7 @@ _DROP_BELOW = (
     0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
 )
 _HIDDEN_WEIGHT = 0.1
-_MATRIX_SETS = ("matrix", "conv", "attention")
+_MATRIX_SETS = ("matrix", "conv", "attention", "transfer_matrix", "transfer_conv")
 _GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operators of one GPU
 
 
