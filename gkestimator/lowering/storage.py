@@ -162,7 +162,9 @@ class _Rewriter:
         self._weights_too = weights_too
         self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
 
-    def run(self, graph: OperatorGraph, groups: Mapping[int, Operator] = MappingProxyType({})) -> OperatorGraph:
+    def run(
+        self, graph: OperatorGraph, groups: Mapping[int, Operator] = MappingProxyType({})
+    ) -> OperatorGraph:
         if self._weights_too:
             inputs = _values(self._halved(v) for v in graph.inputs)
             operators = tuple(
