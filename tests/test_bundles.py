@@ -123,7 +123,7 @@ def test_the_default_bundle_is_small_and_its_card_complete() -> None:
     card = load_bundle().card
     assert card["licence"] and card["date"] and card["versions"]["xgboost"] and card["trained_on"]
     for model in card["models"]:
-        assert model["held_out_pct"] and model["per_gpu_pct"] and 85 <= model["coverage_pct"] <= 95
+        assert model["error_pct"] and model["per_gpu_pct"] and 85 <= model["coverage_pct"] <= 95
 
 
 def test_the_first_bundle_that_knows_the_chip_answers() -> None:

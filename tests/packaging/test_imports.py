@@ -29,6 +29,8 @@ LAYERS = (
     {"runtimes", "prediction", "gpu_report"},
     {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"},
     {"regressors", "bundle_files"},
+    {"anchors"},
+    {"bundle_models"},
     {"bundles"},
     {"estimation", "training", "evaluation", "doctor"},
     {"export", "placement", "merging"},
