@@ -10,7 +10,7 @@ import numpy as np
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.evaluation.metrics import ErrorSummary, IntervalSummary, interval_summary, summarise
 
-from .kernels import gpu_cases
+from .kernels import gpu_cases, label_column
 from .whole import WholeCase, whole_cases
 from .workspace import Workspace
 
@@ -35,17 +35,6 @@ class Line:
     goal: bool = False
 
 
-def label(family: str, precision: str) -> str:
-    """The name a family goes by in tables: FP32 plain, anything narrower marked."""
-    return family if precision == "fp32" else f"{family}, half" if precision != "int8" else f"{family}, int8"
-
-
-def labels(cases: KernelCases) -> np.ndarray:
-    """:func:`label` per case."""
-    pairs = zip(cases.family, cases.precision, strict=True)
-    return np.array([label(str(f), str(p)) for f, p in pairs], dtype=str)
-
-
 def mean_over_gpus(cases: KernelCases, method: str = "estimator") -> dict[str, ErrorSummary]:
     """Summary per GPU."""
     found = {}
@@ -66,7 +55,9 @@ def kernel_intervals(cases: KernelCases) -> IntervalSummary | None:
 
 def whole_intervals(cases: list[WholeCase]) -> IntervalSummary | None:
     """Intervals of whole models' latency."""
-    columns = [np.array([getattr(c, n) for c in cases]) for n in ("latency_ms", "low_ms", "high_ms", "measured_ms")]
+    columns = [
+        np.array([getattr(c, n) for c in cases]) for n in ("latency_ms", "low_ms", "high_ms", "measured_ms")
+    ]
     return interval_summary(*columns)
 
 
@@ -93,10 +84,14 @@ def points_off(cases: Iterable[WholeCase], name: str) -> np.ndarray:
     )
 
 
-def _line(what: str, bar: float, value: float | None, unit: str = " %", goal: bool = False, more: str = "") -> Line:
+def _line(
+    what: str, bar: float, value: float | None, unit: str = " %", goal: bool = False, more: str = ""
+) -> Line:
     if value is None:
         return Line(what=what, bar=f"{bar:g}{unit}", figure="not measured", met=None, goal=goal)
-    return Line(what=what, bar=f"{bar:g}{unit}", figure=f"{value:.1f}{unit}{more}", met=value <= bar, goal=goal)
+    return Line(
+        what=what, bar=f"{bar:g}{unit}", figure=f"{value:.1f}{unit}{more}", met=value <= bar, goal=goal
+    )
 
 
 def _mean(errors: np.ndarray) -> float | None:
@@ -147,7 +142,9 @@ def _deepbench(space: Workspace) -> Iterator[Line]:
             )
             value = None if part is None else _mean(part.errors_pct())
             more = "" if part is None else f" (n {len(part)})"
-            yield _line(f"DeepBench convolutions, shapes held out: {gpu} {precision}", DEEPBENCH_BAR, value, more=more)
+            yield _line(
+                f"DeepBench convolutions, shapes held out: {gpu} {precision}", DEEPBENCH_BAR, value, more=more
+            )
 
 
 def _half(space: Workspace) -> Iterator[Line]:
@@ -177,7 +174,9 @@ def _ethz(space: Workspace) -> Iterator[Line]:
     )
     yield _line(f"{head}: reserved memory, one process, mean", 9, _mean(memory_errors(cases)))
     alone = [c for c in cases if c.batch == 4]
-    yield _line(f"{head}: reserved memory, batch 4 alone, mean", 9, _mean(memory_errors(alone, "fresh_bytes")))
+    yield _line(
+        f"{head}: reserved memory, batch 4 alone, mean", 9, _mean(memory_errors(alone, "fresh_bytes"))
+    )
     for name, words, bar in (
         ("sm_util_pct", "mean SM utilisation", 8), ("occupancy_mean_pct", "mean occupancy", 6),
         ("occupancy_max_pct", "maximum occupancy", 2.5),
@@ -204,7 +203,7 @@ def interval_rows(space: Workspace) -> Iterator[tuple[str, str, IntervalSummary]
     for kind, cases in (("seen", space.cases("shapes")), ("left out", gpu_cases(space))):
         if cases is None:
             continue
-        words = labels(cases)
+        words = label_column(cases)
         for word in sorted(set(words.tolist())):
             summary = kernel_intervals(cases.take(words == word))
             if summary is not None:
@@ -264,5 +263,3 @@ def _usher(space: Workspace) -> Iterator[Line]:
         figure="tables below" if there else "not measured",
         met=True if there else None,
     )
-
-

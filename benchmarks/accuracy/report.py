@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.regressors import MEMBERS
 
@@ -95,7 +94,12 @@ def write_report(space: Workspace, out: Path) -> Path:
         text += [*tables.over_gpus(left), "", "Per GPU:", "", *tables.by_gpu(left)]
         strict = space.cases("h100-gemm")
         if strict is not None:
-            text += ["", "bf16 GEMM on the H100 from the A100 and the RTX PRO 6000 alone:", "", *tables.by_gpu(strict)]
+            text += [
+                "",
+                "bf16 GEMM on the H100 from the A100 and the RTX PRO 6000 alone:",
+                "",
+                *tables.by_gpu(strict),
+            ]
     text += _kernel_plots(space, shapes, larger, left, pictures)
     text += _whole(space, pictures)
     text += ["", _INTERVALS, "", *tables.intervals(space)]
@@ -130,7 +134,9 @@ def _kernel_plots(
 ) -> list[str]:
     text: list[str] = []
     if shapes is not None:
-        plots.predicted_against_measured(shapes, pictures / "predicted-shapes.png", "Shapes held out, GPUs seen")
+        plots.predicted_against_measured(
+            shapes, pictures / "predicted-shapes.png", "Shapes held out, GPUs seen"
+        )
         text += ["", "![Predicted against measured, shapes held out](accuracy/predicted-shapes.png)"]
     if left is not None:
         plots.predicted_against_measured(left, pictures / "predicted-gpus.png", "GPU left out")
@@ -155,7 +161,9 @@ def _whole(space: Workspace, pictures: Path) -> list[str]:
     if without:
         text += ["", "Without the V100's own convolutions in training:", ""]
         text += tables.whole_by_model([c for c in without if c.table == "ethz"])
-        if [c.latency_ms for c in without if c.table == "timm"] != [c.latency_ms for c in cases if c.table == "timm"]:
+        if [c.latency_ms for c in without if c.table == "timm"] != [
+            c.latency_ms for c in cases if c.table == "timm"
+        ]:
             text += ["", *tables.whole_by_model([c for c in without if c.table == "timm"])]
         else:
             text += ["", "The RTX 3090 rows do not change."]
@@ -172,5 +180,3 @@ def _usher(space: Workspace) -> list[str]:
     text += ["", _TAU, ""]
     text += tables.usher_tau(tau) if tau else ["Not run."]
     return text
-
-

@@ -13,12 +13,12 @@ from gkestimator.regressors import MEMBERS
 from .figures import (
     Line,
     interval_rows,
-    labels,
     latency_errors,
     memory_errors,
     points_off,
     whole_interval_rows,
 )
+from .kernels import label_column
 from .whole import WholeCase
 from .workspace import Workspace
 
@@ -53,7 +53,10 @@ def bars(found: Sequence[Line]) -> list[str]:
     words = {True: "yes", False: "**no**", None: "–"}
     return markdown(
         ("what", "bar", "figure", "met"),
-        [(line.what, line.bar + (" (goal)" if line.goal else ""), line.figure, words[line.met]) for line in found],
+        [
+            (line.what, line.bar + (" (goal)" if line.goal else ""), line.figure, words[line.met])
+            for line in found
+        ],
         text=4,
     )
 
@@ -67,18 +70,32 @@ def _means(cases: KernelCases, methods: Sequence[str]) -> list[str]:
 
 
 def _groups(cases: KernelCases, *columns: np.ndarray) -> Iterator[tuple[tuple[str, ...], KernelCases]]:
-    keys = list(zip(*(c.tolist() for c in columns), strict=True))
-    for key in sorted(set(keys)):
-        yield key, cases.take(np.array([k == key for k in keys]))
+    """Every combination of words of ``columns`` with its cases, sorted."""
+    numbered = [np.unique(c, return_inverse=True) for c in columns]
+    codes = np.stack([inverse for _, inverse in numbered], axis=1)
+    for code in np.unique(codes, axis=0):
+        key = tuple(str(words[i]) for (words, _), i in zip(numbered, code, strict=True))
+        yield key, cases.take(np.flatnonzero((codes == code).all(axis=1)))
 
 
 def by_source(cases: KernelCases, members: bool) -> list[str]:
     """Per family and source: the estimator's errors, and the mean error of every other method."""
     extra = [m for m in MEMBERS if m in cases.estimates] if members else []
-    head = ("family", "source", *SUMMARY, *(words for _, words in METHODS), *(m.replace("_", " ") for m in extra))
+    head = (
+        "family",
+        "source",
+        *SUMMARY,
+        *(words for _, words in METHODS),
+        *(m.replace("_", " ") for m in extra),
+    )
     rows = [
-        (*key, *summary_cells(summarise(part.errors_pct())), *_means(part, [m for m, _ in METHODS]), *_means(part, extra))
-        for key, part in _groups(cases, labels(cases), cases.source)
+        (
+            *key,
+            *summary_cells(summarise(part.errors_pct())),
+            *_means(part, [m for m, _ in METHODS]),
+            *_means(part, extra),
+        )
+        for key, part in _groups(cases, label_column(cases), cases.source)
     ]
     return markdown(head, rows, text=2)
 
@@ -88,7 +105,7 @@ def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
     head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in METHODS))
     rows = [
         (*key, *summary_cells(summarise(part.errors_pct())), *_means(part, [m for m, _ in METHODS]))
-        for key, part in _groups(cases, labels(cases), cases.gpu, cases.source)
+        for key, part in _groups(cases, label_column(cases), cases.gpu, cases.source)
     ]
     return markdown(head, rows, text=3)
 
@@ -97,12 +114,13 @@ def over_gpus(cases: KernelCases) -> list[str]:
     """Per family: mean over GPUs of the mean error per GPU, for every method."""
     head = ("family", "GPUs", "estimator", *(words for _, words in METHODS))
     rows = []
-    for (word,), part in _groups(cases, labels(cases)):
+    for (word,), part in _groups(cases, label_column(cases)):
         per_gpu = [p for _, p in _groups(part, part.gpu)]
         cells = []
         for method in ("estimator", *(m for m, _ in METHODS)):
             means = [
-                float(p.errors_pct(method).mean()) if np.isfinite(p.estimates[method]).all() else np.nan for p in per_gpu
+                float(p.errors_pct(method).mean()) if np.isfinite(p.estimates[method]).all() else np.nan
+                for p in per_gpu
             ]
             cells.append(number(float(np.mean(means))))
         rows.append((word, str(len(per_gpu)), *cells))
@@ -139,7 +157,16 @@ _POINTS = ("sm_util_pct", "occupancy_mean_pct", "occupancy_max_pct")
 
 def whole_rows(cases: Sequence[WholeCase]) -> list[str]:
     """Every row: estimated and measured latency and memory."""
-    head = ("model", "batch", "measured ms", "estimated ms", "90 % interval", "error %", "measured MiB", "estimated MiB")
+    head = (
+        "model",
+        "batch",
+        "measured ms",
+        "estimated ms",
+        "90 % interval",
+        "error %",
+        "measured MiB",
+        "estimated MiB",
+    )
     rows = [
         (
             c.model, str(c.batch), f"{c.measured_ms:.2f}", f"{c.latency_ms:.2f}", f"{c.low_ms:.2f} to {c.high_ms:.2f}",
@@ -175,7 +202,9 @@ def whole_baselines(cases: Sequence[WholeCase]) -> list[str]:
         ):  # fmt: skip
             truth = [v for c in left if (v := getattr(c, f"measured_{field}")) is not None]
             if truth:
-                rows.append((f"{unit}, points", "estimator", *summary_cells(summarise(points_off(left, field)))))
+                rows.append(
+                    (f"{unit}, points", "estimator", *summary_cells(summarise(points_off(left, field))))
+                )
                 middle = float(np.median(truth))
                 best = np.abs(np.array(truth) - middle)
                 rows.append((f"{unit}, points", f"constant {middle:.1f}", *summary_cells(summarise(best))))
@@ -210,7 +239,9 @@ def usher_targets(found: Sequence[dict[str, object]]) -> list[str]:
 def usher_tau(found: Sequence[dict[str, object]]) -> list[str]:
     """Maximum occupancy by tau, per graph and number of streams."""
     taus = sorted({float(str(r["tau_ms"])) for r in found})
-    value = {(r["model"], r["streams"], float(str(r["tau_ms"]))): float(str(r["occupancy_max_pct"])) for r in found}
+    value = {
+        (r["model"], r["streams"], float(str(r["tau_ms"]))): float(str(r["occupancy_max_pct"])) for r in found
+    }
     rows = [
         (str(model), str(streams), *(number(value.get((model, streams, t))) for t in taus))
         for model in dict.fromkeys(r["model"] for r in found)

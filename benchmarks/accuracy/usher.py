@@ -17,7 +17,14 @@ from .workspace import SEED, Workspace
 
 TAUS_MS = (0.0, 0.001, 0.01, 0.1, 1.0)
 STREAMS = (1, 2)
-GRAPHS = ("ethz/alexnet", "ethz/resnet50", "ethz/inception_v3", "ethz/bert", "ethz/gpt2", "timm/vit_base_patch16_224")
+GRAPHS = (
+    "ethz/alexnet",
+    "ethz/resnet50",
+    "ethz/inception_v3",
+    "ethz/bert",
+    "ethz/gpt2",
+    "timm/vit_base_patch16_224",
+)
 SPLITS = ("shapes", "larger", "V100 left out")
 _ROWS = 8_000
 _TESTED = 4_000
@@ -35,7 +42,7 @@ def run_targets(space: Workspace) -> None:
     for family in _FAMILIES:
         mine = neusight & (space.rows.table.family == family) & (space.rows.table.precision == "fp32")
         rows = space.rows.take(np.flatnonzero(mine))
-        plan = next(p for p in PLAN if (family, "fp32") in p.trains and getattr(p, "scope", "seen") == "seen")
+        plan = next(p for p in PLAN if (family, "fp32") in p.trains and p.scope == "seen")
         for split in SPLITS:
             if split == "larger" and family == "conv":
                 continue
@@ -61,12 +68,16 @@ def _split(split: str, rows: TrainingRows) -> tuple[TrainingRows, TrainingRows]:
     else:
         found = hold_out_chip(rows, frozenset({"V100-PCIE-32GB"}))
     rng = np.random.default_rng(SEED)
-    train = found.train if len(found.train) <= _ROWS else np.sort(rng.choice(found.train, _ROWS, replace=False))
+    train = (
+        found.train if len(found.train) <= _ROWS else np.sort(rng.choice(found.train, _ROWS, replace=False))
+    )
     return rows.take(train), rows.take(thin(rows, found.test, most=_TESTED // 4, seed=SEED))
 
 
 def _error(space: Workspace, train: TrainingRows, test: TrainingRows, features: str, target: str) -> float:
-    stack = fit_free_stack(train, space.gpus, features=features, target=target, members=("xgboost",), seed=SEED)
+    stack = fit_free_stack(
+        train, space.gpus, features=features, target=target, members=("xgboost",), seed=SEED
+    )
     time = stack.predict_us(test.table, test.gpu, space.gpus)
     return float(absolute_errors_pct(test.as_measured_us(time), test.measured_us).mean())
 
@@ -86,7 +97,12 @@ def run_tau(space: Workspace) -> None:
         for streams in STREAMS:
             for tau in TAUS_MS:
                 row = estimate_rows(
-                    [path], gpus=["V100-SXM2-16GB"], batch_sizes=[8], dtype="fp32", streams=streams, tau_ms=tau
+                    [path],
+                    gpus=["V100-SXM2-16GB"],
+                    batch_sizes=[8],
+                    dtype="fp32",
+                    streams=streams,
+                    tau_ms=tau,
                 ).rows[0]
                 found.append(
                     {
@@ -96,5 +112,3 @@ def run_tau(space: Workspace) -> None:
                 )  # fmt: skip
     space.keep("usher-tau", key, found)
     space.tell("usher-tau: done")
-
-

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import numpy as np
 
 from gkestimator.bundles import Bundle
 from gkestimator.errors import GkestimatorError
@@ -16,8 +14,9 @@ from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
 from gkestimator.onnx_io import read_model
 from gkestimator.tables import Requirement
+from gkestimator.training.plan import PLAN
 
-from .kernels import train_everything, train_without_v100_convolutions
+from .kernels import shipped, without_v100_convolutions
 from .workspace import Workspace
 
 THESIS_VISIBLE_BYTES = 16_144 * 2**20
@@ -64,17 +63,12 @@ class WholeCase:
 
 def run_whole(space: Workspace, name: str) -> None:
     """Both tables by the shipped recipe (``whole``) or without the V100's convolutions (``whole-no-v100-conv``)."""
-    train_everything(space)
-    bundle = space.bundle("everything", lambda: np.arange(len(space.rows)), _all_plans())
-    if name == "whole-no-v100-conv":
-        bundle = _without(space, bundle)
-    key = [
-        name, space.data_key, space.recipe_key, space.product_key, *map(repr, _all_plans()),
-        Path(__file__).read_text(encoding="utf-8"),
-    ]  # fmt: skip
+    key = [name, space.data_key, space.recipe_key, space.product_key, *map(repr, PLAN)]
+    key.append(Path(__file__).read_text(encoding="utf-8"))
     if space.result(name, key)[1]:
         space.tell(f"{name}: kept")
         return
+    bundle = shipped(space) if name == "whole" else without_v100_convolutions(space)
     cases = [*_ethz(space, bundle), *_timm(space, bundle)]
     space.keep(name, key, [asdict(c) for c in cases])
     space.tell(f"{name}: {len(cases)} rows")
@@ -85,25 +79,9 @@ def whole_cases(space: Workspace, name: str) -> list[WholeCase]:
     return [WholeCase(**row) for row in space.listed(name) or []]  # type: ignore[arg-type]
 
 
-def _all_plans() -> tuple[object, ...]:
-    from gkestimator.training.plan import PLAN
-
-    return PLAN
-
-
-def _without(space: Workspace, whole: Bundle) -> Bundle:
-    """``whole`` with its regressors of convolutions replaced by those that no V100 convolution taught."""
-    train_without_v100_convolutions(space)
-    from .kernels import convolution_plans, without_v100_convolutions
-
-    part = space.bundle("no-v100-conv", lambda: without_v100_convolutions(space), convolution_plans())
-    other = {m.name: m for m in part.models}
-    trained = {p.name for p in convolution_plans()}
-    kept = [other.get(m.name, m) for m in whole.models if m.name in other or m.name not in trained]
-    return replace(whole, name="no_v100_conv", models=tuple(kept))
-
-
-def _answers(path: Path, bundle: Bundle, batches: Sequence[int], **options: object) -> tuple[Engine, list[Estimated]]:
+def _answers(
+    path: Path, bundle: Bundle, batches: Sequence[int], **options: object
+) -> tuple[Engine, list[Estimated]]:
     request = EstimateRequest(models=[path], batch_sizes=list(batches), **options)  # type: ignore[arg-type]
     engine = Engine(request)
     engine.estimator = bundle
@@ -162,7 +140,9 @@ def _ethz(space: Workspace, bundle: Bundle) -> Iterator[WholeCase]:
             )  # fmt: skip
 
 
-def _cumulative(path: Path, bundle: Bundle, batches: Sequence[int], options: dict[str, object]) -> dict[int, int]:
+def _cumulative(
+    path: Path, bundle: Bundle, batches: Sequence[int], options: dict[str, object]
+) -> dict[int, int]:
     """Reserved bytes per batch size when all run in one process, smallest first, without emptying the cache."""
     try:
         from gkestimator.memory import cumulative_reserved
@@ -183,10 +163,22 @@ def _timm(space: Workspace, bundle: Bundle) -> Iterator[WholeCase]:
         size = str(read_model(path).bind(batch_size=1).inputs[0].shape[-1])
         for truth in [r for r in table.get(path.stem, ()) if r["infer_img_size"] == size][:1]:
             batch = int(truth["infer_batch_size"])
-            for row, roofline_ms, analytical_ms in _rows(path, bundle, [batch], gpus=["RTX-3090"], dtype="amp"):
+            for row, roofline_ms, analytical_ms in _rows(
+                path, bundle, [batch], gpus=["RTX-3090"], dtype="amp"
+            ):
                 step = batch / float(truth["infer_samples_per_sec"]) * 1e3
                 yield _case(
-                    "timm", path.stem, row, step, roofline_ms, analytical_ms, row.reserved_bytes, None, None, None, None
+                    "timm",
+                    path.stem,
+                    row,
+                    step,
+                    roofline_ms,
+                    analytical_ms,
+                    row.reserved_bytes,
+                    None,
+                    None,
+                    None,
+                    None,
                 )
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -19,13 +19,12 @@ import numpy as np
 
 from gkestimator.bundles import Bundle, load_bundle
 from gkestimator.evaluation.cases import KernelCases
-from gkestimator.evaluation.splits import thin
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.training.importers import load_source
+from gkestimator.evaluation.splits import chips, thin
+from gkestimator.gpus import GpuSpec
 from gkestimator.training.plan import PLAN, ModelPlan
+from gkestimator.training.recipe import FEWEST_CHIPS, FEWEST_ROWS, fit_bundle
 from gkestimator.training.rows import TrainingRows
-
-from ._recipe import fit_bundle
+from gkestimator.training.train import Loaded, card, measured_rows
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur")
@@ -40,23 +39,26 @@ class Workspace:
         self.shared, self.smoke = shared, smoke
         self.folder = folder / f"smoke{smoke}" if smoke else folder
         self.begun = time.monotonic()
+        self._read: dict[str, KernelCases] = {}
 
     def tell(self, text: str) -> None:
         """One line of progress on stderr."""
         print(f"{time.monotonic() - self.begun:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     @cached_property
-    def rows(self) -> TrainingRows:
-        """Every per-operator row of the public data."""
-        parts = [p for name in FORMATS for p in load_source(self.shared / "data" / name)[1] if len(p)]
-        rows = TrainingRows.concatenate(parts)
-        return rows.take(thin(rows, np.arange(len(rows)), most=self.smoke)) if self.smoke else rows
+    def _measured(self) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:
+        return measured_rows([self.shared / "data" / name for name in FORMATS])
 
     @cached_property
+    def rows(self) -> TrainingRows:
+        """Every per-operator row of the public data."""
+        rows = TrainingRows.concatenate(self._measured[1])
+        return rows.take(thin(rows, np.arange(len(rows)), most=self.smoke)) if self.smoke else rows
+
+    @property
     def gpus(self) -> dict[str, GpuSpec]:
         """Specifications of the GPUs that the rows name."""
-        catalogue = gpu_catalogue()
-        return {g: catalogue.resolve(g)[0] for g in np.unique(self.rows.gpu.astype(str)).tolist()}
+        return self._measured[2]
 
     @cached_property
     def data_key(self) -> str:
@@ -68,9 +70,13 @@ class Workspace:
     @cached_property
     def recipe_key(self) -> str:
         """Changes when a source file that training imports does (the plan apart), a GPU file or a library."""
-        files = sources_of("gkestimator.training.recipe", "gkestimator.training.fit", "gkestimator.evaluation.splits")
+        files = sources_of(
+            "gkestimator.training.recipe", "gkestimator.training.fit", "gkestimator.evaluation.splits"
+        )
         files -= {ROOT / "gkestimator/training/plan.py"}
-        versions = [f"{p} {_version(p)}" for p in ("numpy", "scikit-learn", "xgboost", "xgboost-cpu", "lightgbm")]
+        versions = [
+            f"{p} {_version(p)}" for p in ("numpy", "scikit-learn", "xgboost", "xgboost-cpu", "lightgbm")
+        ]
         return _digest([*_contents(files), *_contents((ROOT / "datasets/gpus").glob("*.toml")), *versions])
 
     @cached_property
@@ -79,22 +85,19 @@ class Workspace:
         files = [*(ROOT / "gkestimator").rglob("*.py"), *(ROOT / "datasets").rglob("*.toml")]
         return _digest(_contents(files))
 
-    def bundle(self, name: str, keep: Callable[[], np.ndarray], plans: Sequence[ModelPlan]) -> Bundle:
-        """The recipe's bundle from the rows ``keep()`` for ``plans``; trained unless the cache has it.
-
-        ``name`` stands for ``keep``: one name, one choice of rows.
-        """
-        key = _digest([name, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
+    def bundle(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Bundle:
+        """The recipe's bundle from the rows ``index`` for ``plans``; trained unless the cache has it."""
+        chosen = hashlib.sha256(np.ascontiguousarray(index, dtype=np.int64).tobytes()).hexdigest()
+        key = _digest([chosen, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
         folder = self.folder / "bundles" / f"{name}-{key}"
         if not (folder / "stack.json").is_file():
             for old in folder.parent.glob(f"{name}-*"):
                 if len(old.name) == len(folder.name):
                     shutil.rmtree(old, ignore_errors=True)
-            index = keep()
             self.tell(f"{name}: training {len(plans)} regressors on {len(index):,} rows")
             at = time.monotonic()
             fitted = fit_bundle([self.rows.take(index)], self.gpus, seed=SEED, plans=tuple(plans))
-            fitted.write(folder)
+            fitted.write(folder, card=card("nested", self._measured[0], fitted))
             self.tell(f"{name}: trained in {time.monotonic() - at:.0f} s")
         return load_bundle(folder)
 
@@ -110,6 +113,7 @@ class Workspace:
         path, _ = self.result(name, parts)
         if isinstance(value, KernelCases):
             value.write(path.with_name(f"{name}.npz"))
+            self._read.pop(name, None)
         else:
             path.with_name(f"{name}.json").write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
         path.with_name(f"{name}.key").write_text(_digest(parts))
@@ -117,7 +121,16 @@ class Workspace:
     def cases(self, name: str) -> KernelCases | None:
         """A stored result of kernels, if there is one."""
         path = self.folder / "results" / f"{name}.npz"
-        return KernelCases.read(path) if path.is_file() else None
+        if name not in self._read and path.is_file():
+            self._read[name] = KernelCases.read(path)
+        return self._read.get(name)
+
+    def joined(self, name: str, parts: Sequence[str]) -> KernelCases:
+        """The stored results ``parts`` together, remembered under ``name``."""
+        if name not in self._read:
+            found = [cases for part in parts if (cases := self.cases(part)) is not None]
+            self._read[name] = KernelCases.concatenate(found)
+        return self._read[name]
 
     def listed(self, name: str) -> list[dict[str, object]] | None:
         """A stored result of other rows, if there is one."""
@@ -129,18 +142,32 @@ class Workspace:
         return sorted(p.stem for p in (self.folder / "results").glob(f"{prefix}*.npz"))
 
 
-def plans_for(pairs: set[tuple[str, str]], *, unseen: bool) -> tuple[ModelPlan, ...]:
-    """The plans that can answer ``pairs`` (family, precision) on a GPU that is trained on, or is not.
+def plans_for(
+    space: Workspace, train: np.ndarray, test: np.ndarray, *, unseen: bool
+) -> tuple[ModelPlan, ...]:
+    """The plans that the rows ``test`` would ask of a bundle trained on the rows ``train``.
 
-    On a GPU not trained on, ``unseen`` plans answer; only where none covers a pair the others do. Leaving out
-    plans that would not be asked changes no answer and saves their training.
+    On a chip that was not trained on, plans of scope ``unseen`` answer; where the rows train none that covers a
+    kernel, the others do. Leaving out plans that would not be asked changes no answer and saves their training.
     """
+    left = space.rows.take(test).table
+    known = space.rows.take(train)
+    pairs = set(zip(left.family.astype(str), left.precision.astype(str), strict=True))
+    wanted = "unseen" if unseen else "seen"
     chosen = []
     for pair in sorted(pairs):
         covering = [p for p in PLAN if pair in p.trains or pair in p.covers]
-        apart = [p for p in covering if (getattr(p, "scope", "seen") == "unseen") == unseen]
+        apart = [
+            p for p in covering if p.scope == wanted and (not unseen or _trainable(p, known, space.gpus))
+        ]
         chosen += apart or covering
     return tuple(p for p in PLAN if p in chosen)
+
+
+def _trainable(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> bool:
+    """Whether the recipe trains ``plan`` on ``rows``."""
+    mine = np.flatnonzero(plan.mask(rows.table))
+    return len(mine) >= FEWEST_ROWS and len(chips(rows.take(mine), gpus)) >= FEWEST_CHIPS
 
 
 def sources_of(*modules: str) -> set[Path]:

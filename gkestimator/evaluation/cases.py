@@ -83,9 +83,7 @@ class KernelCases:
 
     def take(self, index: np.ndarray) -> KernelCases:
         """The cases that ``index`` (integers or a mask) selects."""
-        columns = {
-            f.name: getattr(self, f.name)[index] for f in fields(KernelCases) if f.name != "estimates"
-        }
+        columns = {f.name: getattr(self, f.name)[index] for f in fields(KernelCases) if f.name != "estimates"}
         return KernelCases(**columns, estimates={name: v[index] for name, v in self.estimates.items()})
 
     def with_estimate(self, method: str, duration_us: np.ndarray) -> KernelCases:
@@ -137,7 +135,9 @@ def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: Mapping[str, GpuSpec
     """Predict every row by ``bundle`` on its GPU (the path that ``gkest estimate`` takes), beside the roofline and
     the analytical model."""
     count = len(rows)
-    columns = {name: np.full(count, np.nan) for name in ("low", "high", "estimator", "roofline", "analytical")}
+    columns = {
+        name: np.full(count, np.nan) for name in ("low", "high", "estimator", "roofline", "analytical")
+    }
     trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     for name in np.unique(rows.gpu.astype(str)):
         at = np.flatnonzero(rows.gpu == name)

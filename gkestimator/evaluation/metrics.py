@@ -49,7 +49,9 @@ def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarr
     measurement that is not a positive number."""
     estimated, measured = np.asarray(estimated, dtype=np.float64), np.asarray(measured, dtype=np.float64)
     if estimated.shape != measured.shape:
-        raise UsageError(f"{estimated.size} estimates for {measured.size} measurements; expected one for each")
+        raise UsageError(
+            f"{estimated.size} estimates for {measured.size} measurements; expected one for each"
+        )
     if not np.all(np.isfinite(measured) & (measured > 0)):
         raise UsageError("a measurement is not a positive number, so it has no relative error")
     return np.asarray(100 * np.abs(estimated / measured - 1))

@@ -11,7 +11,16 @@ from gkestimator.errors import UsageError
 from gkestimator.gpus import GpuSpec
 from gkestimator.training.rows import TrainingRows, shape_hash
 
-__all__ = ["HELD_OUT", "Split", "chip_of", "chips", "hold_out_chip", "hold_out_shapes", "hold_out_source", "thin"]
+__all__ = [
+    "HELD_OUT",
+    "Split",
+    "chip_of",
+    "chips",
+    "hold_out_chip",
+    "hold_out_shapes",
+    "hold_out_source",
+    "thin",
+]
 
 HELD_OUT = 0.15
 """Share of shapes, by their hash, that the shapes experiment leaves out on every GPU."""

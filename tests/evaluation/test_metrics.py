@@ -47,7 +47,9 @@ def test_interval_summary_counts_ends_as_inside() -> None:
     assert summary is not None
     assert summary.inside_pct == 75
     assert summary.width_pct == pytest.approx(50)
-    assert summary.width_over_error == pytest.approx(50 / np.median([25, 100 - 1000 / 13, 10 / 7.9 * 100 - 100, 20]))
+    assert summary.width_over_error == pytest.approx(
+        50 / np.median([25, 100 - 1000 / 13, 10 / 7.9 * 100 - 100, 20])
+    )
     assert interval_summary(*(np.empty(0),) * 4) is None
 
 
