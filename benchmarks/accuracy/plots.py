@@ -94,11 +94,11 @@ def predicted_against_measured(cases: KernelCases, path: Path, title: str) -> No
 
 def _decades(axis: Any) -> None:
     """Labels at powers of ten only; minor ones overlap on a short axis."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullLocator
 
     for side in (axis.xaxis, axis.yaxis):
         side.set_major_locator(LogLocator(base=10, numticks=5))
-        side.set_minor_formatter(NullFormatter())
+        side.set_minor_locator(NullLocator())
 
 
 def error_by_size(shapes: KernelCases, left: KernelCases | None, path: Path) -> None:
