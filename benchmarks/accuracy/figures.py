@@ -9,8 +9,9 @@ import numpy as np
 
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.evaluation.metrics import ErrorSummary, IntervalSummary, interval_summary, summarise
+from gkestimator.evaluation.splits import chips
 
-from .kernels import gpu_cases, label_column
+from .kernels import chip_job, gpu_cases, label_column
 from .whole import WholeCase, whole_cases
 from .workspace import Workspace
 
@@ -263,3 +264,39 @@ def _usher(space: Workspace) -> Iterator[Line]:
         figure="tables below" if there else "not measured",
         met=True if there else None,
     )
+
+
+def nested(space: Workspace) -> dict[str, object] | None:
+    """What the card of the shipped bundle says of nested runs: mean errors and shares inside the interval, per family.
+
+    None, saying why on stderr, where a result is missing or of another recipe.
+    """
+    stale = space.stale(["shapes", "larger", *(chip_job(c) for c in chips(space.rows, space.gpus))])
+    if stale:
+        space.tell(
+            f"no nested figures for the card: run the accuracy command ({', '.join(stale)} not current)"
+        )
+        return None
+    shapes, larger, left = space.cases("shapes"), space.cases("larger"), gpu_cases(space)
+    assert shapes is not None and larger is not None and left is not None
+    inside: dict[str, dict[str, float]] = {"seen": {}, "left out": {}}
+    for kind, word, summary in interval_rows(space):
+        inside[kind][word] = round(summary.inside_pct, 1)
+    return {
+        "made_by": "python -m benchmarks.accuracy: the identical recipe without the rows it is tested on",
+        "unit": "mean absolute percentage error against what the publisher measured, launch gap included",
+        "shapes_held_out_pct": _per_group(shapes, shapes.source),
+        "larger_shapes_pct": _per_group(larger, larger.source),
+        "gpu_left_out_pct": _per_group(left, left.gpu),
+        "interval_90_inside_pct": inside,
+    }
+
+
+def _per_group(cases: KernelCases, column: np.ndarray) -> dict[str, dict[str, float]]:
+    words = label_column(cases)
+    found: dict[str, dict[str, float]] = {}
+    for word in sorted(set(words.tolist())):
+        for group in sorted(set(column[words == word].tolist())):
+            mine = cases.take((words == word) & (column == group))
+            found.setdefault(word, {})[str(group)] = round(float(mine.errors_pct().mean()), 1)
+    return found

@@ -65,8 +65,7 @@ def _experiment(
     made = split()
     plans = plans_for(space, made.train, made.test, unseen=unseen)
     key = [name, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
-    if space.result(name, key)[1]:
-        space.tell(f"{name}: kept")
+    if space.current(name, key):
         return
     bundle = space.bundle(name, made.train, plans)
     fitted, left = space.rows.take(made.train), space.rows.take(made.test)
@@ -94,8 +93,7 @@ def member(space: Workspace, name: str) -> None:
     plans = tuple(replace(p, members=(name,)) for p in plans_for(space, made.train, made.test, unseen=False))
     job = f"member-{name}"
     key = [job, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
-    if space.result(job, key)[1]:
-        space.tell(f"{job}: kept")
+    if space.current(job, key):
         return
     bundle = space.bundle(job, made.train, plans)
     space.keep(job, key, predict_cases(bundle, space.rows.take(made.test), space.gpus))
@@ -137,6 +135,12 @@ def h100_gemm(space: Workspace) -> None:
 def shipped(space: Workspace) -> Bundle:
     """The recipe on every row: what is shipped."""
     return space.bundle("everything", np.arange(len(space.rows)), PLAN)
+
+
+def shipped_folder(space: Workspace) -> Path:
+    """The folder of :func:`shipped`, trained if need be."""
+    shipped(space)
+    return space.bundle_folder("everything", np.arange(len(space.rows)), PLAN)
 
 
 def without_v100_convolutions(space: Workspace) -> Bundle:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from gkestimator.evaluation.cases import KernelCases
+from gkestimator.evaluation.splits import chips
 from gkestimator.regressors import MEMBERS
 
 from . import plots, tables
 from .figures import lines
-from .kernels import gpu_cases
+from .kernels import chip_job, gpu_cases
 from .whole import whole_cases
 from .workspace import Workspace
 
@@ -73,10 +74,19 @@ no answer. The two development and report groups, the shape hash and the splits 
 `gkestimator/evaluation/splits.py`."""
 
 
+_NAMES = (
+    "shapes", "larger", "h100-gemm", "whole", "whole-no-v100-conv", "usher-targets", "usher-tau",
+    *(f"member-{name}" for name in MEMBERS),
+)  # fmt: skip
+
+
 def write_report(space: Workspace, out: Path) -> Path:
     """``out``/accuracy.md and ``out``/accuracy/*.png; what has not been run is left out and said so."""
     pictures = out / "accuracy"
     pictures.mkdir(parents=True, exist_ok=True)
+    stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
+    if stale:
+        space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
     text: list[str] = [_HEAD, "## What must be shown", ""]
     text += tables.bars(lines(space))
     shapes, larger, left = shapes_cases(space), space.cases("larger"), gpu_cases(space)

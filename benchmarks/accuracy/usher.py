@@ -34,8 +34,7 @@ _FAMILIES = ("linear", "bmm", "conv", "elementwise", "softmax", "layernorm")
 def run_targets(space: Workspace) -> None:
     """XGBoost alone on NeuSight's rows: features x target x split, mean error per family."""
     key = ["usher-targets", space.data_key, space.recipe_key, Path(__file__).read_text(encoding="utf-8")]
-    if space.result("usher-targets", key)[1]:
-        space.tell("usher-targets: kept")
+    if space.current("usher-targets", key):
         return
     neusight = np.char.startswith(space.rows.source.astype(str), "neusight")
     found: list[dict[str, object]] = []
@@ -88,8 +87,7 @@ def run_tau(space: Workspace) -> None:
     from gkestimator.estimation import estimate_rows
 
     key = ["usher-tau", space.product_key, Path(__file__).read_text(encoding="utf-8")]
-    if space.result("usher-tau", key)[1]:
-        space.tell("usher-tau: kept")
+    if space.current("usher-tau", key):
         return
     found: list[dict[str, object]] = []
     for graph in GRAPHS:

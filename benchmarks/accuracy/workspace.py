@@ -85,11 +85,15 @@ class Workspace:
         files = [*(ROOT / "gkestimator").rglob("*.py"), *(ROOT / "datasets").rglob("*.toml")]
         return _digest(_contents(files))
 
-    def bundle(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Bundle:
-        """The recipe's bundle from the rows ``index`` for ``plans``; trained unless the cache has it."""
+    def bundle_folder(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Path:
+        """Where :meth:`bundle` keeps the bundle of these rows and plans."""
         chosen = hashlib.sha256(np.ascontiguousarray(index, dtype=np.int64).tobytes()).hexdigest()
         key = _digest([chosen, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
-        folder = self.folder / "bundles" / f"{name}-{key}"
+        return self.folder / "bundles" / f"{name}-{key}"
+
+    def bundle(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Bundle:
+        """The recipe's bundle from the rows ``index`` for ``plans``; trained unless the cache has it."""
+        folder = self.bundle_folder(name, index, plans)
         if not (folder / "stack.json").is_file():
             for old in folder.parent.glob(f"{name}-*"):
                 if len(old.name) == len(folder.name):
@@ -101,22 +105,43 @@ class Workspace:
             self.tell(f"{name}: trained in {time.monotonic() - at:.0f} s")
         return load_bundle(folder)
 
-    def result(self, name: str, parts: Sequence[str]) -> tuple[Path, bool]:
-        """Where the result ``name`` is kept (without suffix), and whether it is current for a key of ``parts``."""
-        path = self.folder / "results" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stamp = path.with_name(f"{name}.key")
-        return path, stamp.is_file() and stamp.read_text() == _digest(parts)
+    @property
+    def recipe_now(self) -> str:
+        """The whole recipe and its data: what a result must come from to describe the bundle trained now."""
+        return _digest([self.data_key, self.recipe_key, *map(repr, PLAN)])
+
+    def current(self, name: str, parts: Sequence[str]) -> bool:
+        """Whether the result ``name`` is kept for a key of ``parts``; if so it is stamped as of the present recipe."""
+        stamp = self._stamp(name)
+        if not stamp.is_file() or stamp.read_text().split()[:1] != [_digest(parts)]:
+            return False
+        stamp.write_text(f"{_digest(parts)} {self.recipe_now}\n")
+        self.tell(f"{name}: kept")
+        return True
+
+    def stale(self, names: Sequence[str]) -> list[str]:
+        """Those results ``names`` that are missing or were made by another recipe or from other data."""
+        return [
+            n
+            for n in names
+            if not self._stamp(n).is_file() or self._stamp(n).read_text().split()[1:] != [self.recipe_now]
+        ]
 
     def keep(self, name: str, parts: Sequence[str], value: KernelCases | list[dict[str, object]]) -> None:
-        """Store a result and its key."""
-        path, _ = self.result(name, parts)
+        """Store a result and what it was made from."""
+        stamp = self._stamp(name)
+        stamp.unlink(missing_ok=True)
         if isinstance(value, KernelCases):
-            value.write(path.with_name(f"{name}.npz"))
+            value.write(stamp.with_name(f"{name}.npz"))
             self._read.pop(name, None)
         else:
-            path.with_name(f"{name}.json").write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
-        path.with_name(f"{name}.key").write_text(_digest(parts))
+            stamp.with_name(f"{name}.json").write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
+        stamp.write_text(f"{_digest(parts)} {self.recipe_now}\n")
+
+    def _stamp(self, name: str) -> Path:
+        folder = self.folder / "results"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.key"
 
     def cases(self, name: str) -> KernelCases | None:
         """A stored result of kernels, if there is one."""
