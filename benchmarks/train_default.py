@@ -12,7 +12,7 @@ import datetime
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.accuracy.figures import nested
 from benchmarks.accuracy.kernels import shipped_folder

@@ -43,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--smoke", type=int, default=0, metavar="ROWS",
         help="rows of each kind and GPU to keep: tries the command out, the figures mean nothing",
     )  # fmt: skip
+    parser.add_argument(
+        "--judge", type=Path, nargs="?", const=ROOT / "models/default", metavar="BUNDLE",
+        help="only print what this bundle (default: the shipped one) says of the whole models; trains nothing",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     chosen = [word.strip() for word in options.only.split(",") if word.strip()]
     unknown = [word for word in chosen if word not in GROUPS]
@@ -59,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.smoke and options.out == ROOT / "docs":
         options.out = options.cache / f"smoke{options.smoke}"
     space = Workspace(shared, options.cache, smoke=options.smoke)
+    if options.judge is not None:
+        print("\n".join(judged(space, options.judge)))
+        return 0
     failed = [] if options.report else _run(space, chosen, options.jobs)
     for name, error in failed:
         space.tell(f"FAILED {name}: {error}")
@@ -67,6 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         write_report(space, options.out)
     return 1 if failed else 0
+
+
+def judged(space: Workspace, bundle: Path) -> list[str]:
+    """Tables of whole models by the bundle in a folder."""
+    from gkestimator.bundles import load_bundle
+
+    from . import tables
+    from .whole import compare
+
+    cases = compare(space, load_bundle(bundle))
+    lines = tables.whole_rows(cases)
+    for table in ("ethz", "timm"):
+        lines += ["", *tables.whole_by_model([c for c in cases if c.table == table])]
+    return [*lines, "", *tables.whole_baselines(cases)]
 
 
 def jobs_of(space: Workspace, chosen: Sequence[str]) -> tuple[list[str], list[str]]:

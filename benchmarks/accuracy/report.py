@@ -47,7 +47,8 @@ first. RTX 3090: timm's AMP table at its batch; no RTX 3090 and no AMP is in the
 _INTERVALS = """## Intervals
 
 Share of measurements inside the 90 % interval and its median width, (high - low) / estimate, over the median error. Kernels:
-GPU time, rows whose launch does not hide it. GPU `left out`: the chip was not trained on (RTX 3090 never is)."""
+GPU time, rows whose launch does not hide it. GPU `left out`: the chip was not trained on (RTX 3090 never is). For comparison: the
+exact 90 % interval of a normal law is 4.9 times as wide as its median error, of a uniform law 3.6, of a Laplace law 6.6."""
 _USHER = """## USHER's claim examined
 
 USHER (Shubha, Shen, Iyer, OSDI 2024) reports 99.98 % accuracy for a stack of regressors over raw kernel sizes and publishes neither
@@ -87,7 +88,8 @@ def write_report(space: Workspace, out: Path) -> Path:
     stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
     if stale:
         space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
-    text: list[str] = [_HEAD, "## What must be shown", ""]
+    text: list[str] = [_HEAD, "<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
+    text += ["", "## What must be shown", ""]
     text += tables.bars(lines(space))
     shapes, larger, left = shapes_cases(space), space.cases("larger"), gpu_cases(space)
     for title, cases in ((_SHAPES, shapes), (_LARGER, larger)):

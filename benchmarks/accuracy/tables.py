@@ -11,15 +11,18 @@ from gkestimator.evaluation.metrics import ErrorSummary, summarise
 from gkestimator.regressors import MEMBERS
 
 from .figures import (
+    FAMILIES,
+    TRAIN,
     Line,
     interval_rows,
     latency_errors,
+    mean_over_gpus,
     memory_errors,
     points_off,
     whole_interval_rows,
 )
-from .kernels import label_column
-from .whole import WholeCase
+from .kernels import gpu_cases, label_column
+from .whole import WholeCase, whole_cases
 from .workspace import Workspace
 
 SUMMARY = ("n", "mean", "median", "90th", "worst")
@@ -59,6 +62,37 @@ def bars(found: Sequence[Line]) -> list[str]:
         ],
         text=4,
     )
+
+
+def summary(space: Workspace) -> list[str]:
+    """A few lines for the README: the estimator beside the roofline."""
+    rows = []
+    shapes, left = space.cases("shapes"), gpu_cases(space)
+    names = " / ".join(FAMILIES)
+    for words, cases in (("new shapes, GPU trained on", shapes), ("GPU not trained on", left)):
+        if cases is None:
+            continue
+        cells = []
+        for method in ("estimator", "roofline"):
+            found = []
+            for family in FAMILIES:
+                per_gpu = mean_over_gpus(cases.where(family=family, source=TRAIN), method).values()
+                found.append(number(float(np.mean([s.mean for s in per_gpu])) if per_gpu else None))
+            cells.append(" / ".join(found))
+        rows.append((f"kernels, FP32, {words}: {names}", "mean over GPUs", *cells))
+    whole = [c for c in whole_cases(space, "whole") if c.group == "report"]
+    for table, words in (
+        ("ethz", "whole models, V100, FP32, torch"),
+        ("timm", "whole models, RTX 3090 (not trained on), AMP, torch"),
+    ):
+        mine = [c for c in whole if c.table == table]
+        if mine:
+            both = [summarise(latency_errors(mine, m)) for m in ("latency_ms", "roofline_ms")]
+            cells = [f"{number(s.median)} / {number(s.mean)}" for s in both if s is not None]
+            rows.append(
+                (f"{words}: {len({c.model for c in mine})} models, {len(mine)} rows", "median / mean", *cells)
+            )
+    return markdown(("absolute error in percent", "", "estimator", "roofline"), rows, text=2)
 
 
 def _means(cases: KernelCases, methods: Sequence[str]) -> list[str]:

@@ -69,9 +69,14 @@ def run_whole(space: Workspace, name: str) -> None:
     if space.current(name, key):
         return
     bundle = shipped(space) if name == "whole" else without_v100_convolutions(space)
-    cases = [*_ethz(space, bundle), *_timm(space, bundle)]
+    cases = compare(space, bundle)
     space.keep(name, key, [asdict(c) for c in cases])
     space.tell(f"{name}: {len(cases)} rows")
+
+
+def compare(space: Workspace, bundle: Bundle) -> list[WholeCase]:
+    """Every row of both tables that has a graph, by ``bundle``."""
+    return [*_ethz(space, bundle), *_timm(space, bundle)]
 
 
 def whole_cases(space: Workspace, name: str) -> list[WholeCase]:

@@ -100,7 +100,13 @@ class Workspace:
                     shutil.rmtree(old, ignore_errors=True)
             self.tell(f"{name}: training {len(plans)} regressors on {len(index):,} rows")
             at = time.monotonic()
-            fitted = fit_bundle([self.rows.take(index)], self.gpus, seed=SEED, plans=tuple(plans))
+            fitted = fit_bundle(
+                [self.rows.take(index)],
+                self.gpus,
+                seed=SEED,
+                plans=tuple(plans),
+                progress=lambda text, *_: self.tell(f"{name}: {text}"),
+            )
             fitted.write(folder, card=card("nested", self._measured[0], fitted))
             self.tell(f"{name}: trained in {time.monotonic() - at:.0f} s")
         return load_bundle(folder)
