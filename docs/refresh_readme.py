@@ -1,8 +1,8 @@
 """Run the commands of README.md's worked example and put their output back into it: ``python docs/refresh_readme.py``.
 
-Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between ``<!-- summary -->``
-and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``). ``--check`` changes
-nothing and exits 1 when something is not current to the digit.
+Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between
+``<!-- summary -->`` and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``).
+``--check`` changes nothing and exits 1 when something is not current to the digit.
 """
 
 from __future__ import annotations

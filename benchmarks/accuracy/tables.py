@@ -95,12 +95,14 @@ def summary(space: Workspace) -> list[str]:
     return markdown(("absolute error in percent", "", "estimator", "roofline"), rows, text=2)
 
 
+def _mean(cases: KernelCases, method: str) -> float:
+    """Mean error of a method; NaN where it does not answer every case."""
+    known = method in cases.estimates and bool(np.isfinite(cases.estimates[method]).all())
+    return float(cases.errors_pct(method).mean()) if known else float("nan")
+
+
 def _means(cases: KernelCases, methods: Sequence[str]) -> list[str]:
-    cells = []
-    for method in methods:
-        known = method in cases.estimates and bool(np.isfinite(cases.estimates[method]).all())
-        cells.append(number(float(cases.errors_pct(method).mean())) if known else "–")
-    return cells
+    return [number(_mean(cases, method)) for method in methods]
 
 
 def _groups(cases: KernelCases, *columns: np.ndarray) -> Iterator[tuple[tuple[str, ...], KernelCases]]:
@@ -152,10 +154,7 @@ def over_gpus(cases: KernelCases) -> list[str]:
         per_gpu = [p for _, p in _groups(part, part.gpu)]
         cells = []
         for method in ("estimator", *(m for m, _ in METHODS)):
-            means = [
-                float(p.errors_pct(method).mean()) if np.isfinite(p.estimates[method]).all() else np.nan
-                for p in per_gpu
-            ]
+            means = [_mean(p, method) for p in per_gpu]
             cells.append(number(float(np.mean(means))))
         rows.append((word, str(len(per_gpu)), *cells))
     return markdown(head, rows)

@@ -207,7 +207,7 @@ def sources_of(*modules: str) -> set[Path]:
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in found or not name.startswith("gkestimator"):
+        if name in found or not name.startswith("gkestimator."):
             continue
         try:
             spec = importlib.util.find_spec(name)
