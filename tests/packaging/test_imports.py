@@ -29,7 +29,7 @@ LAYERS = (
     {"tables", "naming", "gpus"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
     {"onnx_io", "lowering", "roofline", "launch", "analytical", "memory"},
-    {"sustained", "attainable", "transfer_features", "tensor_cores", "tensor_features", "features"},
+    {"sustained", "attainable", "transfer_features", "tensor_cores", "tensor_attention", "tensor_features", "features"},
     {"regressors", "bundle_files"},
     {"anchors", "geometry"},
     {"bundle_models"},
