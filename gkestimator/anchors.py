@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from gkestimator.analytical import analytical_duration_us
+from gkestimator.attainable import attainable_us
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.roofline import roofline
@@ -28,6 +29,7 @@ ANCHORS: Mapping[str, Anchor] = MappingProxyType(
     {
         "roofline": _roofline_us,
         "analytical": analytical_duration_us,
+        "attainable": attainable_us,
         "tensor": tensor_core_us,
         "fused_attention": fused_attention_us,
     }

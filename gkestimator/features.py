@@ -19,6 +19,7 @@ from gkestimator.launch import memory_launch
 from gkestimator.roofline import Roofline, peak_rate, roofline
 from gkestimator.tensor_cores import tensor_core_us
 from gkestimator.tensor_features import fused_attention_features, tensor_features
+from gkestimator.transfer_features import transfer_conv, transfer_matrix, transfer_memory
 
 __all__ = ["ELEMENTWISE_VARIANTS", "FEATURE_SETS", "elementwise_variant", "feature_matrix"]
 
@@ -234,8 +235,9 @@ def _memory_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tupl
     return out.stack(len(table))
 
 
-def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    matrix, names = _memory_features(table, gpu)
+def _with_kinds(
+    table: KernelTable, matrix: np.ndarray, names: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...]]:
     kinds = np.array([_VARIANT_OF.get(v, "add") for v in table.variant], dtype=object)
     one_hot = np.stack([(kinds == kind) for kind in ELEMENTWISE_VARIANTS], axis=1).astype(np.float32)
     if not len(table):
@@ -243,10 +245,27 @@ def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray,
     return np.hstack([matrix, one_hot]), names + tuple(f"is_{kind}" for kind in ELEMENTWISE_VARIANTS)
 
 
-def _layernorm_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    matrix, names = _memory_features(table, gpu)
+def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_kinds(table, *_memory_features(table, gpu))
+
+
+def _transfer_elementwise(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_kinds(table, *transfer_memory(table, gpu))
+
+
+def _with_rms(
+    table: KernelTable, matrix: np.ndarray, names: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...]]:
     rms = np.array(["rms" in _RMS.get(v, "") for v in table.variant], dtype=np.float32).reshape(-1, 1)
     return np.hstack([matrix, rms]), (*names, "is_rms")
+
+
+def _layernorm_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_rms(table, *_memory_features(table, gpu))
+
+
+def _transfer_layernorm(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_rms(table, *transfer_memory(table, gpu))
 
 
 _RMS = {
@@ -269,6 +288,11 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "memory": _memory_features,
         "elementwise": _elementwise_features,
         "layernorm": _layernorm_features,
+        "transfer_matrix": transfer_matrix,
+        "transfer_conv": transfer_conv,
+        "transfer_memory": transfer_memory,
+        "transfer_elementwise": _transfer_elementwise,
+        "transfer_layernorm": _transfer_layernorm,
     }
 )
 

@@ -164,6 +164,7 @@ class _Lowering:
                     host_calls=step.host_calls,
                     repeat=step.repeat,
                     unknown=step.unknown,
+                    holds=step.holds,
                 )
             steps.append(step)
         return replace(result, steps=tuple(steps))
@@ -199,6 +200,7 @@ class _Lowering:
                     host_calls=1 if wired.norm else calls.host_calls[at],
                     repeat=head.operator.repeat if type(head) is Match else head.repeat,  # type: ignore[union-attr]
                     unknown=calls.tokens[at] == UNKNOWN,
+                    holds=wired.holds,
                 )
             )
         warnings = list(graph.warnings)
