@@ -19,7 +19,7 @@ from gkestimator.tensor_cores import (
     has_tensor_cores,
     memory_us,
     overlapped_tiles,
-    sustained_clock_mhz,
+    tensor_clock_mhz,
     tensor_peak,
 )
 
@@ -47,7 +47,7 @@ class AttentionConstants:
     step_cycles: float = 300.0
     efficiency: float = 0.64
     score_cycles: float = 0.037
-    dram: float = 0.87
+    dram: float = 0.97
     l2_bytes_per_us: float = 2.0e6
     l2_share: float = 0.3
     overlap: float = 0.9
@@ -101,7 +101,7 @@ def _attention_us(
     c: AttentionConstants,
 ) -> np.ndarray:
     heads, queries, keys, size = sizes
-    clock = sustained_clock_mhz(gpu)
+    clock = tensor_clock_mhz(gpu)
     per_cycle = tensor_peak(gpu, precision) / gpu.sms / (clock * 1e6)
     efficiency, overlap = c.efficiency, c.overlap
     if overlapped_tiles(gpu):

@@ -20,6 +20,7 @@ import numpy as np
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.roofline import peak_rate
+from gkestimator.sustained import sustained_bytes_per_s
 
 __all__ = [
     "CONSTANTS",
@@ -28,8 +29,8 @@ __all__ = [
     "has_tensor_cores",
     "memory_us",
     "overlapped_tiles",
-    "sustained_clock_mhz",
     "sustained_tensor_rate",
+    "tensor_clock_mhz",
     "tensor_core_us",
     "tensor_peak",
 ]
@@ -46,8 +47,9 @@ class TensorConstants:
 
     ``launch_us`` and ``launch_cycles``: start and end of a kernel. ``prologue_cycles``: filling the pipeline, once a
     kernel; ``tile_cycles``: between one tile and the next. ``step_cycles``: least time of a step (latency of its
-    loads). ``efficiency``: share of the tensor peak that large products reach. ``dram``: share of the DRAM peak.
-    ``l2_bytes_per_us``: of a GPU whose SMs x MHz is 190,000. ``split_cycles``: a second kernel that sums the parts.
+    loads). ``efficiency``: share of the tensor peak that large products reach. ``dram``: share of the streaming
+    bandwidth. ``l2_bytes_per_us``: of a GPU whose SMs x MHz is 190,000. ``split_cycles``: a second kernel that
+    sums the parts.
     ``whole_waves``: 1 where a last wave costs as much as a full one, 0 where tiles are spread evenly. ``overlap``:
     exponent of the norm that joins calculation and traffic (1: one after the other, infinite: perfect overlap).
     ``l2_share``: share of L2 up to which operands and result stay there from the last use.
@@ -59,7 +61,7 @@ class TensorConstants:
     tile_cycles: float = 2200.0
     step_cycles: float = 185.0
     efficiency: float = 0.82
-    dram: float = 0.87
+    dram: float = 0.97
     l2_bytes_per_us: float = 1.25e6
     split_cycles: float = 3000.0
     whole_waves: float = 0.55
@@ -102,7 +104,7 @@ def half_rate(gpu: GpuSpec) -> bool:
     return has_tensor_cores(gpu) and int8 is not None and fp16 is not None and int8 > 3 * fp16
 
 
-def sustained_clock_mhz(gpu: GpuSpec) -> float:
+def tensor_clock_mhz(gpu: GpuSpec) -> float:
     """MHz under matrix work as far as power allows: the boost clock, on GeForce boards a tenth more."""
     return gpu.boost_clock_mhz * (_GEFORCE_CLOCK if half_rate(gpu) else 1.0)
 
@@ -117,7 +119,7 @@ def tensor_peak(gpu: GpuSpec, precision: str) -> float:
 
     Without tensor cores libraries accumulate half precision in fp32 on the CUDA cores, and dp4a calculates int8.
     """
-    clock = sustained_clock_mhz(gpu) / gpu.boost_clock_mhz
+    clock = tensor_clock_mhz(gpu) / gpu.boost_clock_mhz
     if has_tensor_cores(gpu, precision):
         return peak_rate(gpu, precision, matrix=True) * clock
     own = gpu.peak_flops_per_s.get("int8") if precision == "int8" else None
@@ -164,8 +166,8 @@ def memory_us(
     traffic: np.ndarray, gpu: GpuSpec, *, dram: float, l2_bytes_per_us: float, l2_share: float
 ) -> np.ndarray:
     """Microseconds that ``traffic`` (bytes) takes: through L2 where it stays there from the last use, else DRAM."""
-    from_dram = traffic / (gpu.dram_bytes_per_s * dram) * 1e6
-    scale = gpu.sms * sustained_clock_mhz(gpu) / 190e3
+    from_dram = traffic / (sustained_bytes_per_s(gpu) * dram) * 1e6
+    scale = gpu.sms * tensor_clock_mhz(gpu) / 190e3
     from_l2 = np.minimum(traffic / (l2_bytes_per_us * scale), from_dram)
     kept = 1 / (1 + (traffic / (l2_share * gpu.l2_bytes)) ** 4)
     return np.asarray(from_dram * (1 - kept) + from_l2 * kept)
@@ -181,7 +183,7 @@ def _product_us(
     rate: float,
     c: TensorConstants,
 ) -> np.ndarray:
-    clock = sustained_clock_mhz(gpu)
+    clock = tensor_clock_mhz(gpu)
     per_cycle = rate / gpu.sms / (clock * 1e6)  # FLOPs of one SM
     scale = gpu.sms * clock / 190e3
     between = c.tile_cycles * (_OVERLAPPED_TILES if overlapped_tiles(gpu) else 1.0)
