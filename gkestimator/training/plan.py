@@ -104,7 +104,8 @@ PLAN: tuple[ModelPlan, ...] = (
         name="layernorm",
         estimators=_FEW_TREES,
         features="layernorm",
-        trains=_pairs("layernorm", ("fp32", "fp16", "bf16")),
+        trains=_pairs("layernorm", ("fp32",)),
+        covers=_pairs("layernorm", ("fp16", "bf16")),
         rows=8_000,
     ),
     # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
@@ -171,6 +172,12 @@ PLAN: tuple[ModelPlan, ...] = (
         _pairs("softmax", ("fp16", "bf16")),
         rows=6_000,
     ),
-    _unseen("layernorm", "transfer_layernorm", _pairs("layernorm", ("fp32", "fp16", "bf16")), rows=6_000),
+    _unseen(
+        "layernorm",
+        "transfer_layernorm",
+        _pairs("layernorm", ("fp32",)),
+        _pairs("layernorm", ("fp16", "bf16")),
+        rows=6_000,
+    ),
 )
 PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})
