@@ -28,6 +28,13 @@ __all__ = ["ATTENTION_CONSTANTS", "AttentionConstants", "fused_attention_us"]
 _SLICE = 64  # keys a step
 _QUERIES = ((64.0, 1.15), (128.0, 1.0))  # tile of queries, and the softmax's cost per score in it
 
+MASKED = "masked"
+"""Variant of kernels with a mask tensor."""
+# FlashAttention needs compute capability 8.0 and no mask; what runs otherwise (xformers' memory-efficient kernel) takes
+# about twice as long: T. Dao, FlashAttention-2 (2023), section 4.1.
+_FLASH_FROM = (8, 0)
+_WITHOUT_FLASH = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConstants:
@@ -88,8 +95,18 @@ def fused_attention_us(
             gpu,
             str(precision),
             constants,
+            _slowdown(table.variant[mask], gpu, str(precision)),
         )
     return result
+
+
+def _slowdown(variant: np.ndarray, gpu: GpuSpec, precision: str) -> np.ndarray:
+    """How much longer than FlashAttention's the products take."""
+    if precision not in ("fp16", "bf16"):
+        return np.ones(len(variant))
+    if gpu.compute_capability < _FLASH_FROM:
+        return np.full(len(variant), _WITHOUT_FLASH)
+    return np.where(variant == MASKED, _WITHOUT_FLASH, 1.0)
 
 
 def _attention_us(
@@ -99,6 +116,7 @@ def _attention_us(
     gpu: GpuSpec,
     precision: str,
     c: AttentionConstants,
+    slowdown: np.ndarray,
 ) -> np.ndarray:
     heads, queries, keys, size = sizes
     clock = tensor_clock_mhz(gpu)
@@ -117,7 +135,7 @@ def _attention_us(
     for tile, softmax in _QUERIES:
         mean_steps = np.minimum(steps, steps * share + np.where(share < 0.75, tile / (2 * _SLICE), 0.0))
         score = 4 * padded / (per_cycle * efficiency) + c.score_cycles * softmax
-        step = np.maximum(c.step_cycles, tile * _SLICE * score)
+        step = np.maximum(c.step_cycles, tile * _SLICE * score * slowdown)
         waves = heads * np.ceil(queries / tile) / gpu.sms
         waves = np.maximum(1.0, np.ceil(waves) ** c.whole_waves * waves ** (1 - c.whole_waves))
         best = np.minimum(best, (c.prologue_cycles + waves * (c.tile_cycles + mean_steps * step)) / clock)

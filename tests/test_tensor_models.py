@@ -144,6 +144,16 @@ def test_attention_of_long_sequences_reaches_half_of_the_peak_and_causal_takes_h
     assert 5 < attention_us(attention(2, 16, 64), "A100-SXM4-80GB") < 20
 
 
+def test_a_mask_or_an_old_gpu_keeps_flash_attention_from_running() -> None:
+    plain = attention(96, 4096, 64)
+    masked = replace(plain, variant="masked")
+    for name in ("A100-SXM4-80GB", "RTX-4090"):
+        assert attention_us(masked, name) / attention_us(plain, name) == pytest.approx(1.9, abs=0.12)
+    assert attention_us(masked, "T4") == attention_us(plain, "T4")
+    single = [replace(k, precision=Precision.FP32) for k in (plain, masked)]
+    assert attention_us(single[0], "RTX-4090") == attention_us(single[1], "RTX-4090")
+
+
 def test_attention_pads_queries_and_heads() -> None:
     assert attention_us(attention(4096, 197, 64), "RTX-3090") > 0.95 * attention_us(
         attention(4096, 256, 64), "RTX-3090"
