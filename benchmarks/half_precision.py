@@ -125,7 +125,14 @@ def by_source(bundle: Any, parts: Sequence[TrainingRows], gpus: Gpus) -> None:
     for part in parts:
         for gpu in sorted(set(part.gpu.tolist())):
             mine = part.take(np.flatnonzero(part.gpu == gpu))
-            label = f"{gpu} {part.source[0]} {part.table.family[0]} {part.table.variant[0]} {part.table.precision[0]}"
+            words = (
+                gpu,
+                mine.source[0],
+                mine.table.family[0],
+                mine.table.variant[0],
+                mine.table.precision[0],
+            )
+            label = " ".join(dict.fromkeys(words))
             groups.setdefault(label, []).append((mine, gpu))
     for label, members in groups.items():
         rows = TrainingRows.concatenate([r for r, _ in members])
