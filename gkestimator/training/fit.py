@@ -170,7 +170,7 @@ def fit_stack(
             )
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
-    weights = _weights(nnls, held, data.y, root)
+    weights = _weights(nnls, held, data.y, root) * plan.shrink
     linear = ridge = None
     forests: dict[str, Forest] = {}
     for j, name in enumerate(members):
