@@ -16,7 +16,7 @@ from gkestimator.errors import BundleError
 from gkestimator.features import FEATURE_SETS, elementwise_variant
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.regressors import Stack
+from gkestimator.regressors import Stack, Uncertainty, uncertainty_columns
 from gkestimator.roofline import Roofline
 
 __all__ = [
@@ -67,8 +67,9 @@ class BundleModel:
     ``scope``: one of ``SCOPES``. ``anchor``: the time its predictions are relative to (``ANCHORS``).
     ``covers``: (family, precision) pairs it answers; ``trains``: those it was trained on. ``low`` and
     ``high``: the range of every feature in training. ``chips``: (compute capability, SMs) of the training
-    GPUs. ``quantiles``: 90 % quantiles of |log error| per size class, inside and outside of the training
-    range.
+    GPUs. ``factors``: per size class of the prediction, the 90 % quantile of |log error| over the scale that
+    the model's :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of
+    |log error| of kernels larger than any trained on.
     """
 
     name: str
@@ -79,19 +80,25 @@ class BundleModel:
     low: np.ndarray
     high: np.ndarray
     chips: tuple[tuple[int, int, int], ...]
-    quantiles: Mapping[str, tuple[float, ...]]
+    factors: tuple[float, ...]
+    beyond: float
     path: Path
     scope: str = "seen"
     anchor: str = "roofline"
-    _stack: Stack | None = field(default=None, repr=False)
+    _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
-    def stack(self) -> Stack:
-        """The fitted members. Raises BundleError if the file does not hold what the bundle promises."""
-        if self._stack is None:
-            arrays = read_arrays(self.path)
-            self._stack = Stack.from_arrays(arrays, features=len(self.feature_names), where=str(self.path))
-        return self._stack
+    def fitted(self) -> tuple[Stack, Uncertainty]:
+        """The members and the scale of their errors. Raises BundleError if the file does not hold what the
+        bundle promises."""
+        if self._fitted is None:
+            arrays, where = read_arrays(self.path), str(self.path)
+            width = len(self.feature_names)
+            self._fitted = (
+                Stack.from_arrays(arrays, features=width, where=where),
+                Uncertainty.from_arrays(arrays, features=width, where=where),
+            )
+        return self._fitted
 
     def knows_chip(self, gpu: GpuSpec) -> bool:
         """True if a GPU of the same compute capability and, within 10 %, as many SMs was trained on."""
@@ -116,24 +123,29 @@ class BundleModel:
             result &= known | ~elementwise
         return np.asarray(result)
 
-    def duration_us(self, table: KernelTable, matrix: np.ndarray, gpu: GpuSpec, roof: Roofline) -> np.ndarray:
-        """Predicted microseconds, held to what physics allows; ``matrix`` are the features, ``roof`` the
-        roofline of ``table`` on ``gpu``."""
-        ratio = np.exp(self.stack.predict(matrix))
-        result = np.maximum(ANCHORS[self.anchor](table, gpu) * ratio, SHORTEST_KERNEL_US)
+    def predict(
+        self, table: KernelTable, matrix: np.ndarray, gpu: GpuSpec, roof: Roofline, within: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Microseconds, held to what physics allows, and the 90 % half-widths of their logarithms.
+
+        ``matrix`` are the features, ``roof`` the roofline of ``table`` on ``gpu``, ``within`` the rows inside
+        the training range.
+        """
+        stack, uncertainty = self.fitted
+        ratio, disagreement = stack.predict_with_disagreement(matrix)
+        anchor = ANCHORS[self.anchor](table, gpu)
+        result = np.maximum(anchor * np.exp(ratio), SHORTEST_KERNEL_US)
+        scale = uncertainty.scale(uncertainty_columns(matrix, ratio, disagreement, anchor))
+        width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)] * scale
+        width = np.where(within, width, np.maximum(width, self.beyond))
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         grouped = (
             (table.family == Family.CONV) & (table.precision == "fp32") & (table.columns["conv_groups"] > 1)
         )
-        return np.asarray(np.where(grouped, result + GROUPED_CONV_US, result))
-
-    def width(self, duration_us: np.ndarray, within: np.ndarray) -> np.ndarray:
-        """90 % half-width of log(time) for predicted durations of rows inside or outside the training range."""
-        size = np.searchsorted(SIZE_EDGES_US, duration_us)
-        inside, outside = (np.asarray(self.quantiles[key]) for key in ("inside", "outside"))
-        return np.where(within, inside[size], np.maximum(inside[size], outside[size]))
+        return np.where(grouped, result + GROUPED_CONV_US, result), np.minimum(width, _WIDEST)
 
 
+_WIDEST = 5.0
 _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 
@@ -203,7 +215,8 @@ def model_of(
     ):
         raise BundleError(f"{at}: model {name}: chips is no list of [major, minor, SMs]")
     widths = quantiles.get(name)
-    classes = len(SIZE_EDGES_US) + 1
+    widths = widths if isinstance(widths, dict) else {}
+    at_widths = folder / "quantiles.json"
     return BundleModel(
         name=name,
         features=str(features),
@@ -213,19 +226,19 @@ def model_of(
         low=_numbers(at, f"{name}.low", low, len(names)),
         high=_numbers(at, f"{name}.high", high, len(names)),
         chips=tuple((int(a), int(b), int(c)) for a, b, c in chips),
-        quantiles={
-            key: tuple(
-                _numbers(
-                    folder / "quantiles.json",
-                    f"{name}.{key}",
-                    (widths or {}).get(key) if isinstance(widths, dict) else None,
-                    classes,
-                    least=0.0,
-                    most=5.0,
-                ).tolist()
-            )
-            for key in ("inside", "outside")
-        },
+        factors=tuple(
+            _numbers(
+                at_widths,
+                f"{name}.factors",
+                widths.get("factors"),
+                len(SIZE_EDGES_US) + 1,
+                least=0.0,
+                most=1e5,
+            ).tolist()
+        ),
+        beyond=float(
+            _numbers(at_widths, f"{name}.beyond", [widths.get("beyond")], 1, least=0.0, most=5.0)[0]
+        ),
         path=folder / f"{name}.npz",
         scope=str(scope),
         anchor=str(anchor),

@@ -6,20 +6,21 @@ from __future__ import annotations
 import importlib.resources
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gkestimator.analytical import ANALYTICAL_FACTOR, analytical_duration_us
-from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_json
+from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundle_models import SCHEMA_VERSION, BundleModel, model_of, pairs
 from gkestimator.errors import BundleError
 from gkestimator.features import feature_matrix
+from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import launch_geometry, occupancy, sm_utilisation_pct
+from gkestimator.launch import Launch, launch_geometry, occupancy, sm_utilisation_pct
 from gkestimator.prediction import KernelPredictions
 from gkestimator.roofline import Roofline, confined, roofline
 
@@ -40,11 +41,15 @@ def _stretch(table: KernelTable, part: GpuSpec, whole_us: np.ndarray) -> np.ndar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Trained models in order of preference; a kernel that none covers is answered analytically."""
+    """Trained models in order of preference; a kernel that none covers is answered analytically.
+
+    ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
+    """
 
     name: str
     models: tuple[BundleModel, ...]
     card: Mapping[str, Any] = field(default_factory=dict)
+    geometry: Geometry | None = None
 
     def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
         """The model that answers: the first covering one that was trained on the GPU's chip, else the first made
@@ -68,11 +73,34 @@ class Bundle:
         no part is faster than the whole.
         """
         part = confined(gpu, sm_share_pct)
-        count = len(table)
         roof = roofline(table, gpu)
+        answer = self._answer(table, gpu, roof)
+        # TF32 is a permission: the libraries may take the FP32 kernel (Winograd, say) where that is faster.
+        index = np.flatnonzero(table.precision == "tf32")
+        if len(index):
+            wide = _as_fp32(table.take(index))
+            answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
+        width = np.where(table.family == Family.HOST, 0.0, answer.width)
+        if part is gpu:
+            return _complete(table, self._launch(table, gpu), gpu, part, roof, replace(answer, width=width))
+        stretched = replace(
+            answer,
+            duration_us=answer.duration_us * _stretch(table, part, analytical_duration_us(table, gpu)),
+            width=np.maximum(width, answer.beyond),
+            inside=np.zeros(len(table), dtype=bool),
+        )
+        return _complete(table, self._launch(table, part), gpu, part, roofline(table, part), stretched)
+
+    def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
+        launch = launch_geometry(table, gpu)
+        return launch if self.geometry is None else self.geometry.apply(launch, table, gpu)
+
+    def _answer(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
+        """What the models, or where none covers the analytical one, say of a whole GPU."""
+        count = len(table)
         duration = analytical_duration_us(table, gpu)
-        stretch = _stretch(table, part, duration) if part is not gpu else None
         width = np.full(count, math.log(ANALYTICAL_FACTOR))
+        beyond = width.copy()
         trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         keys = pairs(table)
         answers = {pair: self.covering(*pair, gpu) for pair in dict.fromkeys(keys)}
@@ -87,34 +115,50 @@ class Bundle:
                 raise BundleError(
                     f"{model.path}: features differ from this version's; train the bundle again"
                 )
-            sides = Roofline(
-                compute_us=roof.compute_us[index],
-                memory_us=roof.memory_us[index],
-                roofline_us=roof.roofline_us[index],
-            )
-            duration[index] = model.duration_us(rows, matrix, gpu, sides)
-            within, known = model.within(rows, matrix) & (part is gpu), model.knows_chip(gpu)
+            within, known = model.within(rows, matrix), model.knows_chip(gpu)
+            trusted = within & (known or model.scope == "unseen")
+            duration[index], width[index] = model.predict(rows, matrix, gpu, roof.take(index), trusted)
+            beyond[index] = model.beyond
             inside[index], trained[index] = within & known, True
-            width[index] = model.width(duration[index], within & (known or model.scope == "unseen"))
-        host = table.family == Family.HOST
-        width[host] = 0.0
-        if stretch is not None:
-            duration = duration * stretch
-            roof = roofline(table, part)
-        return _complete(table, gpu, part, roof, duration, width, trained, inside)
+        return _Answer(duration_us=duration, width=width, beyond=beyond, trained=trained, inside=inside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """Per kernel: microseconds, 90 % half-width of their logarithm, that of kernels unlike any trained on, whether
+    a regressor answered, and whether inside its training range."""
+
+    duration_us: np.ndarray
+    width: np.ndarray
+    beyond: np.ndarray
+    trained: np.ndarray
+    inside: np.ndarray
+
+
+def _as_fp32(table: KernelTable) -> KernelTable:
+    precision = np.empty(len(table), dtype=object)
+    precision[:] = "fp32"
+    return replace(table, precision=precision)
+
+
+def _faster(answer: _Answer, other: _Answer, index: np.ndarray) -> _Answer:
+    """``answer`` with ``other`` in the rows of ``index`` where that is faster."""
+    better = other.duration_us < answer.duration_us[index]
+    result = {f.name: getattr(answer, f.name).copy() for f in fields(_Answer)}
+    for name, column in result.items():
+        column[index[better]] = getattr(other, name)[better]
+    return _Answer(**result)
 
 
 def _complete(
     table: KernelTable,
+    launch: Launch,
     gpu: GpuSpec,
     part: GpuSpec,
     roof: Roofline,
-    duration: np.ndarray,
-    width: np.ndarray,
-    trained: np.ndarray,
-    inside: np.ndarray,
+    answer: _Answer,
 ) -> KernelPredictions:
-    launch = launch_geometry(table, part)
+    duration, width = answer.duration_us, answer.width
     _, achieved = occupancy(launch, part)
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
@@ -135,8 +179,8 @@ def _complete(
         duration_us=duration,
         low_us=duration * np.exp(-width),
         high_us=duration * np.exp(width),
-        trained=trained,
-        in_range=inside,
+        trained=answer.trained,
+        in_range=answer.inside,
         grid_blocks=launch.grid_blocks,
         block_threads=launch.block_threads,
         registers_per_thread=launch.registers_per_thread,
@@ -180,6 +224,7 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
     return Bundle(
         name="+".join(dict.fromkeys(b.name for b in bundles)),
         models=tuple(m for b in bundles for m in b.models),
+        geometry=next((b.geometry for b in bundles if b.geometry is not None), None),
     )
 
 
@@ -210,4 +255,11 @@ def _load(folder: Path) -> Bundle:
         raise BundleError(
             f"{folder / 'card.json'}: name is {name!r}; expected lower-case letters, digits and underscores"
         )
-    return Bundle(name=name, models=models, card=card)
+    geometry = None
+    if (folder / "geometry.json").is_file():
+        geometry = Geometry.read(
+            read_json(folder / "geometry.json"),
+            read_arrays(folder / "geometry.npz"),
+            where=str(folder / "geometry.json"),
+        )
+    return Bundle(name=name, models=models, card=card, geometry=geometry)

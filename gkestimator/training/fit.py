@@ -52,10 +52,11 @@ class StackFit:
     """A fitted stack and what it predicted of every row while that row's fold was left out.
 
     ``out_of_fold``: (rows,) log(time / anchor) by the stack's weights; ``member_predictions``: the same of
-    each member alone, clipped to the range of the targets.
+    each member alone, clipped to the range of the targets. ``fold``: (rows,) the number of each row's fold.
     """
 
     stack: Stack
+    fold: np.ndarray
     out_of_fold: np.ndarray
     member_predictions: Mapping[str, np.ndarray]
 
@@ -197,6 +198,7 @@ def fit_stack(
     )
     return StackFit(
         stack=stack,
+        fold=fold,
         out_of_fold=np.clip(held @ weights, low, high),
         member_predictions={name: held[:, j] for j, name in enumerate(members)},
     )

@@ -18,14 +18,17 @@ from gkestimator.bundle_files import write_bundle
 from gkestimator.bundle_models import SCHEMA_VERSION, SHORTEST_KERNEL_US, SIZE_EDGES_US, BundleModel
 from gkestimator.bundles import Bundle
 from gkestimator.errors import TableError
+from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
-from gkestimator.regressors import Stack
+from gkestimator.regressors import Stack, Uncertainty
 from gkestimator.roofline import roofline
-from gkestimator.training.calibrate import coverage, log_errors, size_quantiles
+from gkestimator.training.calibrate import coverage, size_quantiles
 from gkestimator.training.fit import Problem, StackFit, fit_stack, problem, sample
+from gkestimator.training.geometry import fit_geometry
 from gkestimator.training.members import fit_member
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import TrainingRows
+from gkestimator.training.uncertainty import fit_uncertainty
 
 __all__ = [
     "FEWEST_CHIPS",
@@ -83,7 +86,9 @@ class FittedModel:
     high: tuple[float, ...]
     chips: tuple[tuple[int, int, int], ...]
     gpus: tuple[str, ...]
-    quantiles: Mapping[str, list[float]]
+    uncertainty: Uncertainty
+    factors: tuple[float, ...]
+    beyond: float
     report: ModelReport
 
     def as_model(self) -> BundleModel:
@@ -97,11 +102,12 @@ class FittedModel:
             low=np.array(self.low),
             high=np.array(self.high),
             chips=self.chips,
-            quantiles={key: tuple(values) for key, values in self.quantiles.items()},
+            factors=self.factors,
+            beyond=self.beyond,
             path=Path(f"{self.plan.name}.npz"),
             scope=self.plan.scope,
             anchor=self.plan.anchor,
-            _stack=self.stack,
+            _fitted=(self.stack, self.uncertainty),
         )
 
 
@@ -110,12 +116,13 @@ class FittedBundle:
     """What :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
 
     models: tuple[FittedModel, ...]
+    geometry: Geometry
     seed: int
 
     @property
     def bundle(self) -> Bundle:
         """The bundle in memory; it predicts as it does from disk, where arrays are rounded to 1e-6."""
-        return Bundle(name="fitted", models=tuple(m.as_model() for m in self.models))
+        return Bundle(name="fitted", models=tuple(m.as_model() for m in self.models), geometry=self.geometry)
 
     def write(self, out: Path, *, card: Mapping[str, Any]) -> None:
         """Write the bundle folder ``out`` with ``card`` (JSON values, ``name`` among them). Raises OutputError."""
@@ -131,9 +138,13 @@ class FittedBundle:
                 }
                 for m in self.models
             },
-            "quantiles": {m.plan.name: dict(m.quantiles) for m in self.models},
+            "quantiles": {m.plan.name: {"factors": list(m.factors), "beyond": m.beyond} for m in self.models},
         }
-        write_bundle(out, documents, {m.plan.name: _packed(m.stack) for m in self.models})
+        arrays = {m.plan.name: _packed(m) for m in self.models}
+        if self.geometry.pickers:
+            documents["geometry"] = self.geometry.document()
+            arrays["geometry"] = self.geometry.arrays()
+        write_bundle(out, documents, arrays)
 
 
 def _entry(model: FittedModel) -> dict[str, Any]:
@@ -149,11 +160,12 @@ def _entry(model: FittedModel) -> dict[str, Any]:
     }
 
 
-def _packed(stack: Stack) -> dict[str, np.ndarray]:
-    """The stack's arrays in the smallest types that keep its predictions to 1e-6."""
-    arrays = stack.arrays()
-    if "forest.feature" in arrays:
-        arrays["forest.feature"] = arrays["forest.feature"].astype(np.uint8)
+def _packed(model: FittedModel) -> dict[str, np.ndarray]:
+    """The model's arrays in the smallest types that keep its predictions to 1e-6."""
+    arrays = {**model.stack.arrays(), **model.uncertainty.arrays()}
+    for name in ("forest.feature", "uncertainty.feature"):
+        if name in arrays:
+            arrays[name] = arrays[name].astype(np.uint8)
     return arrays
 
 
@@ -190,7 +202,8 @@ def fit_bundle(
         raise TableError(
             f"the most measured rows of one family that can be trained are {most}; expected at least {FEWEST_ROWS}"
         )
-    return FittedBundle(models=tuple(models), seed=seed)
+    tell("launch geometry", len(plans), len(plans))
+    return FittedBundle(models=tuple(models), geometry=fit_geometry(rows, gpus, seed=seed), seed=seed)
 
 
 def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[tuple[int, int, int], ...]:
@@ -206,10 +219,10 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
     predicted = np.maximum(data.anchor_us * np.exp(fit.out_of_fold), SHORTEST_KERNEL_US)
     known = np.isfinite(fitted_rows.duration_us) & ~data.hidden
     weight = data.weight * stands_for
-    error = log_errors(predicted[known], fitted_rows.duration_us[known])
-    inside = size_quantiles(predicted[known], error, weight[known], SIZE_EDGES_US)
-    beyond = _extrapolation(plan, data, known, seed=seed)
-    report = _report(plan, fitted_rows, gpus, data, fit, predicted, known, stands_for, error)
+    uncertainty, scale = fit_uncertainty(data, fit, known, weight, seed=seed)
+    relative = np.abs(fit.out_of_fold - data.y)[known] / scale[known]
+    factors = size_quantiles(predicted[known], relative, weight[known], SIZE_EDGES_US)
+    held = coverage(predicted[known], relative, weight[known], data.shape[known], SIZE_EDGES_US)
     return FittedModel(
         plan=plan,
         stack=fit.stack,
@@ -218,8 +231,10 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
         high=tuple(data.x.max(axis=0).astype(float).tolist()),
         chips=_chips(fitted_rows, gpus),
         gpus=tuple(sorted(set(fitted_rows.gpu.tolist()))),
-        quantiles={"inside": inside, "outside": [max(width, beyond) for width in inside]},
-        report=report,
+        uncertainty=uncertainty,
+        factors=tuple(factors),
+        beyond=_extrapolation(plan, data, known, seed=seed),
+        report=_report(plan, fitted_rows, gpus, data, fit, predicted, known, stands_for, held),
     )
 
 
@@ -249,7 +264,7 @@ def _report(
     predicted: np.ndarray,
     known: np.ndarray,
     stands_for: np.ndarray,
-    error: np.ndarray,
+    held: float,
 ) -> ModelReport:
     bare_us = np.empty(len(rows))
     for gpu in set(rows.gpu.tolist()):
@@ -274,9 +289,7 @@ def _report(
         roofline_pct=_by(rows.source, bare, stands_for),
         per_gpu_pct=_by(rows.gpu, measured, stands_for),
         counts={str(s): int((rows.source == s).sum()) for s in sorted(set(rows.source.tolist()))},
-        coverage_pct=round(
-            coverage(predicted[known], error, weight[known], data.shape[known], SIZE_EDGES_US), 1
-        ),
+        coverage_pct=round(held, 1),
     )
 
 
