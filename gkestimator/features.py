@@ -17,6 +17,8 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.launch import memory_launch
 from gkestimator.roofline import Roofline, peak_rate, roofline
+from gkestimator.tensor_cores import tensor_core_us
+from gkestimator.tensor_features import fused_attention_features, tensor_features
 from gkestimator.transfer_features import transfer_conv, transfer_matrix, transfer_memory
 
 __all__ = ["ELEMENTWISE_VARIANTS", "FEATURE_SETS", "elementwise_variant", "feature_matrix"]
@@ -141,6 +143,12 @@ def _matrix_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tupl
     _gemm(out, table, gpu)
     _specification(out, table, gpu, matrix=True)
     return out.stack(len(table))
+
+
+def _matrix_half_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    matrix, names = _matrix_features(table, gpu)
+    modelled = np.log(tensor_core_us(table, gpu) / roofline(table, gpu).roofline_us)
+    return np.hstack([matrix, modelled.astype(np.float32)[:, None]]), (*names, "log_tensor_over_roofline")
 
 
 def _conv_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -272,6 +280,9 @@ FeatureFunction = Callable[[KernelTable, GpuSpec], tuple[np.ndarray, tuple[str, 
 FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
     {
         "matrix": _matrix_features,
+        "matrix_half": _matrix_half_features,
+        "tensor": tensor_features,
+        "fused_attention": fused_attention_features,
         "conv": _conv_features,
         "attention": _attention_features,
         "memory": _memory_features,

@@ -20,6 +20,7 @@ _FEW_TREES = {
     "xgboost": 100,
     "lightgbm": 100,
 }  # enough where bytes explain nearly all
+_MORE_TREES = {"xgboost": 300, "lightgbm": 300}
 # Memory-bound kernels follow the anchor closely; half of what the other chips say beyond it did best on chips
 # left out (benchmarks/transfer.py).
 _HALF_WAY = 0.5
@@ -117,16 +118,46 @@ PLAN: tuple[ModelPlan, ...] = (
     # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
     ModelPlan(
         name="gemm_half",
-        features="matrix",
+        features="matrix_half",
+        anchor="tensor",
+        trains=_pairs("linear", ("fp16", "bf16", "int8")),
+        covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
+        rows=60_000,
+        members=("xgboost", "lightgbm"),  # the others earned no weight
+        estimators=_MORE_TREES,
+    ),
+    ModelPlan(
+        name="gemm_half_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="tensor",
+        anchor="tensor",
         trains=_pairs("linear", ("fp16", "bf16", "int8")),
         covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
         rows=24_000,
+        members=("lasso", "xgboost", "lightgbm"),
+        estimators={"xgboost": 60, "lightgbm": 60},
     ),
     ModelPlan(
         name="attention",
         features="attention",
+        anchor="fused_attention",
         trains=_pairs("attention", ("bf16",)),
         covers=_pairs("attention", ("fp32", "tf32", "fp16")),
+        rows=24_000,
+        members=("xgboost", "lightgbm"),
+        estimators=_MORE_TREES,
+    ),
+    ModelPlan(
+        name="attention_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="fused_attention",
+        anchor="fused_attention",
+        trains=_pairs("attention", ("bf16",)),
+        covers=_pairs("attention", ("fp32", "tf32", "fp16")),
+        members=("lasso", "xgboost", "lightgbm"),
+        estimators={"xgboost": 60, "lightgbm": 60},
     ),
     # GPUs that were not measured: what the GPU sustains by its specification is the anchor, features mean the
     # same on every GPU, and weights come from predictions of chips left out, so that only what carries over
