@@ -48,6 +48,14 @@ class Roofline:
     memory_us: np.ndarray
     roofline_us: np.ndarray
 
+    def take(self, index: np.ndarray) -> Roofline:
+        """The rows that ``index`` selects."""
+        return Roofline(
+            compute_us=self.compute_us[index],
+            memory_us=self.memory_us[index],
+            roofline_us=self.roofline_us[index],
+        )
+
 
 def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     """Peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.

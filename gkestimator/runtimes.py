@@ -71,6 +71,12 @@ class RuntimeProfile:
     sources: Mapping[str, str] = field(hash=False)
     note: str = ""
 
+    @property
+    def host_range_us(self) -> tuple[float, float]:
+        """The fastest and the slowest host known, in microseconds per framework call."""
+        known = (self.host_overhead_us, *self.host_overheads.values())
+        return min(known), max(known)
+
     def context_bytes(self, gpu: GpuSpec) -> int | None:
         """CUDA context and library handles on ``gpu``: a fixed part and a stack for every resident thread.
 

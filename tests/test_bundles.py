@@ -123,7 +123,7 @@ def test_the_default_bundle_is_small_and_its_card_complete() -> None:
     card = load_bundle().card
     assert card["licence"] and card["date"] and card["versions"]["xgboost"] and card["trained_on"]
     for model in card["models"]:
-        assert model["held_out_pct"] and model["per_gpu_pct"] and 85 <= model["coverage_pct"] <= 95
+        assert model["error_pct"] and model["per_gpu_pct"] and 85 <= model["coverage_pct"] <= 95
 
 
 def test_the_first_bundle_that_knows_the_chip_answers() -> None:
@@ -178,7 +178,7 @@ HOSTILE = {
     "json noise": replace("stack.json", bytes(range(256))),
     "json list": replace("stack.json", b"[]"),
     "json depth": replace("stack.json", b"[" * 100_000),
-    "json NaN": replace("quantiles.json", b'{"linear": {"inside": [NaN, 1, 1]}}'),
+    "json NaN": replace("quantiles.json", b'{"linear": {"factors": [NaN, 1, 1]}}'),
     "json size": replace("ranges.json", b" " * 3_000_000),
     "version": edit("stack.json", lambda d: d.update(schema_version=99)),
     "no models": edit("stack.json", lambda d: d.update(models=[])),
@@ -191,7 +191,7 @@ HOSTILE = {
     "range length": edit("ranges.json", lambda d: d["linear"]["low"].pop()),
     "range text": edit("ranges.json", lambda d: d["linear"]["high"].__setitem__(0, "1")),
     "chips": edit("ranges.json", lambda d: d["linear"].update(chips=[[7, 0]])),
-    "negative width": edit("quantiles.json", lambda d: d["linear"].update(inside=[-1, 0, 0])),
+    "negative width": edit("quantiles.json", lambda d: d["linear"].update(factors=[-1, 0, 0])),
     "bundle name": edit("card.json", lambda d: d.update(name="$(reboot)")),
     "arrays noise": replace("linear.npz", b"PK\x03\x04" + bytes(range(256))),
     "pickle": replace("linear.npz", archive({"weights.npy": npy(np.array([Bomb()], dtype=object), pickled=True)})),

@@ -131,6 +131,12 @@ class Engine:
         return self.profile.host_overhead_us if given is None else given
 
     @property
+    def host_range_us(self) -> tuple[float, float]:
+        """Between which figures the host's overhead lies: the one given, or those of all hosts known."""
+        given = self.request.host_overhead_us
+        return self.profile.host_range_us if given is None else (given, given)
+
+    @property
     def host_overhead_source(self) -> str:
         """Where :attr:`host_overhead_us` is from, in words."""
         return (
@@ -233,6 +239,7 @@ class Engine:
                         dram_bytes=moved[lowering.rows],
                         families=families[lowering.rows],
                         host_overhead_us=self.host_overhead_us,
+                        host_range_us=self.host_range_us,
                         streams=self.streams,
                         tau_ms=self.request.tau_ms,
                     )

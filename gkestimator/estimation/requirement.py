@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gkestimator.estimation.intervals import widen
 from gkestimator.estimation.timeline import Program, Timeline, concurrent_maxima, schedule
 from gkestimator.prediction import KernelPredictions
 
@@ -58,21 +59,26 @@ def measure(
     dram_bytes: np.ndarray,
     families: np.ndarray,
     host_overhead_us: float,
+    host_range_us: tuple[float, float],
     streams: int,
     tau_ms: float,
 ) -> Measures:
     """Measures of ``program``; every array is per distinct kernel, in the table's order.
 
-    The interval of the whole is the timeline replayed with every kernel at its low and at its high end: kernels of one
-    model share hardware, library and regressor, so their errors are taken as moving together (an upper bound of the
-    width of a sum).
+    The interval of the whole is the timeline replayed with every kernel at its low and at its high end, both drawn in
+    or out so that together they reach as far as the errors of the sum do (:mod:`gkestimator.estimation.intervals`),
+    and with the host at the fast and at the slow end of ``host_range_us``, which holds ``host_overhead_us``.
     """
     duration = launch_values(program, predictions.duration_us)
     timeline = schedule(program, duration, host_overhead_us=host_overhead_us, streams=streams)
+    half_width = np.log(launch_values(program, predictions.high_us) / np.maximum(duration, 1e-9))
+    half_width = np.where(duration > 0, half_width, 0.0)
+    in_range = launch_values(program, predictions.in_range)
+    factor = widen(duration * program.repeat, program.kernel, half_width, in_range)
     ends = []
-    for column in (predictions.low_us, predictions.high_us):
+    for sign, host_us in zip((-1, 1), host_range_us, strict=True):
         at = schedule(
-            program, launch_values(program, column), host_overhead_us=host_overhead_us, streams=streams
+            program, duration * np.exp(sign * factor * half_width), host_overhead_us=host_us, streams=streams
         )
         ends.append(at.total_us)
     spans = duration * program.repeat

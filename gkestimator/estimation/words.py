@@ -37,7 +37,8 @@ def closing_words(
     if bound:
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
-            f"assumed per framework call ({host_overhead_source}); --host-overhead-us sets yours."
+            f"assumed per framework call ({host_overhead_source}); their intervals span the hosts known; "
+            "--host-overhead-us sets yours."
         )
     return tuple(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from gkestimator.regressors.kernel_ridge import KernelRidge
 from gkestimator.regressors.linear import Linear
 from gkestimator.regressors.trees import Forest
 
-__all__ = ["MEMBERS", "Stack"]
+__all__ = ["MEMBERS", "Stack", "disagreement", "read_trees"]
 
 MEMBERS = ("lasso", "kernel_ridge", "gradient_boosting", "xgboost", "lightgbm")
 """Names of the members, in the order of a stack's weights."""
@@ -49,11 +49,16 @@ class Stack:
         return result
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """(rows,) log ratios of time to roofline."""
+        """(rows,) log ratios of time to anchor."""
+        return self.predict_with_disagreement(features)[0]
+
+    def predict_with_disagreement(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(rows,) log ratios of time to anchor, and the standard deviation of the members' own."""
+        values = {n: np.clip(v, self.low, self.high) for n, v in self.members(features).items()}
         total = np.zeros(len(features))
-        for name, value in self.members(features).items():
-            total += self.weights[name] * np.clip(value, self.low, self.high)
-        return np.clip(total, self.low, self.high)
+        for name, value in values.items():
+            total += self.weights[name] * value
+        return np.clip(total, self.low, self.high), disagreement(tuple(values.values()), len(features))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything as named arrays (what :meth:`from_arrays` takes)."""
@@ -148,13 +153,34 @@ class Stack:
         )
 
 
-def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
-    trees = take.length("forest.leaf", _LARGEST_TREES)
-    leaves = take.width("forest.leaf")
+def disagreement(members: Sequence[np.ndarray], rows: int) -> np.ndarray:
+    """(rows,) standard deviation of the members' predictions; 0 for fewer than two."""
+    if len(members) < 2:
+        return np.zeros(rows)
+    return np.asarray(np.std(np.stack(members, axis=1), axis=1))
+
+
+def read_trees(
+    arrays: Mapping[str, np.ndarray], prefix: str, *, features: int, where: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Checked (feature, threshold, leaf) arrays ``<prefix>.feature`` and so on. Raises BundleError."""
+    take = _Reader(arrays, where)
+    trees = take.length(f"{prefix}.leaf", _LARGEST_TREES)
+    leaves = take.width(f"{prefix}.leaf")
     if leaves < 2 or leaves & (leaves - 1) or leaves > 1 << _LARGEST_DEPTH:
         raise BundleError(
-            f"{take.where}: forest.leaf has {leaves} leaves a tree; expected a power of two from 2 to 1024"
+            f"{where}: {prefix}.leaf has {leaves} leaves a tree; expected a power of two from 2 to 1024"
         )
+    return (
+        take(f"{prefix}.feature", (trees, leaves - 1), low=0, high=features - 1).astype(np.intp),
+        take(f"{prefix}.threshold", (trees, leaves - 1), infinite=True).astype(np.float32),
+        take(f"{prefix}.leaf", (trees, leaves)).astype(np.float32),
+    )
+
+
+def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
+    feature, threshold, leaf = read_trees(take.arrays, "forest", features=features, where=take.where)
+    trees = len(leaf)
     count = take.length("forest.starts", len(TREE_MEMBERS))
     starts = take("forest.starts", (count,), low=0, high=trees - 1).astype(np.int64)
     members = take("forest.members", (count,), low=0, high=len(MEMBERS) - 1).astype(np.int64)
@@ -169,9 +195,9 @@ def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
             f"{take.where}: forest.starts and forest.members do not describe distinct tree members"
         )
     forest = Forest(
-        feature=take("forest.feature", (trees, leaves - 1), low=0, high=features - 1).astype(np.intp),
-        threshold=take("forest.threshold", (trees, leaves - 1), infinite=True).astype(np.float32),
-        leaf=take("forest.leaf", (trees, leaves)).astype(np.float32),
+        feature=feature,
+        threshold=threshold,
+        leaf=leaf,
         starts=starts,
         base=take("forest.base", (count,)),
     )

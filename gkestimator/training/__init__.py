@@ -3,6 +3,7 @@
 Needs the extra ``train`` (scikit-learn, SciPy, XGBoost, LightGBM, pyarrow); predicting needs none of them.
 """
 
-from gkestimator.training.train import ModelReport, TrainReport, train
+from gkestimator.training.recipe import FittedBundle, ModelReport, fit_bundle
+from gkestimator.training.train import TrainReport, measured_rows, train
 
-__all__ = ["ModelReport", "TrainReport", "train"]
+__all__ = ["FittedBundle", "ModelReport", "TrainReport", "fit_bundle", "measured_rows", "train"]

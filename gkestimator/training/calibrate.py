@@ -6,15 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["LEVEL", "coverage", "log_errors", "size_quantiles"]
+__all__ = ["LEVEL", "coverage", "size_quantiles"]
 
 LEVEL = 0.9
 _FEWEST = 40
-
-
-def log_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> np.ndarray:
-    """|log(predicted / measured)| per row."""
-    return np.asarray(np.abs(np.log(predicted_us / measured_us)))
 
 
 def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
@@ -30,7 +25,7 @@ def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
 def size_quantiles(
     predicted_us: np.ndarray, errors: np.ndarray, weight: np.ndarray, edges: Sequence[float]
 ) -> list[float]:
-    """Interval half-widths of log(time) per size class of the prediction; a class with few rows takes that of
+    """The 90 % quantile of ``errors`` per size class of the prediction; a class with few rows takes that of
     all.
 
     ``weight`` is how much each row counts: rows whose GPU time is blurred by the launch count less, as in the

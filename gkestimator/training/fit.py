@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gkestimator.analytical import analytical_duration_us
+from gkestimator.anchors import ANCHORS
 from gkestimator.errors import TableError
 from gkestimator.features import feature_matrix
 from gkestimator.gpus import GpuSpec
-from gkestimator.regressors import MEMBERS, Forest, KernelRidge, Linear, Stack
+from gkestimator.regressors import Forest, KernelRidge, Linear, Stack
 from gkestimator.roofline import roofline
 from gkestimator.training.members import Fitted, fit_member, join_forests
 from gkestimator.training.plan import ModelPlan
 from gkestimator.training.rows import TrainingRows, shape_hash
 
-__all__ = ["Problem", "fit_stack", "problem", "sample"]
+__all__ = ["Problem", "StackFit", "chip_numbers", "fit_stack", "problem", "sample"]
 
 FOLDS = 3
 _DROP_BELOW = (
@@ -29,10 +31,10 @@ _GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operato
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a member sees: float32 features (rows, features), targets log(time / roofline), weights, shape
-    hashes.
+    """What a member sees: float32 features (rows, features), targets log(time / anchor), weights.
 
-    ``hidden`` rows have an analytical target, because the launch hides their GPU time.
+    ``hidden`` rows have an analytical target, because the launch hides their GPU time. ``shape`` are hashes
+    of the shapes, ``chip`` numbers of the chips: what folds leave out together.
     """
 
     x: np.ndarray
@@ -40,15 +42,41 @@ class Problem:
     weight: np.ndarray
     hidden: np.ndarray
     shape: np.ndarray
+    chip: np.ndarray
     names: tuple[str, ...]
-    roofline_us: np.ndarray
+    anchor_us: np.ndarray
 
 
-def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Problem:
-    """Features and targets of ``rows``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFit:
+    """A fitted stack and what it predicted of every row while that row's fold was left out.
+
+    ``out_of_fold``: (rows,) log(time / anchor) by the stack's weights; ``member_predictions``: the same of
+    each member alone, clipped to the range of the targets. ``fold``: (rows,) the number of each row's fold.
+    """
+
+    stack: Stack
+    fold: np.ndarray
+    out_of_fold: np.ndarray
+    member_predictions: Mapping[str, np.ndarray]
+
+
+def chip_numbers(names: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
+    """A number per row that boards of one chip (compute capability and SMs) share."""
+    chips: dict[tuple[int, int, int], int] = {}
+    number = {
+        name: chips.setdefault((*gpus[name].compute_capability, gpus[name].sms), len(chips))
+        for name in sorted(set(names.tolist()))
+    }
+    return np.array([number[name] for name in names.tolist()], dtype=np.int64)
+
+
+def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> Problem:
+    """Features and targets of ``rows``. Raises TableError without rows."""
+    anchor_of = ANCHORS[plan.anchor]
     x: np.ndarray | None = None
     names: tuple[str, ...] = ()
-    base, anchor = np.empty(len(rows)), np.empty(len(rows))
+    base, likely = np.empty(len(rows)), np.empty(len(rows))
     for gpu in np.unique(rows.gpu.astype(str)):
         mask = np.flatnonzero(rows.gpu == gpu)
         part = rows.table.take(mask)
@@ -56,8 +84,8 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Pr
         if x is None:
             x = np.empty((len(rows), matrix.shape[1]), dtype=np.float32)
         x[mask] = matrix
-        base[mask] = roofline(part, gpus[gpu]).roofline_us
-        anchor[mask] = analytical_duration_us(part, gpus[gpu])
+        base[mask] = anchor_of(part, gpus[gpu])
+        likely[mask] = analytical_duration_us(part, gpus[gpu])
     if x is None:
         raise TableError(f"regressor {plan.name!r}: no measured rows to train on")
     measured = rows.duration_us
@@ -67,9 +95,9 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Pr
     # floor is such noise.
     hidden = ~np.isfinite(measured)
     if plan.features not in _MATRIX_SETS:
-        hidden |= anchor < 0.7 * rows.hold_us
+        hidden |= likely < 0.7 * rows.hold_us
     duration = np.where(
-        hidden, np.minimum(anchor, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
+        hidden, np.minimum(likely, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
     )
     trust = np.where(rows.gap_us > 0, (duration / (duration + _GAP_ERROR_US)) ** 2, 1.0)
     trust = np.where(hidden, _HIDDEN_WEIGHT, trust)
@@ -79,16 +107,21 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> Pr
         weight=rows.weight * trust,
         hidden=hidden,
         shape=shape_hash(rows.table),
+        chip=chip_numbers(rows.gpu, gpus),
         names=names,
-        roofline_us=base,
+        anchor_us=base,
     )
 
 
-def sample(rows: TrainingRows, most: int, seed: int, gpus: dict[str, GpuSpec]) -> np.ndarray:
-    """Indices of at most ``most`` rows: all heavy-weighted ones, the others evenly over GPU, source and size
-    of work."""
+def sample(
+    rows: TrainingRows, most: int, seed: int, gpus: Mapping[str, GpuSpec]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of at most ``most`` rows, and how many rows each stands for.
+
+    Heavy-weighted rows first, the others evenly over GPU, source and size of work.
+    """
     if len(rows) <= most:
-        return np.arange(len(rows))
+        return np.arange(len(rows)), np.ones(len(rows))
     rng = np.random.default_rng(seed)
     base = np.empty(len(rows))
     for gpu in np.unique(rows.gpu.astype(str)):
@@ -98,7 +131,9 @@ def sample(rows: TrainingRows, most: int, seed: int, gpus: dict[str, GpuSpec]) -
     keys = np.char.add(np.char.add(rows.gpu.astype(str), rows.source.astype(str)), size.astype(str))
     _, stratum, counts = np.unique(keys, return_inverse=True, return_counts=True)
     chance = rows.weight / np.sqrt(counts[stratum])
-    return np.sort(rng.choice(len(rows), most, replace=False, p=chance / chance.sum()))
+    index = np.sort(rng.choice(len(rows), most, replace=False, p=chance / chance.sum()))
+    drawn = np.bincount(stratum[index], minlength=len(counts))
+    return index, counts[stratum[index]] / drawn[stratum[index]]
 
 
 def _predict(member: Fitted, x: np.ndarray) -> np.ndarray:
@@ -106,16 +141,24 @@ def _predict(member: Fitted, x: np.ndarray) -> np.ndarray:
     return result[:, 0] if result.ndim == 2 else result
 
 
+def _folds(plan: ModelPlan, data: Problem) -> np.ndarray:
+    """A fold number per row: by shape, or one fold per chip."""
+    if plan.folds == "gpu":
+        return data.chip
+    return np.asarray(np.floor(data.shape * 1e6).astype(int) % FOLDS)
+
+
 def fit_stack(
-    plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, ...] = MEMBERS
-) -> tuple[Stack, dict[str, float]]:
-    """The stack fitted on ``data``, and the out-of-fold error (mean |log error|) of each member by itself."""
+    plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, ...] | None = None
+) -> StackFit:
+    """The stack fitted on ``data``; ``members`` default to the plan's."""
     from scipy.optimize import nnls
 
+    members = plan.members if members is None else members
     low, high = float(np.min(data.y)), float(np.max(data.y))
-    fold = np.floor(data.shape * 1e6).astype(int) % FOLDS
+    fold = _folds(plan, data)
     held = np.empty((len(data.y), len(members)))
-    for number in range(FOLDS):
+    for number in np.unique(fold):
         train, test = fold != number, fold == number
         for j, name in enumerate(members):
             fitted = fit_member(
@@ -129,10 +172,6 @@ def fit_stack(
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
     weights = _weights(nnls, held, data.y, root)
-    errors = {
-        name: float(np.average(np.abs(held[:, j] - data.y), weights=data.weight))
-        for j, name in enumerate(members)
-    }
     linear = ridge = None
     forests: dict[str, Forest] = {}
     for j, name in enumerate(members):
@@ -157,7 +196,12 @@ def fit_stack(
         forest=forest,
         forest_members=names,
     )
-    return stack, errors
+    return StackFit(
+        stack=stack,
+        fold=fold,
+        out_of_fold=np.clip(held @ weights, low, high),
+        member_predictions={name: held[:, j] for j, name in enumerate(members)},
+    )
 
 
 def _weights(nnls: object, held: np.ndarray, y: np.ndarray, root: np.ndarray) -> np.ndarray:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
 from gkestimator.kernels import KernelTable
+from gkestimator.regressors import MEMBERS
 
-__all__ = ["PLAN", "ModelPlan"]
+__all__ = ["PLAN", "PLANS", "ModelPlan"]
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _FEW_TREES = {
@@ -27,6 +29,11 @@ class ModelPlan:
 
     Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows
     tree members see at most (a deterministic sample, even over GPUs and sizes).
+
+    ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
+    what out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip
+    (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target
+    log(time / anchor) is relative to (``gkestimator.anchors.ANCHORS``). ``members``: those that may take part.
     """
 
     name: str
@@ -35,6 +42,10 @@ class ModelPlan:
     covers: tuple[tuple[str, str], ...] = ()
     rows: int = 15_000
     estimators: Mapping[str, int] = field(default_factory=lambda: dict(_TREES))
+    scope: Literal["seen", "unseen"] = "seen"
+    folds: Literal["shape", "gpu"] = "shape"
+    anchor: str = "roofline"
+    members: tuple[str, ...] = MEMBERS
 
     def mask(self, table: KernelTable) -> np.ndarray:
         """Rows of ``table`` that this regressor trains on."""

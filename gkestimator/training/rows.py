@@ -97,7 +97,8 @@ class TrainingRows:
     of it that is no GPU time (dispatch between the timing events); ``hold_us``: GPU time below which the
     measurement does not change, because the host has not yet queued the closing event. The GPU time is
     ``measured - gap`` where that clearly exceeds ``hold``, else unknown. ``weight``: how much a row counts.
-    ``grid_blocks``: recorded, or NaN.
+    ``grid_blocks``: recorded, or NaN. ``kernel_class``: name of the recorded kernel's tile
+    (``gkestimator.tiles``), empty where it is not known.
     """
 
     table: KernelTable
@@ -108,6 +109,7 @@ class TrainingRows:
     weight: np.ndarray
     grid_blocks: np.ndarray
     source: np.ndarray
+    kernel_class: np.ndarray
 
     def __len__(self) -> int:
         return len(self.table)
@@ -133,6 +135,7 @@ class TrainingRows:
             weight=self.weight[index],
             grid_blocks=self.grid_blocks[index],
             source=self.source[index],
+            kernel_class=self.kernel_class[index],
         )
 
     @classmethod
@@ -147,6 +150,7 @@ class TrainingRows:
         gap_us: np.ndarray | float = 0.0,
         hold_us: np.ndarray | float = 0.0,
         grid_blocks: np.ndarray | float = np.nan,
+        kernel_class: np.ndarray | str = "",
     ) -> TrainingRows:
         """Rows from columns; single numbers are repeated."""
         count = len(table)
@@ -158,6 +162,8 @@ class TrainingRows:
         names[:] = gpu
         origin = np.empty(count, dtype=object)
         origin[:] = source
+        classes = np.empty(count, dtype=object)
+        classes[:] = kernel_class
         return cls(
             table=table,
             gpu=names,
@@ -167,6 +173,7 @@ class TrainingRows:
             weight=numbers(weight),
             grid_blocks=numbers(grid_blocks),
             source=origin,
+            kernel_class=classes,
         )
 
     @classmethod
@@ -181,6 +188,15 @@ class TrainingRows:
         )
         rest = {
             name: np.concatenate([getattr(p, name) for p in parts])
-            for name in ("gpu", "measured_us", "gap_us", "hold_us", "weight", "grid_blocks", "source")
+            for name in (
+                "gpu",
+                "measured_us",
+                "gap_us",
+                "hold_us",
+                "weight",
+                "grid_blocks",
+                "source",
+                "kernel_class",
+            )
         }
         return cls(table=table, **rest)

@@ -53,13 +53,13 @@ def stack(data: tuple[np.ndarray, ...]) -> Stack:
     rng = np.random.default_rng(1)
     problem = Problem(
         x=x, y=y, weight=w, hidden=np.zeros(len(y), dtype=bool), shape=rng.uniform(size=len(y)), names=tuple("abcdefgh"),
-        roofline_us=np.ones(len(y)),
+        anchor_us=np.ones(len(y)), chip=np.zeros(len(y), dtype=int),
     )  # fmt: skip
     plan = ModelPlan(
         name="t", features="matrix", trains=(("linear", "fp32"),),
         estimators={"gradient_boosting": 40, "xgboost": 40, "lightgbm": 40},
     )  # fmt: skip
-    return fit_stack(plan, problem, seed=0)[0]
+    return fit_stack(plan, problem, seed=0).stack
 
 
 def test_the_stack_clips_to_the_trained_range(stack: Stack) -> None:

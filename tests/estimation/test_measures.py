@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gkestimator.dtypes import Precision
+from gkestimator.estimation.intervals import STRUCTURE, widen
 from gkestimator.estimation.requirement import measure
 from gkestimator.estimation.timeline import Program
 from gkestimator.kernels import Family, Kernel, Step
@@ -53,7 +54,9 @@ def ask(p: Program, pred: KernelPredictions, **changes: object):
         "flops": np.arange(n, dtype=float), "dram_bytes": np.full(n, 2.0), "families": np.array(["copy", "conv"][:n], dtype=object),
         "host_overhead_us": 0.0, "streams": 1, "tau_ms": 0.001,
     }  # fmt: skip
-    return measure(p, pred, **(arguments | changes))
+    arguments |= changes
+    arguments.setdefault("host_range_us", (arguments["host_overhead_us"],) * 2)
+    return measure(p, pred, **arguments)
 
 
 def test_means_are_time_weighted_and_host_gaps_count() -> None:
@@ -78,10 +81,33 @@ def test_means_are_time_weighted_and_host_gaps_count() -> None:
 
 
 def test_the_interval_brackets_the_estimate_and_scales_with_the_kernels() -> None:
-    pred = predictions([30.0, 10.0])
+    pred = predictions([30.0, 10.0], in_range=[False, False])
     m = ask(program(kernels(2)), pred)
-    assert m.latency_low_ms == pytest.approx(0.032)
-    assert m.latency_high_ms == pytest.approx(0.060)
+    # Nothing in range: kernels move together by their half-width, log 1.5, and the structure's share on top.
+    half = np.hypot(np.log(1.5), STRUCTURE)
+    assert m.latency_low_ms == pytest.approx(0.040 * np.exp(-half))
+    assert m.latency_high_ms == pytest.approx(0.040 * np.exp(half))
+
+
+def test_the_interval_of_a_host_bound_model_spans_the_hosts() -> None:
+    m = ask(
+        program(kernels(2)), predictions([30.0, 10.0]), host_overhead_us=100.0, host_range_us=(50.0, 200.0)
+    )
+    assert m.latency_low_ms < 0.110 + 0.001 and m.latency_high_ms > 0.400
+
+
+def test_errors_of_many_trained_kernels_average_out_but_not_wholly() -> None:
+    rows = np.arange(100)
+    spans, half, inside = np.full(100, 5.0), np.full(100, 0.2), np.ones(100, dtype=bool)
+    many = widen(spans, rows, half, inside, common_share=0.25, structure=0.0)
+    assert many == pytest.approx(np.sqrt(0.25 + 0.75 / 100))
+    # One kernel a hundred times, or kernels outside of the training range, do not average out.
+    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0) == pytest.approx(1)
+    assert widen(spans, rows, half, ~inside, structure=0.0) == pytest.approx(1)
+    assert widen(spans, rows, half, inside, common_share=0.0, structure=0.3) == pytest.approx(
+        np.hypot(0.02, 0.3) / 0.2
+    )
+    assert widen(np.zeros(1), np.zeros(1, dtype=int), np.ones(1), np.ones(1, dtype=bool)) == 1
 
 
 def test_trips_multiply_time_work_and_launches() -> None:

@@ -19,6 +19,7 @@ from gkestimator.errors import TableError, UsageError
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
+from gkestimator.tiles import recorded_tile
 from gkestimator.training.rows import TrainingRows
 
 __all__ = ["load", "matches"]
@@ -68,7 +69,15 @@ def _load(path: Path) -> TrainingRows | None:
         measured_us=np.array([row.duration_us for row in chosen], dtype=float),
         source="dataset",
         grid_blocks=np.array([_product(row.grid) for row in chosen]),
+        kernel_class=np.array([_class(row) for row in chosen], dtype=object),
     )
+
+
+def _class(row: KernelMeasurement) -> str:
+    threads = _product(row.block)
+    if not row.kernel_name or math.isnan(threads):
+        return ""
+    return recorded_tile(row.kernel_name, int(threads), convolution=row.family == Family.CONV)
 
 
 def _product(grid: str | None) -> float:

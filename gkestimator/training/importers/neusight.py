@@ -14,6 +14,7 @@ import numpy as np
 
 from gkestimator.errors import TableError
 from gkestimator.gpus import gpu_catalogue
+from gkestimator.tiles import recorded_tile
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.importers.launch_gap import Part, with_launch_gaps
 from gkestimator.training.rows import TrainingRows, kernel_table
@@ -76,14 +77,18 @@ def _wanted(kind: str) -> tuple[str, ...]:
         "bmm": ("B", "M", "N", "K"),
         "conv": ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
     }
-    return ("OPName", "Latency", "Device", "Grid x", "Grid y", "Grid z", *sizes.get(kind, ("B", "H")))
+    named = ("Kernel Name", "Block x", "Block y", "Block z") if kind in sizes else ()
+    grid = ("Grid x", "Grid y", "Grid z")
+    return ("OPName", "Latency", "Device", *grid, *named, *sizes.get(kind, ("B", "H")))
 
 
 def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingRows:
     unknown = sorted(set(data["Device"]) - set(_GPUS))
     if unknown:
         raise TableError(f"{path}: Device is {unknown[0]!r}; expected one of {', '.join(_GPUS)}")
-    number = {n: v.astype(np.float64) for n, v in data.items() if n not in ("OPName", "Device")}
+    number = {
+        n: v.astype(np.float64) for n, v in data.items() if n not in ("OPName", "Device", "Kernel Name")
+    }
     if kind in ("linear", "bmm"):
         b, m, n, k = number["B"], number["M"], number["N"], number["K"]  # (B, M, N) x (N, K)
         weight = n * k * _F if kind == "linear" else np.zeros_like(n)
@@ -163,8 +168,19 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
         )
     grid = number["Grid x"] * number["Grid y"] * number["Grid z"]
     gpu = np.array([_GPUS[d] for d in data["Device"]], dtype=object)
+    classes: np.ndarray | str = ""
+    if "Kernel Name" in data:
+        threads = (number["Block x"] * number["Block y"] * number["Block z"]).astype(int)
+        pairs = list(zip(data["Kernel Name"].astype(str).tolist(), threads.tolist(), strict=True))
+        known = {pair: recorded_tile(*pair, convolution=kind == "conv") for pair in set(pairs)}
+        classes = np.array([known[pair] for pair in pairs], dtype=object)
     return TrainingRows.make(
-        table, gpu=gpu, measured_us=number["Latency"] * 1e3, source=f"neusight/{prefix}", grid_blocks=grid
+        table,
+        gpu=gpu,
+        measured_us=number["Latency"] * 1e3,
+        source=f"neusight/{prefix}",
+        grid_blocks=grid,
+        kernel_class=classes,
     )
 
 

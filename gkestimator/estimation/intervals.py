@@ -1,0 +1,50 @@
+"""From the intervals of kernels to the interval of a model.
+
+Kernel errors of one model are neither independent (one GPU, one library, one regressor) nor one and the same.
+Two sums bound the truth: the *common* one, where every kernel errs by its full half-width in the same direction,
+and the *independent* one, the root of the sum of squares over distinct kernels (repetitions of one kernel err
+alike). On GPUs, precisions and sizes that were trained on, a share ``COMMON_SHARE`` of the variance is common;
+everything else (another GPU, the analytical model, beyond the training range) is taken as wholly common, because
+what is wrong there is wrong for all kernels. What lowering itself may get wrong is ``STRUCTURE``, added in squares.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["COMMON_SHARE", "STRUCTURE", "widen"]
+
+COMMON_SHARE = 0.25
+STRUCTURE = 0.10
+"""Both fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole models:
+the narrowest intervals that hold nine rows in ten."""
+
+
+def widen(
+    spans_us: np.ndarray,
+    rows: np.ndarray,
+    half_width: np.ndarray,
+    in_range: np.ndarray,
+    *,
+    common_share: float = COMMON_SHARE,
+    structure: float = STRUCTURE,
+) -> float:
+    """By how much every kernel's half-width (of log(time), 90 %) is multiplied so that moving all kernels together
+    gives the model's interval.
+
+    ``spans_us``: (launches,) time of each launch, its repetitions included; ``rows``: which distinct kernel each
+    launch is; ``half_width`` and ``in_range``: per launch. Returns 1 for a model without GPU time.
+    """
+    total = float(spans_us.sum())
+    if total <= 0:
+        return 1.0
+    reach = spans_us / total * half_width
+    common = float(reach.sum())
+    if common <= 0:
+        return 1.0
+    outside = float(reach[~in_range].sum())
+    inside = float(reach[in_range].sum())
+    alone = np.bincount(rows[in_range], weights=reach[in_range]) if in_range.any() else np.zeros(1)
+    correlated = outside + np.sqrt(common_share) * inside
+    variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone)) + structure**2
+    return float(np.sqrt(variance)) / common
