@@ -1,7 +1,7 @@
 """Kernels that matrix libraries launch: how a product or a convolution is cut into blocks.
 
 cuBLAS and cuDNN name their kernels after their tiles, and the grid follows from tile and shape exactly: each
-rule below reproduces every grid that NeuSight recorded for its kind (tests/training/test_geometry.py). Which
+rule below reproduces every grid that NeuSight recorded for its kind (tests/training/test_fit_geometry.py). Which
 kernel is picked is learned (:mod:`gkestimator.geometry`).
 """
 
