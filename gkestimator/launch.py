@@ -257,8 +257,10 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
 
 def is_streaming(table: KernelTable) -> np.ndarray:
     """Rows whose blocks are short and replace one another all the time: everything but matrix products,
-    convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel."""
-    return ~np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
+    whose few blocks stride over all of the work."""
+    long = np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    return ~(long | (table.variant == "index_select_scattered"))
 
 
 def occupancy(
