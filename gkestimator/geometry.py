@@ -49,7 +49,7 @@ def tile_launch(tiles: Sequence[Tile], gpu: GpuSpec) -> tuple[Launch, np.ndarray
 
 
 def _size(table: KernelTable, name: str) -> np.ndarray:
-    return np.maximum(np.nan_to_num(table.columns[name], nan=1.0), 1.0)
+    return np.asarray(np.maximum(np.nan_to_num(table.columns[name], nan=1.0), 1.0))
 
 
 def _waves(blocks: np.ndarray, slots: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:

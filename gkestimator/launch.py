@@ -260,7 +260,7 @@ def is_streaming(table: KernelTable) -> np.ndarray:
     convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
     whose few blocks stride over all of the work."""
     long = np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
-    return ~(long | (table.variant == "index_select_scattered"))
+    return np.asarray(~(long | (table.variant == "index_select_scattered")))
 
 
 def occupancy(
