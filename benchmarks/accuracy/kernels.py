@@ -64,7 +64,7 @@ def _experiment(
     """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result."""
     made = split()
     plans = plans_for(space, made.train, made.test, unseen=unseen)
-    key = [name, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
+    key = [name, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
     if space.current(name, key):
         return
     bundle = space.bundle(name, made.train, plans)
@@ -92,7 +92,7 @@ def member(space: Workspace, name: str) -> None:
     made = hold_out_shapes(space.rows)
     plans = tuple(replace(p, members=(name,)) for p in plans_for(space, made.train, made.test, unseen=False))
     job = f"member-{name}"
-    key = [job, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
+    key = [job, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
     if space.current(job, key):
         return
     bundle = space.bundle(job, made.train, plans)

@@ -38,7 +38,13 @@ _FAMILIES = ("linear", "bmm", "conv", "elementwise", "softmax", "layernorm")
 
 def run_targets(space: Workspace) -> None:
     """XGBoost alone on NeuSight's rows: features x target x split, mean error per family."""
-    key = ["usher-targets", space.data_key, space.recipe_key, Path(__file__).read_text(encoding="utf-8")]
+    key = [
+        "usher-targets",
+        space.data_key,
+        space.recipe_key,
+        space.judge_key,
+        Path(__file__).read_text(encoding="utf-8"),
+    ]
     if space.current("usher-targets", key):
         return
     neusight = np.char.startswith(space.rows.source.astype(str), "neusight")
