@@ -249,11 +249,20 @@ def intervals(space: Workspace) -> list[str]:
     rows = [
         (
             word, kind, f"{s.n:,}", number(s.inside_pct), number(s.width_pct), number(s.median_error_pct),
-            number(s.width_over_error),
+            number(s.width_over_error), number(None if s.width_over_error is None else s.width_over_error / 2),
         )
         for kind, word, s in (*interval_rows(space), *whole_interval_rows(space))
     ]  # fmt: skip
-    head = ("of", "GPU", "n", "inside %", "median width %", "median error %", "width / error")
+    head = (
+        "of",
+        "GPU",
+        "n",
+        "inside %",
+        "median width %",
+        "median error %",
+        "width / error",
+        "half width / error",
+    )
     return markdown(head, rows, text=2)
 
 
