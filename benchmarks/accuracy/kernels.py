@@ -15,6 +15,7 @@ from gkestimator.evaluation.cases import KernelCases, predict_cases
 from gkestimator.evaluation.splits import Split, chips, hold_out_chip, hold_out_shapes, hold_out_source, thin
 from gkestimator.kernels import KernelTable
 from gkestimator.regressors import MEMBERS
+from gkestimator.regressors.stack import TREE_MEMBERS
 from gkestimator.training.plan import PLAN
 from gkestimator.training.rows import TrainingRows
 
@@ -24,6 +25,7 @@ LARGER = "neusight/larger"
 _LITERAL_ROWS = 12_000
 _LITERAL_ROWS_GPU = 6_000
 _FEWEST_LITERAL = 100
+_TREES = dict.fromkeys(TREE_MEMBERS, 200)  # of a member alone that the plan gives no number
 _MOST_PER_GROUP = 3_000  # rows tested of each (GPU, source, family, precision) left out with a chip
 
 
