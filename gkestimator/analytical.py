@@ -11,7 +11,7 @@ from gkestimator.kernels import Family, KernelTable
 from gkestimator.launch import matrix_tiles
 from gkestimator.roofline import roofline
 
-__all__ = ["ANALYTICAL_FACTOR", "KERNEL_LATENCY_US", "analytical_duration_us"]
+__all__ = ["ANALYTICAL_FACTOR", "KERNEL_LATENCY_US", "analytical_duration_us", "streaming_fraction"]
 
 KERNEL_LATENCY_US = 1.5
 """What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
@@ -34,7 +34,7 @@ class _Efficiency:
 
 
 # Memory: streaming kernels reach 84-90 % of nominal bandwidth on HBM2 GPUs (0.87 is the V100's, NeuSight
-# rows) and about 75 % on GDDR; `_streaming_fraction` says which. Below it, relative to streaming: pooling
+# rows) and about 75 % on GDDR; `streaming_fraction` says which. Below it, relative to streaming: pooling
 # reads overlapping windows through the caches at about 0.3 of it (fitted on whole convolution networks);
 # transposing copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and
 # writes; a radix sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak,
@@ -63,7 +63,7 @@ _EFFICIENCY = {
 _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 
 
-def _streaming_fraction(gpu: GpuSpec) -> float:
+def streaming_fraction(gpu: GpuSpec) -> float:
     """Share of the nominal DRAM bandwidth that streaming kernels reach.
 
     Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since
@@ -85,7 +85,7 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     Matrix products also pay for idle SMs in the last wave of their tiles.
     """
     roof = roofline(table, gpu)
-    streaming = _streaming_fraction(gpu)
+    streaming = streaming_fraction(gpu)
     result = np.empty(len(table))
     for family in np.unique(table.family.astype(str)):
         mask = table.family == family

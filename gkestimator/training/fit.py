@@ -13,7 +13,7 @@ from gkestimator.errors import TableError
 from gkestimator.features import feature_matrix
 from gkestimator.gpus import GpuSpec
 from gkestimator.regressors import Forest, KernelRidge, Linear, Stack
-from gkestimator.roofline import roofline
+from gkestimator.roofline import MATRIX_FAMILIES, roofline
 from gkestimator.training.members import Fitted, fit_member, join_forests
 from gkestimator.training.plan import ModelPlan
 from gkestimator.training.rows import TrainingRows, shape_hash
@@ -25,7 +25,6 @@ _DROP_BELOW = (
     0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
 )
 _HIDDEN_WEIGHT = 0.1
-_MATRIX_SETS = ("matrix", "conv", "attention")
 _GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operators of one GPU
 
 
@@ -94,7 +93,7 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) ->
     # included, down to small ones. A memory-bound kernel that should be hidden and yet was measured above the
     # floor is such noise.
     hidden = ~np.isfinite(measured)
-    if plan.features not in _MATRIX_SETS:
+    if not any(family in MATRIX_FAMILIES for family, _ in plan.trains):
         hidden |= likely < 0.7 * rows.hold_us
     duration = np.where(
         hidden, np.minimum(likely, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
@@ -168,6 +167,7 @@ def fit_stack(
                 data.weight[train],
                 seed=seed,
                 estimators=plan.estimators.get(name, 0),
+                loss=plan.loss,
             )
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
@@ -178,7 +178,13 @@ def fit_stack(
         if weights[j] <= 0:
             continue
         fitted = fit_member(
-            name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0)
+            name,
+            data.x,
+            data.y,
+            data.weight,
+            seed=seed,
+            estimators=plan.estimators.get(name, 0),
+            loss=plan.loss,
         )
         if isinstance(fitted, Linear):
             linear = fitted
