@@ -12,6 +12,7 @@ import numpy as np
 
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
+from gkestimator.launch import matrix_tiles
 from gkestimator.roofline import Roofline
 
 __all__ = ["TENSOR_CORE_CHANNELS", "convolution_columns", "whole_channels"]
@@ -91,4 +92,5 @@ def convolution_columns(table: KernelTable, gpu: GpuSpec, roof: Roofline) -> dic
     result["kernel_w"] = kernel_w
     result["stride_w"] = stride_w
     result["whole_channels"] = whole_channels(table)
+    result["log_tile_slowdown"] = np.log(matrix_tiles(table, gpu).slowdown)
     return result

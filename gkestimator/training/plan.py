@@ -16,6 +16,7 @@ __all__ = ["PLAN", "PLANS", "ModelPlan"]
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _MORE_TREES = {"gradient_boosting": 150, "xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
+_TREES_FOR_FEW_ROWS = {"gradient_boosting": 200, "lightgbm": 150}
 _FEW_TREES = {
     "gradient_boosting": 80,
     "xgboost": 100,
@@ -89,7 +90,8 @@ PLAN: tuple[ModelPlan, ...] = (
         trains=(("conv", "fp16"),),
         covers=(("conv", "bf16"),),
         anchor="convolution",
-        estimators=_FEW_TREES,
+        estimators=_TREES_FOR_FEW_ROWS,
+        members=("kernel_ridge", "gradient_boosting", "lightgbm"),
     ),
     ModelPlan(
         name="elementwise",
@@ -101,14 +103,12 @@ PLAN: tuple[ModelPlan, ...] = (
     ),
     ModelPlan(
         name="softmax",
-        estimators=_FEW_TREES,
         features="memory",
         trains=_pairs("softmax", ("fp32",)),
         covers=_pairs("softmax", ("fp16", "bf16")),
     ),
     ModelPlan(
         name="layernorm",
-        estimators=_FEW_TREES,
         features="layernorm",
         trains=_pairs("layernorm", ("fp32", "fp16", "bf16")),
     ),
