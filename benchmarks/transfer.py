@@ -17,9 +17,9 @@ import numpy as np
 from _shared import shared_dir
 from _transfer_trials import TRIALS, Gpus, Predict, shipped
 
-from gkestimator.bundles import load_bundle
 from gkestimator.evaluation.splits import chips, hold_out_chip, thin
 from gkestimator.gpus import gpu_catalogue
+from gkestimator.kernels import KernelTable
 from gkestimator.sustained import sustained_bytes_per_s, sustained_clock_mhz, sustained_flops_per_s
 from gkestimator.training.rows import TrainingRows, kernel_table
 from gkestimator.training.train import measured_rows
@@ -57,14 +57,17 @@ def main() -> int:
     rows = TrainingRows.concatenate([p.take(np.flatnonzero(p.table.precision == "fp32")) for p in parts])
     page = [HEAD.format(rows=f"{options.rows:,}")]
     residuals: list[str] = []
+    estimates: list[str] = []
     for family in options.only or FAMILIES:
         mine = rows.take(np.flatnonzero(rows.table.family == family))
         mine = mine.take(thin(mine, np.arange(len(mine)), most=options.rows))
         table, shown = _family(family, mine, gpus)
         page += table
         residuals += shown
-        print("\n".join(table + shown), flush=True)
-    page += _residual_head() + residuals + [""] + _specifications()
+        made = _estimates(family, TRIALS[shipped(family)](family, mine, gpus))
+        estimates += made
+        print("\n".join(table + shown + made), flush=True)
+    page += _residual_head() + residuals + [""] + _specifications() + _estimates_head() + estimates
     if not options.only:
         REPORT.write_text("\n".join(page) + "\n", encoding="utf-8")
     return 0
@@ -147,7 +150,7 @@ def _residuals(family: str, predict: Predict, rows: TrainingRows, gpus: Gpus) ->
     return lines
 
 
-_SHOWN = ("L4", "A40", "L40S", "RTX-3090", "RTX-4090", "RTX-5090", "A100-SXM4-80GB", "H100-PCIE", "H100-SXM")
+_SHOWN = ("L4", "A40", "L40S", "RTX-3090", "RTX-4090", "RTX-5090", "H100-PCIE", "H100-SXM", "H200")
 _F = 4.0
 
 
@@ -167,35 +170,45 @@ def _specifications() -> list[str]:
             f"{sustained_flops_per_s(gpu, 'fp32') / 1e12:.1f} | {gpu.dram_bytes_per_s / 1e9:.0f} | "
             f"{sustained_bytes_per_s(gpu) / 1e9:.0f} |"
         )
-    lines += [
+    return lines
+
+
+def _estimates_head() -> list[str]:
+    return [
         "",
-        "## What the shipped bundle makes of it",
+        "## What the shipped models make of it",
         "",
-        "Microseconds, FP32, and the share of the nominal peak or bandwidth. A100 chips were measured, the others not.",
+        "Fitted on all rows of the table above: microseconds, FP32, and the share of the nominal peak or bandwidth. None of",
+        "these GPUs was measured in FP32.",
         "",
         "| kernel | " + " | ".join(_SHOWN) + " |",
         "|---|" + "---:|" * len(_SHOWN),
     ]
-    bundle = load_bundle()
+
+
+def _estimates(family: str, predict: Predict) -> list[str]:
+    """A line per kernel of ``family`` among :func:`_kernels`."""
+    lines = []
     for title, table in _kernels().items():
+        if table.family[0] != family:
+            continue
         cells = []
         for name in _SHOWN:
-            gpu = catalogue.spec(name)
-            taken = float(bundle.predict(table, gpu).duration_us[0])
+            gpu = gpu_catalogue().spec(name)
+            taken = float(predict(table, gpu)[0])
             columns = table.columns
-            if table.family[0] in ("linear", "bmm"):
+            if family in ("linear", "bmm"):
                 share = columns["flops"][0] / gpu.peak("fp32") * 1e6 / taken
             else:
                 moved = columns["read_bytes"][0] + columns["write_bytes"][0]
                 share = moved / gpu.dram_bytes_per_s * 1e6 / taken
             cells.append(f"{taken:.0f} ({100 * share:.0f} %)")
-        title = f"**{title}** (shipped)" if title == shipped(family) else title
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines
 
 
-def _kernels() -> Mapping[str, object]:
-    def product(family: str, batch: float, m: float, n: float, k: float) -> object:
+def _kernels() -> Mapping[str, KernelTable]:
+    def product(family: str, batch: float, m: float, n: float, k: float) -> KernelTable:
         right = (1 if family == "linear" else batch) * n * k * _F
         sizes = {
             "gemm_batch": batch,
@@ -211,7 +224,7 @@ def _kernels() -> Mapping[str, object]:
 
     def rows_of(
         family: str, variant: str, rows: float, cols: float, weights: float, inputs: float = 1.0
-    ) -> object:
+    ) -> KernelTable:
         size = rows * cols * _F
         work = {"flops": rows * cols, "read_bytes": inputs * size + weights, "write_bytes": size}
         return _table(
@@ -228,7 +241,7 @@ def _kernels() -> Mapping[str, object]:
     }
 
 
-def _table(family: str, variant: str, columns: dict[str, float]) -> object:
+def _table(family: str, variant: str, columns: dict[str, float]) -> KernelTable:
     arrays = {name: np.array([value]) for name, value in columns.items()}
     return kernel_table(
         family=family, variant=variant, precision="fp32", columns={"element_bytes": _F, **arrays}

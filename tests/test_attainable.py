@@ -141,6 +141,18 @@ def test_softmax_of_wide_rows_reads_three_times() -> None:
     )
 
 
+def test_rms_normalisation_is_bound_by_the_sms_of_a_gpu_with_fast_memory() -> None:
+    """65,536 x 4,096 in two passes: an H100 moves 4.35 bytes per SM and clock, 132 SMs at 1,980 MHz; an A40's DRAM is
+    slower than that. LayerNorm proper is not bound so."""
+    kernel = one(rowwise(Family.LAYERNORM, "rms_norm", 65536, 4096))
+    moved = 2 * 2**30 + 2 * 4096 * 4
+    expected = moved / (4.35 * 132 * 1980e6) * 1e6 + 1.5
+    assert attainable_us(kernel, spec("H100-SXM"))[0] == pytest.approx(expected, rel=1e-9)
+    layer = one(rowwise(Family.LAYERNORM, "layer_norm", 65536, 4096))
+    assert attainable_us(layer, spec("H100-SXM"))[0] < 0.8 * expected
+    assert attainable_us(kernel, spec("A40"))[0] == attainable_us(layer, spec("A40"))[0]
+
+
 def test_what_fits_into_l2_moves_at_its_rate() -> None:
     """8 MB on an A100 (40 MiB of L2): 8e6 bytes / (108 SMs x 20 bytes x 1,410 MHz) and 1.5 us, less than DRAM takes."""
     kernel = one(rowwise(Family.ELEMENTWISE, "relu", 1_000_000, 1))
@@ -199,7 +211,7 @@ def test_every_trained_pair_is_answered_on_gpus_not_measured() -> None:
         scope: {p for plan in PLAN if plan.scope == scope for p in (*plan.trains, *plan.covers)}
         for scope in ("seen", "unseen")
     }
-    assert pairs["seen"] == pairs["unseen"]
+    assert pairs["seen"] <= pairs["unseen"]
     for plan in PLAN:
         assert plan.features in FEATURE_SETS
         assert plan.anchor in ANCHORS
