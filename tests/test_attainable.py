@@ -225,7 +225,10 @@ def test_the_specification_alone_meets_the_bars_on_measured_gpus() -> None:
     pytest.importorskip("pyarrow")
     from gkestimator.training.importers import load_source
 
-    folder = Path(os.environ["GKEST_SHARED"]) / "data" / "neusight"
+    shared = os.environ.get("GKEST_SHARED")
+    if not shared:
+        pytest.skip("GKEST_SHARED names no folder with the public measurements")
+    folder = Path(shared) / "data" / "neusight"
     _, parts = load_source(folder)
     errors: dict[str, dict[str, float]] = {}
     for rows in parts:
