@@ -207,6 +207,7 @@ PLAN: tuple[ModelPlan, ...] = (
         _pairs("elementwise", ("fp16", "bf16")),
         _pairs("elementwise", ("int8", "fp8")),
         rows=6_000,
+        shrink=_HALF_WAY,
     ),
     _unseen(
         "softmax",
