@@ -92,7 +92,10 @@ def write_report(space: Workspace, out: Path) -> Path:
     stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
     if stale:
         space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
-    text: list[str] = [_HEAD, "<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
+    text: list[str] = [_HEAD]
+    if stale:
+        text += [f"**Not run, or of an earlier state of the recipe:** {', '.join(stale)}.", ""]
+    text += ["<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
     text += ["", "## What must be shown", ""]
     text += tables.bars(lines(space))
     shapes, larger, left = shapes_cases(space), space.cases("larger"), gpu_cases(space)
