@@ -2,8 +2,8 @@
 
 The grid and block of elementwise, softmax and normalisation kernels follow PyTorch's launch rules exactly
 (checked against the grids that NeuSight recorded). The kernel that a matrix library picks is not public:
-tiles of matrix products and convolutions are the most common choices for their size, so these grids are
-estimates.
+:func:`matrix_tiles` takes the tile that finishes first, which looks at no measurement; a bundle's learned
+choice (:mod:`gkestimator.geometry`) replaces it for the families and precisions it knows.
 """
 
 from __future__ import annotations
@@ -203,11 +203,15 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             batch = np.maximum(np.nan_to_num(part.columns["gemm_batch"], nan=1.0), 1)
             m = np.maximum(np.nan_to_num(part.columns["gemm_m"], nan=1.0), 1)
             k = np.maximum(np.nan_to_num(part.columns["gemm_k"], nan=64.0), 1)
-            # FlashAttention: a block takes 128 queries (64 for heads above 128) and keeps them and a 64-key
-            # slice.
-            queries = np.where(k > 128, 64.0, 128.0)
+            # FlashAttention (half precision): a block takes 128 queries (64 for heads above 128) and keeps them
+            # and a 64-key slice. torch's memory-efficient kernel (FP32, CUTLASS): 64 queries and 64 keys, for
+            # heads above 64 before Ampere 32 and 128; it keeps the scores of its keys beside slices of 32.
+            full = part.precision == "fp32"
+            wide = (k > 64) & (gpu.compute_capability[0] < 8)
+            queries = np.where(full, np.where(wide, 32.0, 64.0), np.where(k > 128, 64.0, 128.0))
             grid[mask], threads[mask] = np.ceil(m / queries) * batch, 128.0
-            shared[mask] = np.minimum((queries + 128) * k * 2, gpu.shared_bytes_per_block_max)
+            slices = np.where(full, (64 * 64 + 2 * 128 * 32 / 4) * 4.0, (queries + 128) * k * 2)
+            shared[mask] = np.minimum(slices, gpu.shared_bytes_per_block_max)
         elif family in _ROW_FAMILIES:
             cols = np.maximum(table.columns["cols"][mask], 1)
             shared[mask] = np.where(cols > 1024, threads[mask] * 4, 0) if family == Family.SOFTMAX else 24.0
@@ -223,13 +227,16 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> np.ndarray:
     """Blocks of each kernel that fit on one SM at once: the least of what blocks, warps, registers and shared
     memory allow.
 
-    Registers are allotted per warp in units of 256, shared memory with 1 KiB reserved per block since Ampere
-    (CUDA occupancy calculator). At least 1, because the kernel runs; NaN for host kernels.
+    Registers are allotted per warp in units of 256, from the file of the warp's partition of the SM (a quarter
+    of the SM's registers; a half on compute capability 6.0), over which warps are spread evenly. Shared memory
+    has 1 KiB reserved per block since Ampere (CUDA C++ programming guide, compute capabilities). At least 1,
+    because the kernel runs; NaN for host kernels.
     """
     warps = np.ceil(launch.block_threads / 32)
     by_warps = np.floor(gpu.warps_per_sm / warps)
     per_warp = np.ceil(launch.registers_per_thread * 32 / 256) * 256
-    by_registers = np.floor(np.floor(gpu.registers_per_sm / per_warp) / warps)
+    partitions = 2 if gpu.compute_capability == (6, 0) else 4
+    by_registers = np.floor(partitions * np.floor(gpu.registers_per_sm / partitions / per_warp) / warps)
     reserved = 1024 if gpu.compute_capability[0] >= 8 else 0
     shared = launch.shared_bytes + reserved
     by_shared = np.floor(gpu.shared_bytes_per_sm / np.maximum(shared, 1))
@@ -250,8 +257,10 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
 
 def is_streaming(table: KernelTable) -> np.ndarray:
     """Rows whose blocks are short and replace one another all the time: everything but matrix products,
-    convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel."""
-    return ~np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
+    whose few blocks stride over all of the work."""
+    long = np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    return np.asarray(~(long | (table.variant == "index_select_scattered")))
 
 
 def occupancy(
