@@ -51,6 +51,9 @@ class _Efficiency:
 # transposing copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and
 # writes; a radix sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak,
 # matrix libraries 90 % of a full wave.
+_CHANNELS_LAST_DEPTHWISE = 2.0
+"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW: their loads are vectors of
+channels. Fitted on convnext_tiny (RTX 3090, development group)."""
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
 _EFFICIENCY = {
     Family.LINEAR: _Efficiency(memory=0.9, compute=0.9),
@@ -108,7 +111,15 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
         compute = roof.compute_us[mask] / efficiency.compute
         if family in _TILED:
             compute = compute * matrix_tiles(table.take(mask), gpu).slowdown
-        memory = roof.memory_us[mask] * efficiency.passes / (efficiency.memory * streaming)
+        reached = np.full(int(mask.sum()), efficiency.memory)
+        if family == Family.COPY:
+            reached[table.variant[mask] == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
+        elif family == Family.DEPTHWISE:
+            # Bound by loads, which are as many in half precision, so its vector rate does not matter.
+            wide = table.columns["flops"][mask] / gpu.vector("fp32") * 1e6 / efficiency.compute
+            nhwc = table.variant[mask] == "channels_last"
+            compute = np.where(nhwc, wide / _CHANNELS_LAST_DEPTHWISE, wide)
+        memory = roof.memory_us[mask] * efficiency.passes / (reached * streaming)
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
 

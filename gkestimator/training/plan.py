@@ -141,7 +141,8 @@ PLAN: tuple[ModelPlan, ...] = (
     ModelPlan(
         name="layernorm",
         features="layernorm",
-        trains=_pairs("layernorm", ("fp32", "fp16", "bf16")),
+        trains=_pairs("layernorm", ("fp32",)),
+        covers=_pairs("layernorm", ("fp16", "bf16")),
     ),
     # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
     ModelPlan(
@@ -217,8 +218,13 @@ PLAN: tuple[ModelPlan, ...] = (
         rows=6_000,
         shrink=_HALF_WAY,
     ),
-    _unseen("layernorm", "transfer_layernorm", _pairs("layernorm", ("fp32",)), rows=6_000, shrink=_HALF_WAY),
-    # The half-precision rows are another library's kernels (vLLM's): apart, so that they do not speak for torch's.
-    _unseen("layernorm_half", "transfer_layernorm", _pairs("layernorm", ("fp16", "bf16")), rows=6_000),
+    _unseen(
+        "layernorm",
+        "transfer_layernorm",
+        _pairs("layernorm", ("fp32",)),
+        _pairs("layernorm", ("fp16", "bf16")),
+        rows=6_000,
+        shrink=_HALF_WAY,
+    ),
 )
 PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})

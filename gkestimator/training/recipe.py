@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from gkestimator.bundle_files import write_bundle
-from gkestimator.bundle_models import SCHEMA_VERSION, SHORTEST_KERNEL_US, SIZE_EDGES_US, BundleModel
+from gkestimator.bundle_models import (
+    SCHEMA_VERSION,
+    SHORTEST_KERNEL_US,
+    SIZE_EDGES_US,
+    BundleModel,
+    Chip,
+    chip_of,
+)
 from gkestimator.bundles import Bundle
 from gkestimator.errors import TableError
 from gkestimator.geometry import Geometry
@@ -85,7 +92,7 @@ class FittedModel:
     feature_names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    chips: tuple[tuple[int, int, int], ...]
+    chips: tuple[Chip, ...]
     gpus: tuple[str, ...]
     uncertainty: Uncertainty
     factors: tuple[float, ...]
@@ -211,9 +218,8 @@ def fit_bundle(
     return FittedBundle(models=tuple(models), geometry=picked, seed=seed)
 
 
-def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[tuple[int, int, int], ...]:
-    names = set(rows.gpu.tolist())
-    return tuple(sorted({(*gpus[g].compute_capability, gpus[g].sms) for g in names}))
+def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[Chip, ...]:
+    return tuple(sorted({chip_of(gpus[g]) for g in set(rows.gpu.tolist())}))
 
 
 def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int) -> FittedModel:
