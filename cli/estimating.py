@@ -34,6 +34,7 @@ def run_estimate(
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
     if output is not None:
         read = (*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"])
+        read = (*read, *filter(None, [options["host"]]))
         _refuse_overwriting(output, read)
     options["dims"] = _dims(options["dims"])
     rows: Sequence[Any] = ()

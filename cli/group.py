@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "Write ResNet-50 as an ONNX file and estimate it.",
     "gpus": "What is known of each GPU, and from where.",
     "doctor": "What this machine can do: GPU, driver, profilers, runtimes, bundles, operators.",
+    "evaluate": "Compare your own measurements with estimates; fit this host.",
     "train": "Train an estimator bundle from kernel datasets.",
 }
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,7 +1,8 @@
 """Run the commands of README.md's worked example and put their output back into it: ``python docs/refresh_readme.py``.
 
-Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. ``--check`` changes nothing and
-exits 1 when an output is not current to the digit.
+Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between
+``<!-- summary -->`` and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``).
+``--check`` changes nothing and exits 1 when something is not current to the digit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
+ACCURACY = Path(__file__).parent / "accuracy.md"
+SUMMARY = re.compile(r"<!-- summary -->\n.*?<!-- /summary -->", re.DOTALL)
 BLOCK = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
 )
@@ -29,8 +32,16 @@ def output_of(arguments: str) -> str:
 
 
 def refreshed(text: str) -> str:
-    """``text`` with every block's output replaced by the current one."""
-    return BLOCK.sub(lambda m: m[1] + output_of(m["arguments"]) + m[4], text)
+    """``text`` with every block's output and the accuracy table replaced by the current ones."""
+    return with_accuracy(BLOCK.sub(lambda m: m[1] + output_of(m["arguments"]) + m[4], text))
+
+
+def with_accuracy(text: str) -> str:
+    """``text`` with the table of docs/accuracy.md in place of its own."""
+    found = SUMMARY.search(ACCURACY.read_text(encoding="utf-8"))
+    if found is None or not SUMMARY.search(text):
+        raise SystemExit("docs/accuracy.md or README.md has no <!-- summary --> table")
+    return SUMMARY.sub(lambda _: found[0], text)
 
 
 def main() -> int:

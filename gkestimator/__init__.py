@@ -1,7 +1,8 @@
 """gkestimator: what an ONNX model will need on a GPU (compute, memory, time), without running it.
 
 ``gkestimator.estimate("m.onnx", gpus=["V100"], batch_sizes=[1, 8])`` returns the requirement table as a
-pandas DataFrame; every error is a ``gkestimator.errors.GkestimatorError``. Nothing heavy is imported before
+pandas DataFrame, ``gkestimator.evaluate("measured.csv", models="onnx/")`` compares measurements with estimates; every
+error is a ``gkestimator.errors.GkestimatorError``. Nothing heavy is imported before
 it is used.
 """
 
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gkestimator import errors
     from gkestimator.estimation import estimate
+    from gkestimator.evaluation.api import evaluate
 
     __version__: str
 
-__all__ = ["__version__", "errors", "estimate"]
+__all__ = ["__version__", "errors", "estimate", "evaluate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from gkestimator.estimation import estimate
 
         return estimate
+    if name == "evaluate":
+        from gkestimator.evaluation.api import evaluate
+
+        return evaluate
     if name == "errors":
         import importlib
 

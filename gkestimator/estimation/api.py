@@ -47,6 +47,7 @@ def estimate_rows(
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
+    host: str | Path | None = None,
     include_copy: bool = False,
     bundles: Sequence[Path] = (),
     gpu_specs: Sequence[Path] = (),
@@ -85,6 +86,7 @@ def estimate_rows(
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
+        host=None if host is None else Path(host),
         include_copy=include_copy,
         bundles=[Path(p) for p in bundles],
         gpu_specs=[Path(p) for p in gpu_specs],
@@ -119,12 +121,15 @@ def estimate_rows(
         rows=tuple(rows),
         kernel_rows=tuple(launches),
         failures=tuple(failures),
-        messages=closing_words(
-            rows,
-            engine.targets,
-            slo_ms=slo_ms,
-            host_overhead_source=engine.host_overhead_source,
-            searched=max_batch and batch_sizes is None,
+        messages=(
+            *([engine.host_note] if engine.host_note else ()),
+            *closing_words(
+                rows,
+                engine.targets,
+                slo_ms=slo_ms,
+                host_overhead_source=engine.host_overhead_source,
+                searched=max_batch and batch_sizes is None,
+            ),
         ),
     )
 
@@ -143,6 +148,7 @@ def estimate(
     streams: int | None = None,
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
+    host: str | Path | None = None,
     include_copy: bool = False,
     bundles: str | Path | Sequence[str | Path] = (),
     gpu_specs: str | Path | Sequence[str | Path] = (),
@@ -176,6 +182,7 @@ def estimate(
         streams=streams,
         trip_count=trip_count,
         host_overhead_us=host_overhead_us,
+        host=None if host is None else Path(host),
         include_copy=include_copy,
         bundles=_paths("bundles", bundles),
         gpu_specs=_paths("gpu_specs", gpu_specs),

@@ -17,6 +17,7 @@ from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import Program
 from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.graph import OperatorGraph
+from gkestimator.host_profile import HostProfile, default_host_file, load_host_file
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
 from gkestimator.lowering import lower_each
 from gkestimator.lowering.quantise import is_quantised
@@ -100,6 +101,8 @@ class Engine:
     def __init__(self, request: EstimateRequest) -> None:
         self.request = request
         self.profile: RuntimeProfile = load_runtime(request.runtime)
+        host_file = request.host or default_host_file()
+        self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs))
         self.targets = tuple(self._target(*catalogue.resolve(name)) for name in _distinct(request.gpus))
         _refuse_same_gpu_twice(self.targets)
@@ -126,22 +129,46 @@ class Engine:
 
     @property
     def host_overhead_us(self) -> float:
-        """Launch overhead of one framework call: the request's, else the runtime profile's."""
-        given = self.request.host_overhead_us
+        """Launch overhead of one framework call: the request's, else the host's, else the runtime profile's."""
+        given = self._known_overhead_us
         return self.profile.host_overhead_us if given is None else given
 
     @property
-    def host_range_us(self) -> tuple[float, float]:
-        """Between which figures the host's overhead lies: the one given, or those of all hosts known."""
+    def _known_overhead_us(self) -> float | None:
+        """This host's overhead, where the request or a host profile says it."""
         given = self.request.host_overhead_us
+        if given is None and self.host is not None:
+            given = self.host.host_overhead_us.get(self.profile.name)
+        return given
+
+    @property
+    def host_range_us(self) -> tuple[float, float]:
+        """Between which figures the host's overhead lies: this host's own, or those of all hosts known."""
+        given = self._known_overhead_us
         return self.profile.host_range_us if given is None else (given, given)
 
     @property
     def host_overhead_source(self) -> str:
         """Where :attr:`host_overhead_us` is from, in words."""
-        return (
-            "given" if self.request.host_overhead_us is not None else self.profile.sources["host_overhead_us"]
-        )
+        if self.request.host_overhead_us is not None:
+            return "given"
+        if self.host is not None and self.profile.name in self.host.host_overhead_us:
+            return self.host.source("host_overhead_us", self.profile.name)
+        return self.profile.sources["host_overhead_us"]
+
+    @property
+    def copy_bytes_per_s(self) -> float:
+        """Rate of copies between host and GPU: the host's, else the runtime profile's."""
+        known = {} if self.host is None else self.host.copy_bytes_per_s
+        return known.get(self.profile.name, self.profile.copy_bytes_per_s)
+
+    @property
+    def host_note(self) -> str | None:
+        """What to say where a host profile was used without being asked for by name."""
+        host = self.host
+        if host is None or self.request.host is not None:
+            return None
+        return f"host profile {host.path} is used ({host.name}); --host or --host-overhead-us choose another"
 
     @property
     def streams(self) -> int:

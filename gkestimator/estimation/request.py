@@ -29,7 +29,8 @@ class EstimateRequest:
     """Models x GPUs x batch sizes x SM shares under one runtime and dtype.
 
     ``batch_sizes`` None: as exported (a symbolic batch is 1, and the row says so). ``sm_shares`` are percent of the
-    GPU's SMs. ``streams`` None: what the runtime does. ``host_overhead_us`` None: the runtime profile's figure.
+    GPU's SMs. ``streams`` None: what the runtime does. ``host_overhead_us`` None: the figure of ``host`` (a host
+    profile; None: ``$GKEST_HOME/host.toml`` where there is one), else the runtime profile's.
     ``attention`` None: fused. ``unfold_batchnorm`` (torch): BatchNorms that an exporter folded into convolutions run as
     kernels of their own. ``inputs`` gives types or values of inputs that the files leave open (``Model.bind``).
     ``tau_ms`` is USHER's concurrency tolerance. Raises UsageError on anything out of range.
@@ -47,6 +48,7 @@ class EstimateRequest:
     streams: int | None = None
     trip_count: int | None = None
     host_overhead_us: float | None = None
+    host: Path | None = None
     include_copy: bool = False
     bundles: Sequence[Path] = ()
     gpu_specs: Sequence[Path] = ()

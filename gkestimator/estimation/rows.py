@@ -35,7 +35,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     unknown = len(lowering.graph.unknown_operators) > 0
     partial = unknown or bool(lowering.lowered.host_operators)
     moved = memory.input_bytes + memory.output_bytes
-    copy_ms = moved / profile.copy_bytes_per_s * 1e3
+    copy_ms = moved / engine.copy_bytes_per_s * 1e3
     extra = copy_ms if engine.request.include_copy else 0.0
     latency = m.latency_ms + extra
     context = profile.context_bytes(gpu)

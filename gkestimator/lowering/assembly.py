@@ -64,7 +64,10 @@ def lower_each(
         kin = (one.runtime, one.dtype, one.half, one.attention)
         before = made.get(kin)
         if before is None:
-            stored = stored_graph(graph, one)
+            groups = None
+            if one.dtype == "amp":  # what is one call casts as one call
+                groups = {match.position: match.operator for match in patterns.find_matches(graph, one)}
+            stored = stored_graph(graph, one, groups)
             before = _Lowering(stored, patterns.find_matches(stored, one), tuple(unknown))
         made[kin] = before.under(one)
         graphs.append(made[kin].result)

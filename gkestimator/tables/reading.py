@@ -15,7 +15,7 @@ from gkestimator.errors import TableError
 from gkestimator.tables.schema import SCHEMA_VERSION, Cell, Column, TableSchema
 from gkestimator.tables.writing import _pyarrow, format_of
 
-__all__ = ["MAX_FILE_BYTES", "MAX_ROWS", "read_table"]
+__all__ = ["MAX_FILE_BYTES", "MAX_ROWS", "parquet_records", "read_table"]
 
 MAX_FILE_BYTES = 512 * 2**20
 MAX_ROWS = 2_000_000
@@ -193,6 +193,25 @@ def _parquet_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Ce
                             for n, v in zip(names, values, strict=True)
                         },
                     )
+    except (OSError, arrow.ArrowException) as e:
+        raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
+
+
+def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of any flat Parquet file as mappings, NaN as None; what the columns mean is the caller's to check.
+
+    Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without pyarrow.
+    """
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path, memory_map=False) as file:
+            if file.metadata.num_rows > MAX_ROWS:
+                raise TableError(
+                    f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
+                )
+            for batch in file.iter_batches(batch_size=8192):
+                for row in batch.to_pylist():
+                    yield {name: None if _is_nan(value) else value for name, value in row.items()}
     except (OSError, arrow.ArrowException) as e:
         raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
 

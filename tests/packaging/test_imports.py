@@ -17,6 +17,7 @@ THIRD_PARTY_AT_START = {
     "import gkestimator.cli": {"click"},
     "from gkestimator.cli import run; run(['--help'])": {"click"},
     "from gkestimator.cli import run; run(['estimate', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['evaluate', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['gpus'])": {"click", "numpy"},
 }
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
@@ -26,8 +27,9 @@ LAYERS = (
     {"graph", "gpu_spec", "specfiles"},
     {"kernels"},
     {"tables", "naming", "gpus"},
-    {"runtimes", "prediction", "gpu_report", "tiles"},
-    {"onnx_io", "lowering", "roofline", "features", "launch", "analytical", "memory"},
+    {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
+    {"onnx_io", "lowering", "roofline", "launch", "analytical", "memory"},
+    {"sustained", "attainable", "transfer_features", "tensor_cores", "tensor_attention", "tensor_features", "features"},
     {"regressors", "bundle_files"},
     {"anchors", "geometry"},
     {"bundle_models"},

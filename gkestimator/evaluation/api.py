@@ -1,0 +1,216 @@
+"""What callers use: ``evaluate`` compares a table of measurements with estimates of the same rows."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.sources import load_bundles
+from gkestimator.evaluation.compare import compare, summaries, unit_warning
+from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
+from gkestimator.evaluation.host import HostCase, HostFit, fit_host
+from gkestimator.evaluation.matching import match_rows
+from gkestimator.evaluation.truth import Truth, read_truth, truth_of
+from gkestimator.gpus import gpu_catalogue
+from gkestimator.host_profile import HostProfile, load_host_file, write_host_file
+from gkestimator.naming import find_models
+from gkestimator.tables import to_dataframe
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Evaluation", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Measurements beside their estimates.
+
+    ``compared`` and ``summarised`` are rows of the tables COMPARED and SUMMARIES (``rows`` and ``summary`` the same as
+    DataFrames), ``failures`` the errors of what could not be estimated, ``messages`` lines worth saying.
+    """
+
+    name: str
+    compared: tuple[ComparedRow, ...]
+    summarised: tuple[SummaryRow, ...]
+    failures: tuple[GkestimatorError, ...]
+    messages: tuple[str, ...]
+    include_copy: bool
+    cases: tuple[HostCase, ...] = ()
+
+    @property
+    def rows(self) -> pandas.DataFrame:
+        """One row per measurement that was estimated."""
+        return to_dataframe(self.compared, COMPARED)
+
+    @property
+    def summary(self) -> pandas.DataFrame:
+        """Errors of every measure, over all rows, per GPU and per model."""
+        return to_dataframe(self.summarised, SUMMARIES)
+
+    def fit_host(self) -> tuple[HostFit, ...]:
+        """What the rows tell of the host, one fit per runtime. UsageError where a runtime's rows tell nothing."""
+        runtimes = list(dict.fromkeys(case.runtime for case in self.cases))
+        if not runtimes:
+            raise UsageError(f"{self.name}: no row has a measured and an estimated latency: no host to fit")
+        return tuple(fit_host([c for c in self.cases if c.runtime == runtime]) for runtime in runtimes)
+
+    def host_profile(self, fits: Sequence[HostFit]) -> HostProfile:
+        """``fits`` as a host profile that states where its figures are from."""
+        overheads, rates, sources = {}, {}, {}
+        for fit in fits:
+            words = _provenance(fit, self.name)
+            if fit.host_overhead_us is not None:
+                overheads[fit.runtime] = fit.host_overhead_us
+                spread = _range(fit.overhead_range_us, 1.0, "us")
+                sources[f"host_overhead_us.{fit.runtime}"] = (
+                    f"{words}; {fit.host_rows} rows host-bound{spread}"
+                )
+            if fit.copy_bytes_per_s is not None:
+                rates[fit.runtime] = fit.copy_bytes_per_s
+                spread = _range(fit.rate_range, 1e-9, "GB/s")
+                sources[f"copy_bytes_per_s.{fit.runtime}"] = (
+                    f"{words}; {fit.copy_rows} rows see the copy{spread}"
+                )
+        return HostProfile(
+            name=f"host of {self.name}", host_overhead_us=overheads, copy_bytes_per_s=rates, sources=sources
+        )
+
+    def write_host(self, path: Path | str) -> tuple[HostFit, ...]:
+        """Fit the host and write its profile to ``path``. Raises UsageError (nothing told) or OutputError."""
+        fits = self.fit_host()
+        write_host_file(self.host_profile(fits), Path(path))
+        return fits
+
+
+def _provenance(fit: HostFit, name: str) -> str:
+    before = f"{fit.before_pct[0]:.1f} % (median {fit.before_pct[1]:.1f}) before"
+    if fit.after_pct is None:
+        after = "not tested: one model only"
+    else:
+        after = f"{fit.after_pct[0]:.1f} % (median {fit.after_pct[1]:.1f}) with models left out one at a time"
+    today = datetime.date.today().isoformat()
+    return (
+        f"fitted by gkest evaluate on {today} to {fit.rows} rows, {fit.models} models of {name} on "
+        f"{', '.join(fit.gpus[:4])}; mean latency error {before}, {after}"
+    )
+
+
+def _range(span: tuple[float, float] | None, factor: float, unit: str) -> str:
+    return (
+        ""
+        if span is None
+        else f", {span[0] * factor:.3g} to {span[1] * factor:.3g} {unit} leaving models out"
+    )
+
+
+def evaluate(
+    truth: str | Path | pandas.DataFrame,
+    *,
+    models: str | Path | Sequence[str | Path] = (),
+    gpu: str | None = None,
+    runtime: str = "torch",
+    dtype: str = "auto",
+    dims: Mapping[str, int] | None = None,
+    attention: str | None = None,
+    unfold_batchnorm: bool = True,
+    streams: int | None = None,
+    trip_count: int | None = None,
+    host_overhead_us: float | None = None,
+    host: str | Path | None = None,
+    include_copy: bool = False,
+    bundles: Sequence[str | Path] = (),
+    gpu_specs: Sequence[str | Path] = (),
+    plugins: Sequence[str | Path] = (),
+    allow_unknown: bool = False,
+    batch_dim: str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Evaluation:
+    """Compare measurements with estimates of the same models, GPUs, batch sizes and options.
+
+    ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where there are
+    any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the options stand in
+    where a column is missing. ``models`` are files or folders; a row's model is found by file stem, or is a path.
+
+    A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read, UsageError,
+    SpecError or BundleError for a request that cannot be answered.
+
+        >>> result = gkestimator.evaluate("measured.csv", models="onnx/", gpu="L4")
+        >>> result.summary[["name", "measure", "n", "mean", "median", "worst"]]
+    """
+    table = _truth(truth)
+    given = [models] if isinstance(models, str | Path) else list(models)
+    files, missing = find_models([str(m) for m in given])
+    if missing:
+        raise missing[0][1]
+    for path in files:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder, expected models")
+    _load_plugins(plugins)
+    specs = tuple(Path(p) for p in gpu_specs)
+    matched, failures, notes = match_rows(
+        table, files, gpu_catalogue(specs), gpu=gpu, runtime=runtime, dtype=dtype
+    )
+    options: dict[str, Any] = {
+        "dims": dict(dims or {}),
+        "attention": attention,
+        "unfold_batchnorm": unfold_batchnorm,
+        "streams": streams,
+        "trip_count": trip_count,
+        "host_overhead_us": host_overhead_us,
+        "host": None if host is None else Path(host),
+        "include_copy": include_copy,
+        "bundles": [Path(p) for p in bundles],
+        "gpu_specs": list(specs),
+        "allow_unknown": allow_unknown,
+        "batch_dim": batch_dim,
+    }
+    _check_options(options, runtime, dtype)
+    compared = compare(matched, options, progress=progress)
+    warning = unit_warning(compared.rows)
+    return Evaluation(
+        name=table.path.name,
+        compared=compared.rows,
+        summarised=summaries(compared.rows),
+        failures=(*failures, *compared.failures),
+        messages=(*table.messages, *notes, *compared.notes, *([warning] if warning else [])),
+        include_copy=include_copy,
+        cases=compared.cases,
+    )
+
+
+def _truth(given: Any) -> Truth:
+    if isinstance(given, str | Path):
+        return read_truth(given)
+    if not hasattr(given, "to_dict") or not hasattr(given, "columns"):
+        raise UsageError(f"truth is a {type(given).__name__}: expected a path or a pandas DataFrame")
+    records = (
+        {str(name): None if value != value else _plain(value) for name, value in record.items()}
+        for record in given.astype(object).where(given.notna(), None).to_dict("records")
+    )
+    return truth_of(Path("truth"), records)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars as Python's."""
+    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+
+
+def _check_options(options: Mapping[str, Any], runtime: str, dtype: str) -> None:
+    """What is wrong with the whole request is said once, not of every row."""
+    EstimateRequest(models=[Path()], gpus=[""], runtime=runtime, dtype=dtype, **options)
+    if options["host"] is not None:
+        load_host_file(options["host"])
+    load_bundles(tuple(options["bundles"]))
+
+
+def _load_plugins(plugins: Sequence[str | Path]) -> None:
+    from gkestimator.lowering import load_plugin
+
+    for plugin in plugins:
+        load_plugin(str(plugin))

@@ -1,0 +1,147 @@
+"""An evaluation as a folder: ``report.md``, ``rows.csv``, ``summary.csv`` and, with matplotlib, two pictures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gkestimator.errors import OutputError
+from gkestimator.evaluation.api import Evaluation
+from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow
+from gkestimator.evaluation.host import HostFit
+from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
+from gkestimator.tables import write_bytes
+from gkestimator.tables.layout import printable
+from gkestimator.tables.writing import encode_csv
+
+__all__ = ["REPORT_FILES", "write_report"]
+
+REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
+_INK, _GREY, _BLUE = "#333333", "#b0b0b0", "#2a6f97"
+_COLOURS = (_BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
+_MOST_BARS = 60
+_STYLE: Any = {
+    "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": "#888888", "axes.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False, "xtick.color": _INK, "ytick.color": _INK,
+    "axes.grid": True, "grid.color": "#ececec", "grid.linewidth": 0.6, "axes.axisbelow": True,
+    "legend.frameon": False, "text.color": _INK, "axes.labelcolor": _INK,
+}  # fmt: skip
+
+
+def write_report(
+    result: Evaluation, folder: Path | str, *, fits: Sequence[HostFit] = ()
+) -> tuple[list[Path], list[str]]:
+    """Write the report into ``folder``, which is made where it is missing; the files written and lines worth saying.
+
+    Without matplotlib there are no pictures, and a line says how to get them. Raises OutputError.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OutputError(f"{folder}: cannot be made: {e.strerror or e}") from e
+    pictures, notes = _pictures(result)
+    lines = [
+        f"# {printable(result.name)} against estimates",
+        "",
+        *(f"- {line}" for line in trust_words(result)),
+    ]
+    lines += [f"- {line}" for fit in fits for line in host_words(fit)]
+    lines += [f"- {line}" for line in result.messages]
+    lines += [f"- not estimated: {failure}" for failure in result.failures]
+    lines += ["", *(f"![{caption}]({name})\n" for name, caption, _ in pictures)]
+    text = "\n".join(printable(line) if line.startswith("- ") else line for line in lines) + "\n"
+    files = {
+        "report.md": text.encode() + render_evaluation(result, "markdown"),
+        "rows.csv": encode_csv(COMPARED, result.compared),
+        "summary.csv": encode_csv(SUMMARIES, result.summarised),
+        **{name: data for name, _, data in pictures},
+    }
+    for name, data in files.items():
+        write_bytes(folder / name, data)
+    return [folder / name for name in files], notes
+
+
+def _pictures(result: Evaluation) -> tuple[list[tuple[str, str, bytes]], list[str]]:
+    """(file name, caption, PNG) of every picture there is something to show in."""
+    rows = [r for r in result.compared if r.measured_ms and r.estimated_ms]
+    if not rows:
+        return [], ["no pictures: no latency was compared"]
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return [], [
+            "no pictures: matplotlib is missing (pip install 'gkestimator[plot]'); the rest is written"
+        ]
+    with mpl.rc_context(_STYLE):
+        return [
+            ("latency.png", "Estimated against measured latency", _scatter(rows)),
+            ("models.png", "Error per model", _bars(result)),
+        ], []
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _scatter(rows: Sequence[ComparedRow]) -> bytes:
+    """Log-log with the 90 % intervals as bars, one colour per GPU."""
+    figure, axis = _figure(5.2, 4.8)
+    values = [v for r in rows for v in (r.measured_ms, r.estimated_ms) if v]
+    ends = [min(values) / 1.4, max(values) * 1.4]
+    axis.fill_between(ends, [e / 1.25 for e in ends], [e * 1.25 for e in ends], color="#f1f1f1", lw=0)
+    axis.plot(ends, ends, color=_GREY, lw=0.8)
+    gpus = list(dict.fromkeys(r.gpu for r in rows))
+    for at, gpu in enumerate(gpus):
+        mine = [r for r in rows if r.gpu == gpu]
+        colour = _COLOURS[at] if at < len(_COLOURS) else "#777777"
+        axis.vlines(
+            [r.measured_ms for r in mine], [r.low_ms or r.estimated_ms for r in mine],
+            [r.high_ms or r.estimated_ms for r in mine], color=colour, alpha=0.25, lw=1,
+        )  # fmt: skip
+        axis.scatter(
+            [r.measured_ms for r in mine],
+            [r.estimated_ms for r in mine],
+            s=10,
+            color=colour,
+            lw=0,
+            label=gpu,
+            zorder=3,
+        )
+    axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axis.set(xlabel="measured latency, ms", ylabel="estimated, ms (bars: 90 % interval; band: ± 25 %)")
+    axis.set_title(f"Latency: {len(rows)} rows", loc="left")
+    if len(gpus) > 1:
+        axis.legend(loc="upper left")
+    return _png(figure)
+
+
+def _bars(result: Evaluation) -> bytes:
+    """Median absolute error per model with its worst row, the largest first."""
+    models = [s for s in result.summarised if s.measure == "latency_ms" and s.scope == "model"]
+    models = sorted(models, key=lambda s: s.median)[-_MOST_BARS:]
+    figure, axis = _figure(5.6, 0.9 + 0.2 * len(models))
+    places = range(len(models))
+    axis.barh(places, [s.median for s in models], height=0.62, color=_BLUE, label="median")
+    axis.scatter([s.worst for s in models], places, marker="|", s=50, color=_INK, label="worst row", zorder=3)
+    axis.set_yticks(
+        places, [s.name if len(s.name) <= 36 else f"{s.name[:17]}…{s.name[-18:]}" for s in models]
+    )
+    axis.grid(axis="y", visible=False)
+    axis.set(xlabel="absolute error of the latency, %", xlim=(0, None))
+    axis.set_title("Error per model", loc="left")
+    axis.legend(loc="lower right")
+    return _png(figure)

@@ -1,0 +1,113 @@
+"""Figures that say how good estimates and their intervals are; arrays in, frozen summaries out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.errors import UsageError
+
+__all__ = [
+    "ErrorSummary",
+    "IntervalSummary",
+    "absolute_errors_pct",
+    "inside_at_scales",
+    "interval_summary",
+    "summarise",
+    "weighted_median",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSummary:
+    """Absolute errors of ``n`` cases: mean, median, 90th percentile and worst, in the unit they came in."""
+
+    n: int
+    mean: float
+    median: float
+    p90: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalSummary:
+    """How ``n`` intervals did: percent that hold the measurement, median of (high - low) / estimate in percent,
+    the median absolute error in percent, and the width as a multiple of that error (None where the error is 0).
+    """
+
+    n: int
+    inside_pct: float
+    width_pct: float
+    median_error_pct: float
+    width_over_error: float | None
+
+
+def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """100 |estimated / measured - 1| per case (float64). Raises UsageError for lengths that differ or a
+    measurement that is not a positive number."""
+    estimated, measured = np.asarray(estimated, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    if estimated.shape != measured.shape:
+        raise UsageError(
+            f"{estimated.size} estimates for {measured.size} measurements; expected one for each"
+        )
+    if not np.all(np.isfinite(measured) & (measured > 0)):
+        raise UsageError("a measurement is not a positive number, so it has no relative error")
+    return np.asarray(100 * np.abs(estimated / measured - 1))
+
+
+def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
+    """Summary of absolute errors; None for no errors (unknown, not 0). Raises UsageError if one is NaN."""
+    values = np.asarray(errors, dtype=np.float64)
+    if not values.size:
+        return None
+    if np.isnan(values).any():
+        raise UsageError(f"{int(np.isnan(values).sum())} of {values.size} errors are unknown (NaN)")
+    return ErrorSummary(
+        n=int(values.size),
+        mean=float(values.mean()),
+        median=float(np.median(values)),
+        p90=float(np.quantile(values, 0.9)),
+        worst=float(values.max()),
+    )
+
+
+def interval_summary(
+    estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray
+) -> IntervalSummary | None:
+    """Summary of intervals ``low`` .. ``high`` (ends included) around ``estimated``; None for no cases."""
+    if not len(measured):
+        return None
+    error = float(np.median(absolute_errors_pct(estimated, measured)))
+    width = float(np.median(100 * (np.asarray(high) - low) / estimated))
+    return IntervalSummary(
+        n=len(measured),
+        inside_pct=float(100 * np.mean((np.asarray(low) <= measured) & (measured <= np.asarray(high)))),
+        width_pct=width,
+        median_error_pct=error,
+        width_over_error=width / error if error > 0 else None,
+    )
+
+
+def inside_at_scales(
+    estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray, scales: Sequence[float]
+) -> np.ndarray:
+    """Percent of measurements inside when every interval is stretched ``scale`` times about its estimate, on the
+    logarithmic axis on which intervals are symmetric. At scale 1 it is the share inside the interval itself."""
+    away = np.log(np.asarray(measured) / estimated)
+    reach = np.where(away >= 0, np.log(np.asarray(high) / estimated), np.log(np.asarray(estimated) / low))
+    return np.array([100 * np.mean(np.abs(away) <= scale * reach * (1 + 1e-12)) for scale in scales])
+
+
+def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
+    """The value at which half of the weight is reached: it minimises sum(weight |value - x|) over x.
+
+    Raises UsageError for no values or no weight.
+    """
+    values, weight = np.asarray(values, dtype=np.float64), np.asarray(weight, dtype=np.float64)
+    if not values.size or not weight.sum() > 0:
+        raise UsageError("a weighted median needs at least one value with a positive weight")
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weight[order])
+    return float(values[order][int(np.searchsorted(reached, reached[-1] / 2))])

@@ -1,0 +1,286 @@
+"""A user's own measurements: requirement tables, or any CSV with ``model, batch_size, latency_ms``.
+
+A file says what it means or is refused in one line: which column was found, which was expected, in which unit.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gkestimator.errors import TableError, one_line
+from gkestimator.tables import REQUIREMENTS, SCHEMA_VERSION
+from gkestimator.tables.reading import parquet_records
+
+__all__ = ["MAX_TRUTH_BYTES", "MEASURES", "Measurement", "Truth", "read_truth", "truth_of"]
+
+MAX_TRUTH_BYTES = 64 * 2**20
+MAX_TRUTH_ROWS = 200_000
+MEASURES = (
+    "latency_ms", "reserved_bytes", "mreq_bytes", "sm_util_mean_pct", "sm_util_busy_mean_pct", "sm_util_max_pct",
+    "occupancy_mean_pct", "occupancy_max_pct", "dram_util_mean_pct",
+)  # fmt: skip
+"""Columns of the requirement table that are compared where the truth has them."""
+_KEYS = ("model", "gpu", "runtime", "dtype", "batch_size", "dims", "sm_share_pct")
+_READ = (*_KEYS, *MEASURES, "throughput_rps", "source", "schema_version")
+_UNITS = {
+    "latency_ms": r"(latency|time|duration|runtime|elapsed|t|ms|inference)([ _(\[-]*(m?s|us|ns|sec|secs|seconds|msec|"
+    r"millis|milliseconds|mean|avg|p50)[)\]]*)*|milliseconds|seconds",
+    "batch_size": r"batch(es|size)?|bs|n|batch[ -]size",
+    "model": r"(model|network|net|onnx|file)([ _-]?(name|file|path))?|name",
+}
+"""What people call the required columns; a heading like these is answered with the one that is expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One measured row, number ``row`` of the file (from 1, the heading not counted).
+
+    ``model`` is the text in the file; ``gpu``, ``runtime`` and ``dtype`` are None where the file does not say.
+    ``batch_size`` None: as exported. ``values`` holds those of MEASURES that were measured, in their units.
+    """
+
+    row: int
+    model: str
+    gpu: str | None
+    runtime: str | None
+    dtype: str | None
+    batch_size: int | None
+    dims: tuple[tuple[str, int], ...]
+    sm_share_pct: float
+    values: Mapping[str, float] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """The measurements of one file and what is to be said about it."""
+
+    path: Path
+    measurements: tuple[Measurement, ...]
+    messages: tuple[str, ...]
+
+
+def read_truth(path: Path | str) -> Truth:
+    """Read measurements from CSV (comma, semicolon or tab; UTF-8 with or without a byte order mark), JSON (a
+    requirement table, or a list of objects) or Parquet.
+
+    Columns that are not known are ignored, and a message says so. ``throughput_rps`` stands in where ``latency_ms`` is
+    missing. Raises TableError, one line naming file, row and column: an empty file, a missing column (with the heading
+    that looks like it and the unit expected), a value that is no positive number, an estimate instead of a
+    measurement, two rows that answer one question, or more than MAX_TRUTH_BYTES.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    _check_file(path)
+    if suffix == ".parquet":
+        records: Iterator[Mapping[str, Any]] = parquet_records(path)
+    elif suffix == ".json":
+        records = _json_records(path)
+    else:
+        records = _csv_records(path)
+    return truth_of(path, records)
+
+
+def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
+    """The measurements in ``records``, each a mapping from column to value; ``path`` is what errors name."""
+    rows: list[Measurement] = []
+    ignored: dict[str, None] = {}
+    seen: set[tuple[str, ...]] = set()
+    for number, record in enumerate(records, start=1):
+        if number > MAX_TRUTH_ROWS:
+            raise TableError(f"{path}: found more than {MAX_TRUTH_ROWS:,} rows, expected fewer")
+        names = tuple(map(str, record))
+        if names not in seen and len(seen) < 1000:
+            seen.add(names)
+            _check_columns(path, names)
+            ignored |= dict.fromkeys(n for n in names if n not in REQUIREMENTS.by_name)
+        rows.append(_measurement(path, number, record))
+    if not rows:
+        raise TableError(f"{path}: found no rows, expected at least one measurement")
+    _check_unique(path, rows)
+    unused = ", ".join(one_line(name, limit=40) for name in list(ignored)[:8])
+    more = f" and {len(ignored) - 8} more" if len(ignored) > 8 else ""
+    return Truth(
+        path=path,
+        measurements=tuple(rows),
+        messages=(f"{path.name}: columns not used: {unused}{more}",) if ignored else (),
+    )
+
+
+def _check_file(path: Path) -> None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as e:
+        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    if not stat.S_ISREG(found.st_mode):
+        raise TableError(
+            f"{path}: found something other than a regular file, expected a table of measurements"
+        )
+    if found.st_size > MAX_TRUTH_BYTES:
+        raise TableError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_TRUTH_BYTES:,}")
+    if found.st_size == 0:
+        raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
+
+
+def _csv_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise TableError(f"{path}: cannot be read as CSV in UTF-8: {e}") from e
+    if "\0" in text[:4096]:
+        raise TableError(f"{path}: found binary data, expected CSV in UTF-8")
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    separator = max(",;\t", key=first.count)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        lines = (cells for cells in reader if any(cell.strip() for cell in cells))
+        names = [name.strip() for name in next(lines, [])]
+        _check_columns(path, names)
+        for number, cells in enumerate(lines, start=1):
+            if len(cells) != len(names):
+                raise TableError(f"{path}: row {number}: found {len(cells)} cells, expected {len(names)}")
+            yield {
+                name: _cell(path, number, name, text.strip(), separator)
+                for name, text in zip(names, cells, strict=True)
+            }
+    except csv.Error as e:
+        raise TableError(f"{path}: cannot be read as CSV: {e}") from e
+
+
+def _cell(path: Path, number: int, name: str, text: str, separator: str) -> Any:
+    column = REQUIREMENTS.by_name.get(name)
+    if text == "":
+        return None
+    if column is None or name not in _READ or column.type is str:
+        return text
+    if separator == ";" and re.fullmatch(r"[+-]?[0-9]+,[0-9]+", text):
+        text = text.replace(",", ".")  # a spreadsheet of a country with decimal commas
+    try:
+        if len(text) > 64 or "_" in text:
+            raise ValueError(text)
+        return float(text)
+    except ValueError as e:
+        raise TableError(
+            f"{path}: row {number}, column {name}: found {text[:40]!r}, expected {column.expected}"
+        ) from e
+
+
+def _json_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
+    rows = document.get("rows") if isinstance(document, dict) else document
+    if isinstance(document, dict) and document.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise TableError(
+            f"{path}: schema_version: found {document['schema_version']!r}, expected {SCHEMA_VERSION}"
+        )
+    if not isinstance(rows, list):
+        raise TableError(f'{path}: expected a list of objects or {{"schema_version": 1, "rows": [...]}}')
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise TableError(f"{path}: row {number}: found {type(row).__name__}, expected an object")
+        yield row
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    if not names:
+        raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
+    for name in names:
+        if names.count(name) > 1:
+            raise TableError(f"{path}: column {name!r} stands twice, expected once")
+    for needed in ("model", "batch_size", "latency_ms"):
+        if needed in names or (needed == "latency_ms" and _instead_of_latency(names)):
+            continue
+        unit = " (milliseconds a batch)" if needed == "latency_ms" else ""
+        close = [n for n in names if n not in _READ and re.fullmatch(_UNITS[needed], n.strip().lower())]
+        found = f"found {close[0]!r}" if close else f"found {', '.join(names)[:120]}"
+        raise TableError(f"{path}: column {needed} is missing: {found}, expected {needed}{unit}")
+
+
+def _instead_of_latency(names: Sequence[str]) -> bool:
+    """Whether the file measures something else: throughput, memory, utilisation."""
+    return any(name in names for name in (*MEASURES[1:], "throughput_rps")) and not any(
+        name not in _READ and re.fullmatch(_UNITS["latency_ms"], name.lower()) for name in names
+    )
+
+
+def _measurement(path: Path, number: int, record: Mapping[str, Any]) -> Measurement:
+    def refuse(name: str, problem: str) -> TableError:
+        return TableError(f"{path}: row {number}, column {name}: {problem}")
+
+    cells: dict[str, Any] = {}
+    for name in _READ:
+        value = record.get(name)
+        column = REQUIREMENTS.by_name[name]
+        if value is None:
+            continue
+        if column.type is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        problem = column.problem(value)
+        if problem is None and name in (*MEASURES, "throughput_rps", "sm_share_pct") and not value > 0:
+            zero_means_something = name.endswith("_pct") and name != "sm_share_pct"
+            problem = None if zero_means_something else f"found {value!r}, expected more than 0"
+        if problem:
+            raise refuse(name, problem)
+        cells[name] = value
+    model = cells.get("model")
+    if not isinstance(model, str) or not model.strip() or len(model) > 500 or not model.isprintable():
+        raise refuse(
+            "model", f"found {one_line(model, limit=40)!r}, expected a name or a path in printable characters"
+        )
+    source = cells.get("source", "measured")
+    if source != "measured":
+        raise refuse(
+            "source", f"found {one_line(source, limit=40)!r}, expected measured: an estimate is no truth"
+        )
+    values = {name: float(cells[name]) for name in MEASURES if name in cells}
+    batch = cells.get("batch_size")
+    if "latency_ms" not in values and "throughput_rps" in cells:
+        if batch is None:
+            raise refuse("throughput_rps", "found a rate without batch_size, expected latency_ms or both")
+        values["latency_ms"] = batch / cells["throughput_rps"] * 1e3
+    if not values:
+        raise refuse("latency_ms", f"found nothing measured, expected at least one of {', '.join(MEASURES)}")
+    return Measurement(
+        row=number,
+        model=model.strip(),
+        gpu=cells.get("gpu") or None,
+        runtime=cells.get("runtime") or None,
+        dtype=cells.get("dtype") or None,
+        batch_size=batch,
+        dims=_dims(cells.get("dims") or "", refuse),
+        sm_share_pct=float(cells.get("sm_share_pct", 100.0)),
+        values=values,
+    )
+
+
+def _dims(text: str, refuse: Any) -> tuple[tuple[str, int], ...]:
+    dims: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, number = item.rpartition("=")
+        good = equals and name.strip() and number.strip().isascii() and number.strip().isdigit()
+        if not good or len(number) > 18 or name.strip() in dims:
+            raise refuse("dims", f"found {one_line(item, limit=40)!r}, expected name=number, each name once")
+        dims[name.strip()] = int(number)
+    return tuple(sorted(dims.items()))
+
+
+def _check_unique(path: Path, rows: Sequence[Measurement]) -> None:
+    seen: dict[tuple[Any, ...], int] = {}
+    for m in rows:
+        key = (m.model, m.gpu, m.runtime, m.dtype, m.batch_size, m.dims, m.sm_share_pct)
+        first = seen.setdefault(key, m.row)
+        if first != m.row:
+            raise TableError(
+                f"{path}: rows {first} and {m.row} both measure {one_line(m.model, limit=60)} at batch "
+                f"{m.batch_size}; expected one row for each (the mean or median of repeated runs)"
+            )

@@ -1,0 +1,18 @@
+"""The golden set's helpers are modules beside this file; refresh.py and the tests share them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from golden_models import golden_models
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The golden models, generated ones written once."""
+    return golden_models(tmp_path_factory.mktemp("golden"))
