@@ -20,6 +20,7 @@ from gkestimator.training.rows import TrainingRows, kernel_table
 __all__ = ["load", "matches"]
 
 _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti": "GTX-1080-TI"}
+_NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows
 _PRECISIONS = {"fp32": "fp32", "fp16_mixed": "fp16", "fp16_storage": "fp16", "int8": "int8"}
 _SIZES = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0}
 _CONV_WEIGHT, _GEMM_WEIGHT = 10.0, 3.0  # few rows of every kernel size and stride against many of 3x3 alone
