@@ -89,12 +89,13 @@ def test_deepbench_convolution_sizes(tmp_path: Path) -> None:
 
 
 def test_deepbench_products_of_an_older_cublas_give_way_to_newer_ones(tmp_path: Path) -> None:
-    sizes = dict.fromkeys(("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w"), [1])
+    names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
+    sizes = {name: [1] for name in names}
     write(tmp_path / "conv_forward.parquet", gpu=["V100"], dtype=["fp32"], forward_ms=[0.1], **sizes)
     write(
         tmp_path / "gemm.parquet",
         gpu=["V100", "V100", "T4", "1080Ti"],
-        dtype=["fp32", "fp16_mixed", "int8", "fp32"],
+        dtype=["fp32", "fp16_mixed", "fp16_mixed", "fp32"],
         m=[64] * 4,
         n=[128] * 4,
         k=[256] * 4,
@@ -103,7 +104,7 @@ def test_deepbench_products_of_an_older_cublas_give_way_to_newer_ones(tmp_path: 
     _, (_, products) = load_source(tmp_path)
     assert list(zip(products.gpu, products.table.precision, products.measured_us, strict=True)) == [
         ("V100-SXM2-16GB", "fp16", pytest.approx(200)),
-        ("T4", "int8", pytest.approx(300)),
+        ("T4", "fp16", pytest.approx(300)),
         ("GTX-1080-TI", "fp32", pytest.approx(400)),
     ]
 
