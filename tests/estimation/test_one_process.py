@@ -61,7 +61,10 @@ WITHIN_PCT = {"mobilenet_v2": 0.5, "densenet121": 7.0, "gpt2": 1.0, "bloom_560":
 @pytest.mark.parametrize("model", sorted(WITHIN_PCT))
 def test_development_models_of_the_thesis(model: str) -> None:
     """Every undamaged row; the margins are the errors reached (0.4, 6.5, 0.7, 17.6 and 33.0 %) rounded up."""
-    shared = Path(os.environ["GKEST_SHARED"])
+    folder = os.environ.get("GKEST_SHARED")
+    if not folder:
+        pytest.skip("GKEST_SHARED is not set: the folder with the public graphs and tables is missing")
+    shared = Path(folder)
     with open(shared / "data/ethz/v100_profile.csv", newline="") as file:
         table = [r for r in csv.DictReader(file) if r["model"] == model]
     batches = sorted(int(r["batch"]) for r in table)
