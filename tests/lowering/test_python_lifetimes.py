@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from gkestimator.dtypes import Precision
-from gkestimator.kernels import KernelGraph
+from gkestimator.kernels import Family, KernelGraph
 from gkestimator.lowering import lower
 from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.lowering.scopes import held_arguments, module_path
@@ -118,8 +118,36 @@ CAUSAL = """
       masked = Where (seen, scaled, least)"""
 PADDED = """
       twice = Add (g, g)
-      row = ReduceSum <keepdims = 1> (twice)
+      row = ReduceMax <axes = [3], keepdims = 1> (twice)
       masked = Add (scaled, row)"""
+
+
+DISTANCE = """
+      rows = Reshape (at, down)
+      near = LessOrEqual (at, rows)
+      bucket = Cast <to = 7> (near)
+      bias = Gather (table, bucket)
+      biased = Add (scaled, bias)
+      masked = Identity (biased)"""
+
+
+def test_a_bias_looked_up_by_distance_is_no_causal_mask(tmp_path: object) -> None:
+    text = (ATTENTION % (ORDER, DISTANCE)).replace(
+        "float[1] least", "float[2] table = {0.5, 1.5}, float[1] least"
+    )
+    graph = lowered(onnx.parser.parse_model(text), tmp_path)
+    assert graph.steps[-1].holds == ()
+
+
+def test_fused_attention_skips_what_a_causal_mask_hides(tmp_path: object) -> None:
+    def flops(mask: str) -> int:
+        graph = lowered(onnx.parser.parse_model(ATTENTION % (ORDER, mask)), tmp_path)
+        (kernel,) = (k for s in graph.steps for k in s.kernels if k.family is Family.ATTENTION)
+        return kernel.flops
+
+    heads, length, size = 2 * 4, 64, 32
+    assert flops(PADDED) == heads * length * length * (4 * size + 7)
+    assert flops(CAUSAL) == heads * length * (length + 1) // 2 * (4 * size + 7)
 
 
 @pytest.mark.parametrize("attention", ["fused", "eager"])
