@@ -50,7 +50,7 @@ def test_neusight_leaves_out_the_throttled_card(tmp_path: Path) -> None:
     for prefix in ("train", "larger"):
         write(
             tmp_path / f"{prefix}_linear.parquet", OPName=["linear"] * 2, Latency=[1.0, 2.0], Device=["Tesla P4", "Tesla T4"],
-            B=[4, 4], M=[16, 16], N=[32, 32], K=[64, 64], **{"Grid x": [1, 1], "Grid y": [1, 1], "Grid z": [1, 1]},
+            B=[4, 4], M=[16, 16], N=[32, 32], K=[64, 64], **{"Grid x": [1, 1], "Grid y": [1, 1], "Grid z": [1, 1]}, **{"Kernel Name": ["k", "k"]}, **{f"Block {a}": [1, 1] for a in "xyz"},
         )  # fmt: skip
     _, parts = load_source(tmp_path)
     assert [p.gpu.tolist() for p in parts] == [["T4"], ["P4", "T4"]]
