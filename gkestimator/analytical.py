@@ -11,7 +11,13 @@ from gkestimator.kernels import Family, KernelTable
 from gkestimator.launch import matrix_tiles
 from gkestimator.roofline import roofline
 
-__all__ = ["ANALYTICAL_FACTOR", "KERNEL_LATENCY_US", "analytical_duration_us"]
+__all__ = [
+    "ANALYTICAL_FACTOR",
+    "KERNEL_LATENCY_US",
+    "STREAMING_FACTOR",
+    "analytical_duration_us",
+    "analytical_half_width",
+]
 
 KERNEL_LATENCY_US = 1.5
 """What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
@@ -21,6 +27,11 @@ the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
 ANALYTICAL_FACTOR = 2.0
 """Half-width of the interval where nothing was measured, as a factor up and down: on families with
 measurements, roofline residuals of kernels beyond the launch floor spread about this much."""
+
+STREAMING_FACTOR = 1.1
+"""The same for families whose kernels read and write every element once, in order, as the measured elementwise
+kernels do. Fitted with the figures of ``gkestimator.estimation.intervals``."""
+_STREAMING = frozenset({Family.BATCHNORM, Family.COPY, Family.DEPTHWISE, Family.ELEMENTWISE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +110,9 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
         memory = roof.memory_us[mask] * efficiency.passes / (efficiency.memory * streaming)
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
+
+
+def analytical_half_width(table: KernelTable) -> np.ndarray:
+    """(rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
+    streaming = np.isin(table.family.astype(str), [str(f) for f in _STREAMING])
+    return np.where(streaming, np.log(STREAMING_FACTOR), np.log(ANALYTICAL_FACTOR))

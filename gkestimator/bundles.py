@@ -4,7 +4,6 @@ else."""
 from __future__ import annotations
 
 import importlib.resources
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.analytical import ANALYTICAL_FACTOR, analytical_duration_us
+from gkestimator.analytical import analytical_duration_us, analytical_half_width
 from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundle_models import SCHEMA_VERSION, BundleModel, model_of, pairs
 from gkestimator.errors import BundleError
@@ -99,7 +98,7 @@ class Bundle:
         """What the models, or where none covers the analytical one, say of a whole GPU."""
         count = len(table)
         duration = analytical_duration_us(table, gpu)
-        width = np.full(count, math.log(ANALYTICAL_FACTOR))
+        width = analytical_half_width(table)
         beyond = width.copy()
         trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         keys = pairs(table)

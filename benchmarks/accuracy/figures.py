@@ -92,9 +92,9 @@ def _line(
 ) -> Line:
     if value is None:
         return Line(what=what, bar=f"{bar:g}{unit}", figure="not measured", met=None, goal=goal)
-    return Line(
-        what=what, bar=f"{bar:g}{unit}", figure=f"{value:.1f}{unit}{more}", met=value <= bar, goal=goal
-    )
+    close = value > bar and round(value, 1) <= bar  # one decimal would read as met
+    figure = f"{value:.3f}" if close else f"{value:.1f}"
+    return Line(what=what, bar=f"{bar:g}{unit}", figure=f"{figure}{unit}{more}", met=value <= bar, goal=goal)
 
 
 def _mean(errors: np.ndarray) -> float | None:

@@ -58,9 +58,11 @@ data nor regressors. Three questions.
 member. **Which features and which target?** XGBoost alone, 8,000 rows of NeuSight's FP32 data per family, mean error by what it
 sees (literal: raw sizes, one-hot GPU and operator; physical: this project's) and what it is fitted to (milliseconds, their
 logarithm, log(time / roofline)):"""
-_TAU = """**Does tau matter?** USHER calls kernels concurrent whose starts differ by at most tau. Maximum occupancy (percent; above
-100: more than one GPU's worth) on a V100-SXM2-16GB at batch 8, fp32, by tau, on one and two streams. On one stream kernels
-never overlap, so any tau above 0 that groups them adds up occupancies of kernels that run one after the other:"""
+_TAU = """**Does tau matter?** USHER calls kernels concurrent whose starts differ by at most tau. Largest sum of the occupancies of
+concurrent kernels (percent, here not capped at 100) on a V100-SXM2-16GB at batch 8, fp32, torch, for two readings: this project's
+(kernels of different streams that overlap, or start within tau) and USHER's words alone (kernels that start within tau of each
+other). On one stream nothing overlaps, so the first reading is a single kernel's occupancy whatever tau is; the second
+adds up kernels that run one after the other as soon as tau exceeds their spacing:"""
 _PEERS = """## Published peers
 
 Other cases than ours, so no race: they show what is usual. NeuSight (Lee et al., ASPLOS 2025): 9.7 % whole-model error over 54 published

@@ -249,11 +249,20 @@ def intervals(space: Workspace) -> list[str]:
     rows = [
         (
             word, kind, f"{s.n:,}", number(s.inside_pct), number(s.width_pct), number(s.median_error_pct),
-            number(s.width_over_error),
+            number(s.width_over_error), number(None if s.width_over_error is None else s.width_over_error / 2),
         )
         for kind, word, s in (*interval_rows(space), *whole_interval_rows(space))
     ]  # fmt: skip
-    head = ("of", "GPU", "n", "inside %", "median width %", "median error %", "width / error")
+    head = (
+        "of",
+        "GPU",
+        "n",
+        "inside %",
+        "median width %",
+        "median error %",
+        "width / error",
+        "half width / error",
+    )
     return markdown(head, rows, text=2)
 
 
@@ -270,14 +279,20 @@ def usher_targets(found: Sequence[dict[str, object]]) -> list[str]:
 
 
 def usher_tau(found: Sequence[dict[str, object]]) -> list[str]:
-    """Maximum occupancy by tau, per graph and number of streams."""
+    """Largest sum of occupancies by tau, per graph, number of streams and reading."""
     taus = sorted({float(str(r["tau_ms"])) for r in found})
+    words = {
+        "table": "overlap, or starts within tau on other streams",
+        "starts": "starts within tau, any stream",
+    }
     value = {
-        (r["model"], r["streams"], float(str(r["tau_ms"]))): float(str(r["occupancy_max_pct"])) for r in found
+        (r["model"], r["streams"], r["reading"], float(str(r["tau_ms"]))): float(str(r["occupancy_max_pct"]))
+        for r in found
     }
     rows = [
-        (str(model), str(streams), *(number(value.get((model, streams, t))) for t in taus))
+        (str(model), text, str(streams), *(number(value.get((model, streams, reading, t))) for t in taus))
         for model in dict.fromkeys(r["model"] for r in found)
+        for reading, text in words.items()
         for streams in sorted({int(str(r["streams"])) for r in found})
     ]
-    return markdown(("model", "streams", *(f"tau {t:g} ms" for t in taus)), rows)
+    return markdown(("model", "concurrent are", "streams", *(f"tau {t:g} ms" for t in taus)), rows, text=2)

@@ -12,6 +12,7 @@ from gkestimator.errors import GkestimatorError
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
+from gkestimator.memory import cumulative_reserved
 from gkestimator.onnx_io import read_model
 from gkestimator.runtimes import load_runtime
 from gkestimator.tables import Requirement
@@ -171,10 +172,6 @@ def _cumulative(
 ) -> dict[int, int]:
     """Reserved bytes per batch size when all run in one process, smallest first, without emptying the cache."""
     engine, answers = _answers(path, bundle, batches, **options)
-    try:
-        from gkestimator.memory import cumulative_reserved
-    except ImportError:  # until it is merged
-        return {int(a.lowering.lowered.batch_size or 0): a.memory.reserved_bytes for a in answers}
     held = cumulative_reserved(
         [a.lowering.graph for a in answers],
         allocator=engine.profile.allocator,

@@ -80,6 +80,13 @@ class Workspace:
         return _digest([*_contents(files), *_contents((ROOT / "datasets/gpus").glob("*.toml")), *versions])
 
     @cached_property
+    def judge_key(self) -> str:
+        """Changes when what predicts kernels or what they are compared with does."""
+        return _digest(
+            _contents(sources_of("gkestimator.evaluation.cases", "gkestimator.evaluation.baselines"))
+        )
+
+    @cached_property
     def product_key(self) -> str:
         """Changes when anything that answers an estimate does."""
         files = [*(ROOT / "gkestimator").rglob("*.py"), *(ROOT / "datasets").rglob("*.toml")]

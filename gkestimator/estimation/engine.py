@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.recall import RECALL, Lowered, Source
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import EstimateRequest
@@ -143,9 +144,8 @@ class Engine:
 
     @property
     def host_range_us(self) -> tuple[float, float]:
-        """Between which figures the host's overhead lies: this host's own, or those of all hosts known."""
-        given = self._known_overhead_us
-        return self.profile.host_range_us if given is None else (given, given)
+        """Between which figures the host's overhead lies: about this host's own, or those of all hosts known."""
+        return host_range_us(self._known_overhead_us, self.profile.host_range_us)
 
     @property
     def host_overhead_source(self) -> str:

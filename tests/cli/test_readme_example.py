@@ -40,3 +40,16 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "pytest -q -n 2 tests" in readme
     assert 'pytest" -q -n 2 tests' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_accuracy_table_is_that_of_the_report() -> None:
+    path = ROOT / "docs" / "refresh_readme.py"
+    loading = importlib.util.spec_from_file_location("refresh_readme_accuracy", path)
+    assert loading is not None
+    assert loading.loader is not None
+    module = importlib.util.module_from_spec(loading)
+    loading.loader.exec_module(module)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = module.SUMMARY.search(text)
+    assert table is not None and table[0].count("\n") > 4
+    assert module.with_accuracy(text) == text, "run: python docs/refresh_readme.py"

@@ -153,3 +153,14 @@ def test_every_family_trained_on_has_a_plan_for_gpus_seen() -> None:
     pairs = {pair for plan in PLAN for pair in plan.trains}
     for pair in pairs:
         assert any(plan.scope == "seen" and pair in plan.trains for plan in PLAN), pair
+
+
+def test_the_largest_sum_within_a_window_of_starts() -> None:
+    from benchmarks.accuracy.usher import largest_within
+
+    start, value = np.array([0.0, 5.0, 10.0, 30.0]), np.array([10.0, 40.0, 20.0, 55.0])
+    assert largest_within(start, value, 0.0) == 55
+    assert largest_within(start, value, 5.0) == 60
+    assert largest_within(start, value, 10.0) == 70
+    assert largest_within(start[::-1].copy(), value[::-1].copy(), 25.0) == 115
+    assert largest_within(start, value, 100.0) == 125

@@ -28,9 +28,8 @@ LAYERS = (
     {"kernels"},
     {"tables", "naming", "gpus"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
-    {"onnx_io", "lowering", "roofline", "launch", "analytical", "memory"},
+    {"onnx_io", "lowering", "roofline", "launch", "sustained", "analytical", "memory"},
     {
-        "sustained",
         "attainable",
         "transfer_features",
         "tensor_cores",
