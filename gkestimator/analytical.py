@@ -71,6 +71,15 @@ _EFFICIENCY = {
     Family.RESAMPLE: _Efficiency(memory=0.6, compute=0.25),
     Family.FFT: _Efficiency(memory=0.7, compute=0.3, passes=2.0),
 }
+# index_select where a thread walks a slice alone (lowering.runtime_torch says when): nothing coalesces. For each
+# element a sector is read, and one of the result is filled, changed and written back, unless the lines of both that
+# all slices have open fit into the L2. Each of the three opens a DRAM row of its own: rows open 3 clocks of 850 MHz
+# apart on each of 32 channels (GPGPU-Sim's timings of the V100's HBM2, `SM7_QV100`: RRD=3), so 32 bytes come in the
+# time of 99 at the nominal rate.
+_SCATTERED = "index_select_scattered"
+_SECTOR_BYTES, _LINE_BYTES = 32, 128
+_SECTORS_PER_ELEMENT = 3
+_SECTOR_EFFICIENCY = 32 / 99
 _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 
 
@@ -108,6 +117,8 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
         if family in _TILED:
             compute = compute * matrix_tiles(table.take(mask), gpu).slowdown
         memory = roof.memory_us[mask] * efficiency.passes / (efficiency.memory * streaming)
+        if family == Family.GATHER:
+            memory = np.maximum(memory, _scattered_us(table.take(mask), gpu))
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
 
@@ -116,3 +127,13 @@ def analytical_half_width(table: KernelTable) -> np.ndarray:
     """(rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
     streaming = np.isin(table.family.astype(str), [str(f) for f in _STREAMING])
     return np.where(streaming, np.log(STREAMING_FACTOR), np.log(ANALYTICAL_FACTOR))
+
+
+def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Microseconds of DRAM time of scattered selections; 0 for other gathers and where the L2 holds the lines."""
+    columns = gathers.columns
+    elements = columns["write_bytes"] / columns["element_bytes"]
+    thrashes = columns["cols"] * 2 * _LINE_BYTES >= gpu.l2_bytes  # indices are read beside them
+    moved = elements * _SECTORS_PER_ELEMENT * _SECTOR_BYTES
+    taken = moved / (gpu.dram_bytes_per_s * _SECTOR_EFFICIENCY) * 1e6
+    return np.where((gathers.variant == _SCATTERED) & thrashes, taken, 0.0)

@@ -215,6 +215,12 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
         elif family in _ROW_FAMILIES:
             cols = np.maximum(table.columns["cols"][mask], 1)
             shared[mask] = np.where(cols > 1024, threads[mask] * 4, 0) if family == Family.SOFTMAX else 24.0
+        elif family == Family.GATHER:
+            # torch's index_select strides over the result with 128 threads and at most 8 blocks an SM.
+            selects = mask & (table.variant == "index_select_scattered")
+            outputs = table.columns["write_bytes"][selects] / table.columns["element_bytes"][selects]
+            grid[selects] = np.minimum(np.ceil(outputs / 128), 8 * gpu.sms)
+            threads[selects] = 128.0
         elif family == Family.HOST:
             grid[mask] = 0
             threads[mask] = registers[mask] = shared[mask] = np.nan

@@ -147,6 +147,11 @@ class Engine:
         """Between which figures the host's overhead lies: about this host's own, or those of all hosts known."""
         return host_range_us(self._known_overhead_us, self.profile.host_range_us)
 
+    def context_bytes(self, gpu: GpuSpec) -> int | None:
+        """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
+        given = self.request.context_mib
+        return self.profile.context_bytes(gpu) if given is None else round(given * 2**20)
+
     @property
     def host_overhead_source(self) -> str:
         """Where :attr:`host_overhead_us` is from, in words."""

@@ -88,6 +88,27 @@ def test_deepbench_convolution_sizes(tmp_path: Path) -> None:
     assert rows.duration_us[0] == pytest.approx(100) and rows.table.precision[0] == "fp16"
 
 
+def test_deepbench_products_of_an_older_cublas_give_way_to_newer_ones(tmp_path: Path) -> None:
+    names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
+    sizes = {name: [1] for name in names}
+    write(tmp_path / "conv_forward.parquet", gpu=["V100"], dtype=["fp32"], forward_ms=[0.1], **sizes)
+    write(
+        tmp_path / "gemm.parquet",
+        gpu=["V100", "V100", "T4", "1080Ti"],
+        dtype=["fp32", "fp16_mixed", "fp16_mixed", "fp32"],
+        m=[64] * 4,
+        n=[128] * 4,
+        k=[256] * 4,
+        time_ms=[0.1, 0.2, 0.3, 0.4],
+    )
+    _, (_, products) = load_source(tmp_path)
+    assert list(zip(products.gpu, products.table.precision, products.measured_us, strict=True)) == [
+        ("V100-SXM2-16GB", "fp16", pytest.approx(200)),
+        ("T4", "fp16", pytest.approx(300)),
+        ("GTX-1080-TI", "fp32", pytest.approx(400)),
+    ]
+
+
 def test_aiconfigurator_takes_the_median_over_frameworks(tmp_path: Path) -> None:
     write(
         tmp_path / "gemm_bf16.parquet", gpu=["h100_sxm"] * 3 + ["a100_sxm"], m=[8, 8, 8, 8], n=[16] * 4, k=[32] * 4,
