@@ -17,6 +17,7 @@ __all__ = [
     "STREAMING_FACTOR",
     "analytical_duration_us",
     "analytical_half_width",
+    "streaming_fraction",
 ]
 
 KERNEL_LATENCY_US = 1.5
@@ -45,7 +46,7 @@ class _Efficiency:
 
 
 # Memory: streaming kernels reach 84-90 % of nominal bandwidth on HBM2 GPUs (0.87 is the V100's, NeuSight
-# rows) and about 75 % on GDDR; `_streaming_fraction` says which. Below it, relative to streaming: pooling
+# rows) and about 75 % on GDDR; `streaming_fraction` says which. Below it, relative to streaming: pooling
 # reads overlapping windows through the caches at about 0.3 of it (fitted on whole convolution networks);
 # transposing copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and
 # writes; a radix sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak,
@@ -83,7 +84,7 @@ _SECTOR_EFFICIENCY = 32 / 99
 _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 
 
-def _streaming_fraction(gpu: GpuSpec) -> float:
+def streaming_fraction(gpu: GpuSpec) -> float:
     """Share of the nominal DRAM bandwidth that streaming kernels reach.
 
     Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since
@@ -105,7 +106,7 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     Matrix products also pay for idle SMs in the last wave of their tiles.
     """
     roof = roofline(table, gpu)
-    streaming = _streaming_fraction(gpu)
+    streaming = streaming_fraction(gpu)
     result = np.empty(len(table))
     for family in np.unique(table.family.astype(str)):
         mask = table.family == family
