@@ -28,7 +28,7 @@ DOMINANCE_TOLERANCE = 0.05
 HALF_TOLERANCE = 0.05
 WINOGRAD_GAIN = 2.25
 """Multiplications that F(2x2, 3x3) saves (Lavin and Gray 2016): cuDNN runs it in fp32 on the CUDA cores."""
-ALLOWED: Mapping[str, float] = {"batch": 1.04, "precision": 2.0, "throughput": 1.15}
+ALLOWED: Mapping[str, float] = {"batch": 1.04, "dominance": 1.10, "precision": 1.5, "throughput": 1.15}
 """How far beyond its bound a rule may be broken before the test fails; a rule that is not here: not at all. What the
 regressors of today's bundle still say, and no bundle may say worse."""
 Point = tuple[str, str, str, int]  # model, GPU, dtype as asked, batch size
