@@ -164,7 +164,7 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
             "another overhead fits as well; add small batches (batch 1) of models with many operators"
         )
     if overhead is None:
-        notes.append("launch overhead kept: too few rows wait for the host to tell it")
+        notes.append("launch overhead kept: these rows do not tell it")
     if rate is None and rows.moved.any():
         notes.append("copy rate kept: copies are too small a part of these rows to tell it")
     others = _left_out(rows, overhead is not None, rate is not None)
@@ -276,7 +276,8 @@ def _tells_rate(rows: _Rows, overhead: float | None, rate: float | None) -> bool
 def _left_out(
     rows: _Rows, free_overhead: bool, free_rate: bool
 ) -> tuple[np.ndarray, list[tuple[float | None, float | None]]] | None:
-    """Estimates of each model's rows with figures fitted to the other models, and those figures."""
+    """Estimates of each model's rows with figures fitted to the other models, and those figures; what the others do
+    not tell stays as it was assumed."""
     models = np.unique(rows.model)
     if len(models) < 2:
         return None
@@ -284,7 +285,8 @@ def _left_out(
     fitted = []
     for model in models:
         out = rows.model == model
-        figures = _fit(rows.take(np.flatnonzero(~out)), free_overhead, free_rate)
+        told = _choose(rows.take(np.flatnonzero(~out)))
+        figures = (told[0] if free_overhead else None, told[1] if free_rate else None)
         estimates[out] = rows.take(np.flatnonzero(out)).estimate(*figures)
         fitted.append(figures)
     return estimates, fitted
@@ -295,6 +297,7 @@ def _errors(estimated: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
     return float(errors.mean()), float(np.median(errors))
 
 
-def _span(values: Sequence[float | None]) -> tuple[float, float]:
+def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Least and largest; None unless every fit tells the figure: it hangs on one model then."""
     known = [v for v in values if v is not None]
-    return min(known), max(known)
+    return (min(known), max(known)) if len(known) == len(values) else None
