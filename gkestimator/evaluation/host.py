@@ -24,6 +24,7 @@ _RATES = np.geomspace(1e8, 5e11, 121)
 _MOST_CASES = 2000
 _HOST_SHARE = 0.5
 """A row counts as host-bound when 1 % more overhead makes at least 0.5 % more latency."""
+_WHOLLY_HOST_SHARE = 0.9
 _COPY_SHARE = 0.05
 _LEAST_ROWS = 2
 _RISE = 1.02
@@ -69,15 +70,18 @@ class HostCase:
 class HostFit:
     """What the rows of one runtime say of the host. A figure that they do not tell is None.
 
-    ``rows`` fitted, of which ``host_rows`` are host-bound and ``copy_rows`` see the copy; ``overhead_range_us`` and
-    ``rate_range`` span the fits with one model left out each. Errors are mean and median absolute percentages of all
-    rows: ``before`` with the figures assumed so far, ``after`` with figures fitted to the other models (None: there is
-    one model only).
+    ``rows`` fitted, of which ``host_rows`` are host-bound and ``copy_rows`` see the copy. ``overhead_range_us`` and
+    ``rate_range`` span the fits with one model left out each (None where one of these does not tell the figure);
+    ``row_range_us`` spans the overheads that rows wholly bound by the host ask for one by one, nine in ten of them (all
+    where they are fewer than ten): operators differ. Errors are mean and median absolute percentages of all rows:
+    ``before`` with the figures assumed so far, ``after`` with figures fitted to the other models (None: there is one
+    model only).
     """
 
     runtime: str
     host_overhead_us: float | None
     overhead_range_us: tuple[float, float] | None
+    row_range_us: tuple[float, float] | None
     copy_bytes_per_s: float | None
     rate_range: tuple[float, float] | None
     rows: int
@@ -180,6 +184,7 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
     return HostFit(
         runtime=cases[0].runtime,
         host_overhead_us=overhead,
+        row_range_us=None if overhead is None else _row_range(rows, overhead, rate),
         overhead_range_us=_span([f[0] for f in fitted]) if others and overhead is not None else None,
         copy_bytes_per_s=rate,
         rate_range=_span([f[1] for f in fitted]) if others and rate is not None else None,
@@ -253,6 +258,21 @@ def _copy_share(rows: _Rows, overhead: float | None, rate: float | None) -> np.n
     return np.asarray(
         rows.moved / (rows.rate if rate is None else rate) * 1e3 / rows.estimate(overhead, rate)
     )
+
+
+def _row_range(rows: _Rows, overhead: float, rate: float | None) -> tuple[float, float] | None:
+    """The overheads at which the estimate of each row wholly bound by the host is its measurement, 5th to 95th
+    percentile. (In a row where kernels count as well, their errors would pass for the host's.)"""
+    bound = rows.take(np.flatnonzero(_host_share(rows, overhead, rate) >= _WHOLLY_HOST_SHARE))
+    if not len(bound.measured):
+        return None
+    copies = bound.moved / (bound.rate if rate is None else rate) * 1e3
+    asked = [
+        float(np.interp(measured - copy, curve, _OVERHEADS_US))
+        for measured, copy, curve in zip(bound.measured, copies, bound.curve, strict=True)
+    ]
+    low, high = (float(np.quantile(asked, q)) for q in ((0.05, 0.95) if len(asked) >= 10 else (0.0, 1.0)))
+    return min(low, overhead), max(high, overhead)
 
 
 def _tells_overhead(rows: _Rows, overhead: float | None, rate: float | None) -> bool:

@@ -106,6 +106,11 @@ def test_written_read_and_used(
     path.parent.mkdir()
     (fit,) = evaluate(truth, models=models, gpu=GPU).write_host(path)
     profile = load_host_file(path)
+    assert fit.row_range_us is not None and fit.host_overhead_us is not None
+    low, high = profile.overhead_range_us("torch") or (0, 0)
+    assert (low, high) == pytest.approx(fit.row_range_us, rel=1e-3)
+    assert 18 < low <= fit.host_overhead_us <= high  # NOISE is one percent; every tenth row is twice as slow
+    assert profile.overhead_range_us("onnxruntime") is None
     assert profile.host_overhead_us == {"torch": pytest.approx(fit.host_overhead_us, rel=1e-3)}
     source = profile.sources["host_overhead_us.torch"]
     for word in ("measured.csv", "20 rows, 4 models", GPU, "% (median", "models left out", "rows host-bound"):
