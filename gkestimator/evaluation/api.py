@@ -73,7 +73,7 @@ class Evaluation:
                 )
                 if fit.row_range_us is not None:
                     lows[fit.runtime], highs[fit.runtime] = fit.row_range_us
-                    about = f"of the overheads that rows wholly bound by the host ask for"
+                    about = "of the overheads that rows wholly bound by the host ask for"
                     sources[f"host_low_us.{fit.runtime}"] = (
                         f"5th percentile (least of fewer than ten) {about}"
                     )

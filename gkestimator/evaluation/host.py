@@ -27,6 +27,7 @@ _HOST_SHARE = 0.5
 _WHOLLY_HOST_SHARE = 0.9
 _COPY_SHARE = 0.05
 _LEAST_ROWS = 2
+_LEAST_FOR_RANGE = 3
 _RISE = 1.02
 """Half and twice the fitted figure must be worse by at least 2 % of the error, else the rows do not tell it."""
 
@@ -167,6 +168,11 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
             f"{len(cases)} rows do not tell the host's launch overhead: fewer than {_LEAST_ROWS} wait for the host, or "
             "another overhead fits as well; add small batches (batch 1) of models with many operators"
         )
+    span = None if overhead is None else _row_range(rows, overhead, rate)
+    if overhead is not None and span is None:
+        notes.append(
+            f"fewer than {_LEAST_FOR_RANGE} rows wholly wait for the host: intervals will take the overhead as exact"
+        )
     if overhead is None:
         notes.append("launch overhead kept: these rows do not tell it")
     if rate is None and rows.moved.any():
@@ -184,7 +190,7 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
     return HostFit(
         runtime=cases[0].runtime,
         host_overhead_us=overhead,
-        row_range_us=None if overhead is None else _row_range(rows, overhead, rate),
+        row_range_us=span,
         overhead_range_us=_span([f[0] for f in fitted]) if others and overhead is not None else None,
         copy_bytes_per_s=rate,
         rate_range=_span([f[1] for f in fitted]) if others and rate is not None else None,
@@ -264,7 +270,7 @@ def _row_range(rows: _Rows, overhead: float, rate: float | None) -> tuple[float,
     """The overheads at which the estimate of each row wholly bound by the host is its measurement, 5th to 95th
     percentile. (In a row where kernels count as well, their errors would pass for the host's.)"""
     bound = rows.take(np.flatnonzero(_host_share(rows, overhead, rate) >= _WHOLLY_HOST_SHARE))
-    if not len(bound.measured):
+    if len(bound.measured) < _LEAST_FOR_RANGE:
         return None
     copies = bound.moved / (bound.rate if rate is None else rate) * 1e3
     asked = [
