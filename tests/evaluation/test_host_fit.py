@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from gkestimator.doctor import diagnose
 from gkestimator.errors import OutputError, SpecError, UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.evaluation.api import evaluate
@@ -130,7 +131,10 @@ def test_written_read_and_used(
     assert (
         overhead(runtime="onnxruntime")[0] == load_runtime("onnxruntime").host_overhead_us
     )  # not in the file
+    facts = dict(diagnose())["Host profile"]
+    assert facts[0][0] == "host.toml" and f"us a call (torch) from {path}" in facts[0][1]
     monkeypatch.setenv("GKEST_HOME", str(tmp_path / "elsewhere"))
+    assert dict(diagnose())["Host profile"][0][1].startswith("none; ")
     assert overhead()[0] == load_runtime("torch").host_overhead_us
     found, messages = overhead(host=path)  # named: nothing to say but the source
     assert found == pytest.approx(20, rel=0.01) and not messages[0].startswith("host profile")
