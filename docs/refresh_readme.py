@@ -1,8 +1,9 @@
 """Run the commands of the worked examples in README.md and docs/evaluate.md and put their output back into them:
 ``python docs/refresh_readme.py``.
 
-Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. ``--check`` changes nothing and
-exits 1 when an output is not current to the digit.
+Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between
+``<!-- summary -->`` and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``).
+``--check`` changes nothing and exits 1 when something is not current to the digit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
 EVALUATE = DOCS / "evaluate.md"
+ACCURACY = DOCS / "accuracy.md"
+SUMMARY = re.compile(r"<!-- summary -->\n.*?<!-- /summary -->", re.DOTALL)
 BLOCK = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
 )
@@ -56,6 +59,14 @@ def refreshed(text: str, folder: Path | None = None) -> str:
     return BLOCK.sub(lambda m: m[1] + output_of(m["arguments"], folder) + m[4], text)
 
 
+def with_accuracy(text: str) -> str:
+    """``text`` with the table of docs/accuracy.md in place of its own."""
+    found = SUMMARY.search(ACCURACY.read_text(encoding="utf-8"))
+    if found is None or not SUMMARY.search(text):
+        raise SystemExit("docs/accuracy.md or README.md has no <!-- summary --> table")
+    return SUMMARY.sub(lambda _: found[0], text)
+
+
 def main() -> int:
     """Refresh or check both pages; the exit status."""
     stale = 0
@@ -63,6 +74,8 @@ def main() -> int:
         for page, folder in ((README, None), (EVALUATE, evaluate_folder(Path(scratch)))):
             old = page.read_text(encoding="utf-8")
             new = refreshed(old, folder)
+            if page == README:
+                new = with_accuracy(new)
             stale |= int(old != new)
             if "--check" not in sys.argv[1:]:
                 page.write_text(new, encoding="utf-8")

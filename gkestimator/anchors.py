@@ -8,9 +8,12 @@ from types import MappingProxyType
 import numpy as np
 
 from gkestimator.analytical import analytical_duration_us
+from gkestimator.attainable import attainable_us
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.roofline import roofline
+from gkestimator.tensor_attention import fused_attention_us
+from gkestimator.tensor_cores import tensor_core_us
 
 __all__ = ["ANCHORS", "Anchor"]
 
@@ -23,6 +26,12 @@ def _roofline_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
 
 
 ANCHORS: Mapping[str, Anchor] = MappingProxyType(
-    {"roofline": _roofline_us, "analytical": analytical_duration_us}
+    {
+        "roofline": _roofline_us,
+        "analytical": analytical_duration_us,
+        "attainable": attainable_us,
+        "tensor": tensor_core_us,
+        "fused_attention": fused_attention_us,
+    }
 )
 """By the name that a bundle's model states. A new anchor is a function and a line here."""

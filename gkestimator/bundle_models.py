@@ -51,6 +51,9 @@ _SPECIFICATION = frozenset(
         "log_peak_over_vector",
         "log_l2",
         "compute_capability",
+        "lanes_per_sm",
+        "library_generation",
+        "log_bandwidth_per_sm_clock",
     }
 )
 SCOPES = ("seen", "unseen")

@@ -17,6 +17,9 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.launch import memory_launch
 from gkestimator.roofline import Roofline, peak_rate, roofline
+from gkestimator.tensor_cores import tensor_core_us
+from gkestimator.tensor_features import fused_attention_features, tensor_features
+from gkestimator.transfer_features import transfer_conv, transfer_matrix, transfer_memory
 
 __all__ = ["ELEMENTWISE_VARIANTS", "FEATURE_SETS", "elementwise_variant", "feature_matrix"]
 
@@ -142,6 +145,12 @@ def _matrix_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tupl
     return out.stack(len(table))
 
 
+def _matrix_half_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    matrix, names = _matrix_features(table, gpu)
+    modelled = np.log(tensor_core_us(table, gpu) / roofline(table, gpu).roofline_us)
+    return np.hstack([matrix, modelled.astype(np.float32)[:, None]]), (*names, "log_tensor_over_roofline")
+
+
 def _conv_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
     out = _Columns()
     _common(out, table, gpu, roofline(table, gpu))
@@ -226,8 +235,9 @@ def _memory_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tupl
     return out.stack(len(table))
 
 
-def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    matrix, names = _memory_features(table, gpu)
+def _with_kinds(
+    table: KernelTable, matrix: np.ndarray, names: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...]]:
     kinds = np.array([_VARIANT_OF.get(v, "add") for v in table.variant], dtype=object)
     one_hot = np.stack([(kinds == kind) for kind in ELEMENTWISE_VARIANTS], axis=1).astype(np.float32)
     if not len(table):
@@ -235,10 +245,27 @@ def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray,
     return np.hstack([matrix, one_hot]), names + tuple(f"is_{kind}" for kind in ELEMENTWISE_VARIANTS)
 
 
-def _layernorm_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    matrix, names = _memory_features(table, gpu)
+def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_kinds(table, *_memory_features(table, gpu))
+
+
+def _transfer_elementwise(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_kinds(table, *transfer_memory(table, gpu))
+
+
+def _with_rms(
+    table: KernelTable, matrix: np.ndarray, names: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...]]:
     rms = np.array(["rms" in _RMS.get(v, "") for v in table.variant], dtype=np.float32).reshape(-1, 1)
     return np.hstack([matrix, rms]), (*names, "is_rms")
+
+
+def _layernorm_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_rms(table, *_memory_features(table, gpu))
+
+
+def _transfer_layernorm(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    return _with_rms(table, *transfer_memory(table, gpu))
 
 
 _RMS = {
@@ -253,11 +280,19 @@ FeatureFunction = Callable[[KernelTable, GpuSpec], tuple[np.ndarray, tuple[str, 
 FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
     {
         "matrix": _matrix_features,
+        "matrix_half": _matrix_half_features,
+        "tensor": tensor_features,
+        "fused_attention": fused_attention_features,
         "conv": _conv_features,
         "attention": _attention_features,
         "memory": _memory_features,
         "elementwise": _elementwise_features,
         "layernorm": _layernorm_features,
+        "transfer_matrix": transfer_matrix,
+        "transfer_conv": transfer_conv,
+        "transfer_memory": transfer_memory,
+        "transfer_elementwise": _transfer_elementwise,
+        "transfer_layernorm": _transfer_layernorm,
     }
 )
 

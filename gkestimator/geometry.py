@@ -283,15 +283,20 @@ class Geometry:
 
     def apply(self, launch: Launch, table: KernelTable, gpu: GpuSpec) -> Launch:
         """``launch`` with the learned picks in place of the rules, where a picker knows family and
-        precision."""
+        precision.
+
+        The recorded linear layers multiply by a transposed weight, the recorded batched products by a plain
+        one; a single product by a plain matrix (``matmul_nn``) is answered as one of the latter.
+        """
         grid, threads, registers, shared = (
             getattr(launch, name).copy()
             for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes")
         )
+        plain = (table.family == Family.LINEAR) & (table.variant == "matmul_nn")
+        answers = np.where(plain & (Family.BMM.value in self.pickers), Family.BMM.value, table.family)
+        known = (table.precision == "fp32") & np.isfinite(table.columns["gemm_m"])
         for family, picker in self.pickers.items():
-            rows = np.flatnonzero(
-                (table.family == family) & (table.precision == "fp32") & np.isfinite(table.columns["gemm_m"])
-            )
+            rows = np.flatnonzero((answers == family) & known)
             if not rows.size:
                 continue
             tile, blocks, _ = picker.pick(table.take(rows), gpu)

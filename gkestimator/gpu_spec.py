@@ -28,7 +28,8 @@ class GpuSpec:
     else the CUDA cores; a precision that the hardware lacks is absent. ``vector_flops_per_s`` is the same for
     the CUDA cores alone (elementwise work). ``base_clock_mhz`` is None where the vendor publishes none.
     ``price_per_hour_usd`` and ``price_date`` are None where no cloud sells the type. ``pcie_bytes_per_s`` is
-    one direction's. ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry of a mapping) to
+    one direction's. ``dram_sustained_bytes_per_s`` is a published measurement of what streaming kernels reach
+    (None: none is known). ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry of a mapping) to
     where its figure is from.
     """
 
@@ -59,6 +60,7 @@ class GpuSpec:
     sources: Mapping[str, str] = field(hash=False)
     note: str = ""
     short_names: tuple[str, ...] = ()
+    dram_sustained_bytes_per_s: float | None = None
 
     def peak(self, precision: Precision | str) -> float:
         """Peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it."""
@@ -119,6 +121,11 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
         peak_flops_per_s=reader.numbers("peak_flops_per_s", _PER_PRECISION),
         vector_flops_per_s=reader.numbers("vector_flops_per_s", _PER_PRECISION),
         dram_bytes_per_s=reader.number("dram_bytes_per_s", _RATE),
+        dram_sustained_bytes_per_s=(
+            reader.number("dram_sustained_bytes_per_s", _RATE)
+            if reader.has("dram_sustained_bytes_per_s")
+            else None
+        ),
         l2_bytes=reader.integer("l2_bytes", _bytes(2**16, 2**34)),
         memory_bytes=reader.integer("memory_bytes", _bytes(2**28, 2**44)),
         memory_visible_bytes=reader.integer("memory_visible_bytes", _bytes(2**28, 2**44)),
@@ -184,6 +191,11 @@ def _check_consistency(reader: SpecReader, spec: GpuSpec) -> None:
                 "dram_bytes_per_s",
                 f"is {spec.dram_bytes_per_s:.4g} B/s, but bus width x pin rate is {bandwidth:.4g}",
             )
+    sustained = spec.dram_sustained_bytes_per_s
+    if sustained is not None and not 0.3 * spec.dram_bytes_per_s <= sustained <= spec.dram_bytes_per_s:
+        raise reader.fail(
+            "dram_sustained_bytes_per_s", f"is {sustained:.4g} B/s, expected 0.3 to 1 times dram_bytes_per_s"
+        )
     if spec.base_clock_mhz is not None and spec.base_clock_mhz > spec.boost_clock_mhz:
         raise reader.fail("base_clock_mhz", "is above the boost clock")
     if spec.memory_visible_bytes > spec.memory_bytes:

@@ -113,7 +113,8 @@ class Step:
     ``reads`` and ``writes`` name storages (``writes`` with their bytes): what liveness is computed from. A storage
     written under a name that is already live is written in place. ``host_calls`` counts framework calls (each costs
     the runtime profile's launch overhead). ``unknown`` marks an operator no rule covers (only with
-    ``allow_unknown``): its kernels are missing, so every sum is a lower bound.
+    ``allow_unknown``): its kernels are missing, so every sum is a lower bound. ``holds`` are storages that it does not
+    touch but that are freed after it at the earliest (what the host program still refers to).
     """
 
     name: str
@@ -124,6 +125,7 @@ class Step:
     host_calls: int
     repeat: int = 1
     unknown: bool = False
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

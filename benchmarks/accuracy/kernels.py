@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from gkestimator.bundles import Bundle
 from gkestimator.evaluation.baselines import fit_constants, fit_free_stack
 from gkestimator.evaluation.cases import KernelCases, predict_cases
-from gkestimator.evaluation.splits import chips, hold_out_chip, hold_out_shapes, hold_out_source, thin
+from gkestimator.evaluation.splits import Split, chips, hold_out_chip, hold_out_shapes, hold_out_source, thin
+from gkestimator.kernels import KernelTable
 from gkestimator.regressors import MEMBERS
-from gkestimator.training.plan import PLAN, ModelPlan
+from gkestimator.training.plan import PLAN
 from gkestimator.training.rows import TrainingRows
 
 from .workspace import SEED, Workspace, plans_for
@@ -20,46 +23,52 @@ from .workspace import SEED, Workspace, plans_for
 LARGER = "neusight/larger"
 _LITERAL_ROWS = 12_000
 _LITERAL_ROWS_GPU = 6_000
+_FEWEST_LITERAL = 100
 _MOST_PER_GROUP = 3_000  # rows tested of each (GPU, source, family, precision) left out with a chip
 
 
-def _pairs(rows: TrainingRows) -> set[tuple[str, str]]:
-    return set(zip(rows.table.family.astype(str), rows.table.precision.astype(str), strict=True))
-
-
 def _literal(space: Workspace, train: TrainingRows, test: TrainingRows, most: int) -> np.ndarray:
-    """USHER's literal features with its stack, fitted per regressor of the plan, microseconds per row of ``test``."""
+    """USHER's literal features with its stack, fitted per family, microseconds per row of ``test``; NaN where fewer
+    than 100 rows could be fitted."""
     result = np.full(len(test), np.nan)
-    for plan in PLAN:
-        asked, known = plan.mask(test.table) & np.isnan(result), plan.mask(train.table)
-        if not asked.any() or not known.any():
+    known = train.take(np.flatnonzero(np.isfinite(train.duration_us)))
+    kinds, asked = label_column(known.table), label_column(test.table)
+    for kind in sorted(set(asked.tolist())):
+        mine = np.flatnonzero(kinds == kind)
+        if len(mine) < _FEWEST_LITERAL:
             continue
-        mine = train.take(np.flatnonzero(known))
-        rng = np.random.default_rng(SEED)
         if len(mine) > most:
-            mine = mine.take(np.sort(rng.choice(len(mine), most, replace=False)))
-        stack = fit_free_stack(mine, space.gpus, seed=SEED)
-        at = np.flatnonzero(asked)
+            mine = np.sort(np.random.default_rng(SEED).choice(mine, most, replace=False))
+        stack = fit_free_stack(known.take(mine), space.gpus, seed=SEED)
+        at = np.flatnonzero(asked == kind)
         part = test.take(at)
         result[at] = stack.predict_us(part.table, part.gpu, space.gpus)
     return result
 
 
+def label(family: str, precision: str) -> str:
+    """The name a family goes by in tables: FP32 plain, anything narrower marked."""
+    return family if precision == "fp32" else f"{family}, half" if precision != "int8" else f"{family}, int8"
+
+
+def label_column(table: KernelTable | KernelCases) -> np.ndarray:
+    """:func:`label` per row."""
+    both = np.char.add(np.char.add(table.family.astype(str), "|"), table.precision.astype(str))
+    found, inverse = np.unique(both, return_inverse=True)
+    return np.array([label(*word.split("|")) for word in found.tolist()], dtype=str)[inverse]
+
+
 def _experiment(
-    space: Workspace,
-    name: str,
-    train: Callable[[], np.ndarray],
-    test: Callable[[], np.ndarray],
-    plans: tuple[ModelPlan, ...],
-    literal_rows: int,
+    space: Workspace, name: str, split: Callable[[], Split], literal_rows: int, *, unseen: bool = False
 ) -> None:
+    """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result."""
+    made = split()
+    plans = plans_for(space, made.train, made.test, unseen=unseen)
     key = [name, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
-    if space.result(name, key)[1]:
-        space.tell(f"{name}: kept")
+    if space.current(name, key):
         return
-    bundle = space.bundle(name, train, plans)
-    index, kept = train(), test()
-    fitted, left = space.rows.take(index), space.rows.take(kept)
+    bundle = space.bundle(name, made.train, plans)
+    fitted, left = space.rows.take(made.train), space.rows.take(made.test)
     cases = predict_cases(bundle, left, space.gpus)
     constants = fit_constants(fitted, space.gpus)
     cases = cases.with_estimate("constant", constants.predict_us(left.table, left.gpu, space.gpus))
@@ -75,133 +84,97 @@ def _own_source() -> str:
 
 def shapes(space: Workspace) -> None:
     """Shapes left out on every GPU."""
-    _experiment(
-        space,
-        "shapes",
-        lambda: hold_out_shapes(space.rows).train,
-        lambda: hold_out_shapes(space.rows).test,
-        plans_for(_pairs(space.rows), unseen=False),
-        _LITERAL_ROWS,
-    )
+    _experiment(space, "shapes", lambda: hold_out_shapes(space.rows), _LITERAL_ROWS)
 
 
 def member(space: Workspace, name: str) -> None:
     """One member in place of the whole stack, on the split of :func:`shapes`."""
-    plans = tuple(replace(p, members=(name,)) for p in plans_for(_pairs(space.rows), unseen=False))
-    key = [name, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
+    made = hold_out_shapes(space.rows)
+    plans = tuple(replace(p, members=(name,)) for p in plans_for(space, made.train, made.test, unseen=False))
     job = f"member-{name}"
-    if space.result(job, key)[1]:
-        space.tell(f"{job}: kept")
+    key = [job, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
+    if space.current(job, key):
         return
-    bundle = space.bundle(job, lambda: hold_out_shapes(space.rows).train, plans)
-    left = space.rows.take(hold_out_shapes(space.rows).test)
-    space.keep(job, key, predict_cases(bundle, left, space.gpus))
+    bundle = space.bundle(job, made.train, plans)
+    space.keep(job, key, predict_cases(bundle, space.rows.take(made.test), space.gpus))
 
 
 def larger(space: Workspace) -> None:
     """NeuSight's larger shapes from everything else."""
-    _experiment(
-        space,
-        "larger",
-        lambda: hold_out_source(space.rows, LARGER).train,
-        lambda: hold_out_source(space.rows, LARGER).test,
-        plans_for(_pairs(space.rows.take(np.flatnonzero(space.rows.source == LARGER))), unseen=False),
-        _LITERAL_ROWS,
-    )
+    _experiment(space, "larger", lambda: hold_out_source(space.rows, LARGER), _LITERAL_ROWS)
 
 
 def chip(space: Workspace, boards: frozenset[str]) -> None:
     """One chip left out with all its boards."""
 
-    def test() -> np.ndarray:
-        return thin(space.rows, hold_out_chip(space.rows, boards).test, most=_MOST_PER_GROUP, seed=SEED)
+    def split() -> Split:
+        made = hold_out_chip(space.rows, boards)
+        return Split(train=made.train, test=thin(space.rows, made.test, most=_MOST_PER_GROUP, seed=SEED))
 
-    _experiment(
-        space,
-        f"gpu-{sorted(boards)[0]}",
-        lambda: hold_out_chip(space.rows, boards).train,
-        test,
-        plans_for(_pairs(space.rows.take(test())), unseen=True),
-        _LITERAL_ROWS_GPU,
-    )
+    _experiment(space, chip_job(boards), split, _LITERAL_ROWS_GPU, unseen=True)
+
+
+def chip_job(boards: frozenset[str]) -> str:
+    """The name of the experiment that leaves these boards out."""
+    return f"gpu-{min(boards)}"
 
 
 def h100_gemm(space: Workspace) -> None:
     """bf16 GEMM on the H100 from those on the A100 and the RTX PRO 6000 alone (aiconfigurator)."""
-    rows = space.rows
-    gemm = (rows.source == "aiconfigurator") & (rows.table.family == "linear")
-    known = np.isin(rows.gpu.astype(str), ["A100-SXM4-80GB", "RTX-PRO-6000"])
-    _experiment(
-        space,
-        "h100-gemm",
-        lambda: np.flatnonzero(gemm & known),
-        lambda: thin(rows, np.flatnonzero(gemm & (rows.gpu == "H100-SXM")), most=6_000, seed=SEED),
-        plans_for({("linear", "bf16")}, unseen=True),
-        _LITERAL_ROWS_GPU,
-    )
+
+    def split() -> Split:
+        rows = space.rows
+        gemm = (rows.source == "aiconfigurator") & (rows.table.family == "linear")
+        known = np.isin(rows.gpu.astype(str), ["A100-SXM4-80GB", "RTX-PRO-6000"])
+        test = np.flatnonzero(gemm & (rows.gpu == "H100-SXM"))
+        return Split(train=np.flatnonzero(gemm & known), test=thin(rows, test, most=6_000, seed=SEED))
+
+    _experiment(space, "h100-gemm", split, _LITERAL_ROWS_GPU, unseen=True)
 
 
-def without_v100_convolutions(space: Workspace) -> np.ndarray:
-    """Rows but for the convolutions measured on boards of the V100's chip."""
+def shipped(space: Workspace) -> Bundle:
+    """The recipe on every row: what is shipped."""
+    return space.bundle("everything", np.arange(len(space.rows)), PLAN)
+
+
+def shipped_folder(space: Workspace) -> Path:
+    """The folder of :func:`shipped`, trained if need be."""
+    shipped(space)
+    return space.bundle_folder("everything", np.arange(len(space.rows)), PLAN)
+
+
+def without_v100_convolutions(space: Workspace) -> Bundle:
+    """The shipped bundle with its regressors of convolutions trained without those measured on the V100's chip."""
     rows = space.rows
     boards = next(c for c in chips(rows, space.gpus) if "V100-PCIE-32GB" in c)
     out = np.isin(rows.gpu.astype(str), sorted(boards)) & (rows.table.family == "conv")
-    return np.flatnonzero(~out)
-
-
-def everything_plans(space: Workspace) -> tuple[ModelPlan, ...]:
-    """All plans: the shipped recipe."""
-    return PLAN
-
-
-def train_everything(space: Workspace) -> None:
-    """The shipped recipe on every row."""
-    space.bundle("everything", lambda: np.arange(len(space.rows)), everything_plans(space))
-
-
-def convolution_plans() -> tuple[ModelPlan, ...]:
-    """The plans that train on convolutions."""
-    return tuple(p for p in PLAN if any(family == "conv" for family, _ in p.trains))
-
-
-def train_without_v100_convolutions(space: Workspace) -> None:
-    """The regressors of convolutions without those of the V100."""
-    space.bundle("no-v100-conv", lambda: without_v100_convolutions(space), convolution_plans())
+    plans = tuple(p for p in PLAN if any(family == "conv" for family, _ in p.trains))
+    part = space.bundle("no-v100-conv", np.flatnonzero(~out), plans)
+    whole, other, names = shipped(space), {m.name: m for m in part.models}, {p.name for p in plans}
+    kept = [other.get(m.name, m) for m in whole.models if m.name in other or m.name not in names]
+    return replace(whole, models=tuple(kept))
 
 
 def kernel_jobs(space: Workspace) -> dict[str, Callable[[Workspace], None]]:
     """Name -> function of every experiment that trains, the longest first."""
     found: dict[str, Callable[[Workspace], None]] = {
-        "everything": train_everything,
+        "everything": _bundles,
         "shapes": shapes,
         "larger": larger,
     }
     for boards in chips(space.rows, space.gpus):
-        found[f"gpu-{sorted(boards)[0]}"] = _Chip(boards)
+        found[chip_job(boards)] = partial(chip, boards=boards)
     found["h100-gemm"] = h100_gemm
-    found["no-v100-conv"] = train_without_v100_convolutions
     for name in MEMBERS:
-        found[f"member-{name}"] = _Member(name)
+        found[f"member-{name}"] = partial(member, name=name)
     return found
 
 
-class _Chip:
-    def __init__(self, boards: frozenset[str]) -> None:
-        self.boards = boards
-
-    def __call__(self, space: Workspace) -> None:
-        chip(space, self.boards)
-
-
-class _Member:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, space: Workspace) -> None:
-        member(space, self.name)
+def _bundles(space: Workspace) -> None:
+    without_v100_convolutions(space)
 
 
 def gpu_cases(space: Workspace) -> KernelCases | None:
     """The stored results of every chip left out, together."""
-    parts = [cases for name in space.stored("gpu-") if (cases := space.cases(name)) is not None]
-    return KernelCases.concatenate(parts) if parts else None
+    names = space.stored("gpu-")
+    return space.joined("gpus", names) if names else None

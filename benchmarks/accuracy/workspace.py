@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -19,13 +19,12 @@ import numpy as np
 
 from gkestimator.bundles import Bundle, load_bundle
 from gkestimator.evaluation.cases import KernelCases
-from gkestimator.evaluation.splits import thin
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.training.importers import load_source
+from gkestimator.evaluation.splits import chips, thin
+from gkestimator.gpus import GpuSpec
 from gkestimator.training.plan import PLAN, ModelPlan
+from gkestimator.training.recipe import FEWEST_CHIPS, FEWEST_ROWS, fit_bundle
 from gkestimator.training.rows import TrainingRows
-
-from ._recipe import fit_bundle
+from gkestimator.training.train import Loaded, card, measured_rows
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur")
@@ -40,23 +39,26 @@ class Workspace:
         self.shared, self.smoke = shared, smoke
         self.folder = folder / f"smoke{smoke}" if smoke else folder
         self.begun = time.monotonic()
+        self._read: dict[str, KernelCases] = {}
 
     def tell(self, text: str) -> None:
         """One line of progress on stderr."""
         print(f"{time.monotonic() - self.begun:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     @cached_property
-    def rows(self) -> TrainingRows:
-        """Every per-operator row of the public data."""
-        parts = [p for name in FORMATS for p in load_source(self.shared / "data" / name)[1] if len(p)]
-        rows = TrainingRows.concatenate(parts)
-        return rows.take(thin(rows, np.arange(len(rows)), most=self.smoke)) if self.smoke else rows
+    def _measured(self) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:
+        return measured_rows([self.shared / "data" / name for name in FORMATS])
 
     @cached_property
+    def rows(self) -> TrainingRows:
+        """Every per-operator row of the public data."""
+        rows = TrainingRows.concatenate(self._measured[1])
+        return rows.take(thin(rows, np.arange(len(rows)), most=self.smoke)) if self.smoke else rows
+
+    @property
     def gpus(self) -> dict[str, GpuSpec]:
         """Specifications of the GPUs that the rows name."""
-        catalogue = gpu_catalogue()
-        return {g: catalogue.resolve(g)[0] for g in np.unique(self.rows.gpu.astype(str)).tolist()}
+        return self._measured[2]
 
     @cached_property
     def data_key(self) -> str:
@@ -83,45 +85,83 @@ class Workspace:
         files = [*(ROOT / "gkestimator").rglob("*.py"), *(ROOT / "datasets").rglob("*.toml")]
         return _digest(_contents(files))
 
-    def bundle(self, name: str, keep: Callable[[], np.ndarray], plans: Sequence[ModelPlan]) -> Bundle:
-        """The recipe's bundle from the rows ``keep()`` for ``plans``; trained unless the cache has it.
+    def bundle_folder(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Path:
+        """Where :meth:`bundle` keeps the bundle of these rows and plans."""
+        chosen = hashlib.sha256(np.ascontiguousarray(index, dtype=np.int64).tobytes()).hexdigest()
+        key = _digest([chosen, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
+        return self.folder / "bundles" / f"{name}-{key}"
 
-        ``name`` stands for ``keep``: one name, one choice of rows.
-        """
-        key = _digest([name, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
-        folder = self.folder / "bundles" / f"{name}-{key}"
+    def bundle(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Bundle:
+        """The recipe's bundle from the rows ``index`` for ``plans``; trained unless the cache has it."""
+        folder = self.bundle_folder(name, index, plans)
         if not (folder / "stack.json").is_file():
             for old in folder.parent.glob(f"{name}-*"):
                 if len(old.name) == len(folder.name):
                     shutil.rmtree(old, ignore_errors=True)
-            index = keep()
             self.tell(f"{name}: training {len(plans)} regressors on {len(index):,} rows")
             at = time.monotonic()
-            fitted = fit_bundle([self.rows.take(index)], self.gpus, seed=SEED, plans=tuple(plans))
-            fitted.write(folder)
+            fitted = fit_bundle(
+                [self.rows.take(index)],
+                self.gpus,
+                seed=SEED,
+                plans=tuple(plans),
+                progress=lambda text, *_: self.tell(f"{name}: {text}"),
+            )
+            fitted.write(folder, card=card("nested", self._measured[0], fitted))
             self.tell(f"{name}: trained in {time.monotonic() - at:.0f} s")
         return load_bundle(folder)
 
-    def result(self, name: str, parts: Sequence[str]) -> tuple[Path, bool]:
-        """Where the result ``name`` is kept (without suffix), and whether it is current for a key of ``parts``."""
-        path = self.folder / "results" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stamp = path.with_name(f"{name}.key")
-        return path, stamp.is_file() and stamp.read_text() == _digest(parts)
+    @property
+    def recipe_now(self) -> str:
+        """The whole recipe and its data: what a result must come from to describe the bundle trained now."""
+        return _digest([self.data_key, self.recipe_key, *map(repr, PLAN)])
+
+    def current(self, name: str, parts: Sequence[str]) -> bool:
+        """Whether the result ``name`` is kept for a key of ``parts``; if so it is stamped as of the present recipe."""
+        stamp = self._stamp(name)
+        if not stamp.is_file() or stamp.read_text().split()[:1] != [_digest(parts)]:
+            return False
+        stamp.write_text(f"{_digest(parts)} {self.recipe_now}\n")
+        self.tell(f"{name}: kept")
+        return True
+
+    def stale(self, names: Sequence[str]) -> list[str]:
+        """Those results ``names`` that are missing or were made by another recipe or from other data."""
+        return [
+            n
+            for n in names
+            if not self._stamp(n).is_file() or self._stamp(n).read_text().split()[1:] != [self.recipe_now]
+        ]
 
     def keep(self, name: str, parts: Sequence[str], value: KernelCases | list[dict[str, object]]) -> None:
-        """Store a result and its key."""
-        path, _ = self.result(name, parts)
+        """Store a result and what it was made from."""
+        stamp = self._stamp(name)
+        stamp.unlink(missing_ok=True)
         if isinstance(value, KernelCases):
-            value.write(path.with_name(f"{name}.npz"))
+            value.write(stamp.with_name(f"{name}.npz"))
+            self._read.pop(name, None)
         else:
-            path.with_name(f"{name}.json").write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
-        path.with_name(f"{name}.key").write_text(_digest(parts))
+            stamp.with_name(f"{name}.json").write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
+        stamp.write_text(f"{_digest(parts)} {self.recipe_now}\n")
+
+    def _stamp(self, name: str) -> Path:
+        folder = self.folder / "results"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.key"
 
     def cases(self, name: str) -> KernelCases | None:
         """A stored result of kernels, if there is one."""
         path = self.folder / "results" / f"{name}.npz"
-        return KernelCases.read(path) if path.is_file() else None
+        if name not in self._read and path.is_file():
+            self._read[name] = KernelCases.read(path)
+        return self._read.get(name)
+
+    def joined(self, name: str, parts: Sequence[str]) -> KernelCases:
+        """The stored results ``parts`` together, remembered under ``name``."""
+        if name not in self._read:
+            found = [cases for part in parts if (cases := self.cases(part)) is not None]
+            self._read[name] = KernelCases.concatenate(found)
+        return self._read[name]
 
     def listed(self, name: str) -> list[dict[str, object]] | None:
         """A stored result of other rows, if there is one."""
@@ -133,18 +173,32 @@ class Workspace:
         return sorted(p.stem for p in (self.folder / "results").glob(f"{prefix}*.npz"))
 
 
-def plans_for(pairs: set[tuple[str, str]], *, unseen: bool) -> tuple[ModelPlan, ...]:
-    """The plans that can answer ``pairs`` (family, precision) on a GPU that is trained on, or is not.
+def plans_for(
+    space: Workspace, train: np.ndarray, test: np.ndarray, *, unseen: bool
+) -> tuple[ModelPlan, ...]:
+    """The plans that the rows ``test`` would ask of a bundle trained on the rows ``train``.
 
-    On a GPU not trained on, ``unseen`` plans answer; only where none covers a pair the others do. Leaving out
-    plans that would not be asked changes no answer and saves their training.
+    On a chip that was not trained on, plans of scope ``unseen`` answer; where the rows train none that covers a
+    kernel, the others do. Leaving out plans that would not be asked changes no answer and saves their training.
     """
+    left = space.rows.take(test).table
+    known = space.rows.take(train)
+    pairs = set(zip(left.family.astype(str), left.precision.astype(str), strict=True))
+    wanted = "unseen" if unseen else "seen"
     chosen = []
     for pair in sorted(pairs):
         covering = [p for p in PLAN if pair in p.trains or pair in p.covers]
-        apart = [p for p in covering if (getattr(p, "scope", "seen") == "unseen") == unseen]
+        apart = [
+            p for p in covering if p.scope == wanted and (not unseen or _trainable(p, known, space.gpus))
+        ]
         chosen += apart or covering
     return tuple(p for p in PLAN if p in chosen)
+
+
+def _trainable(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> bool:
+    """Whether the recipe trains ``plan`` on ``rows``."""
+    mine = np.flatnonzero(plan.mask(rows.table))
+    return len(mine) >= FEWEST_ROWS and len(chips(rows.take(mine), gpus)) >= FEWEST_CHIPS
 
 
 def sources_of(*modules: str) -> set[Path]:
@@ -153,7 +207,7 @@ def sources_of(*modules: str) -> set[Path]:
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in found or not name.startswith("gkestimator"):
+        if name in found or not name.startswith("gkestimator."):
             continue
         try:
             spec = importlib.util.find_spec(name)

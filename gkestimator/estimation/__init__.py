@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult, estimate, estimate_rows
+    from gkestimator.estimation.one_process import reserved_in_one_process
 
-__all__ = ["EstimateResult", "estimate", "estimate_rows"]
+__all__ = ["EstimateResult", "estimate", "estimate_rows", "reserved_in_one_process"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the engine only when something of it is asked for: the package's parts are usable alone."""
+    if name == "reserved_in_one_process":
+        from gkestimator.estimation.one_process import reserved_in_one_process
+
+        return reserved_in_one_process
     if name in __all__:
         from gkestimator.estimation import api
 

@@ -64,7 +64,10 @@ def lower_each(
         kin = (one.runtime, one.dtype, one.half, one.attention)
         before = made.get(kin)
         if before is None:
-            stored = stored_graph(graph, one)
+            groups = None
+            if one.dtype == "amp":  # what is one call casts as one call
+                groups = {match.position: match.operator for match in patterns.find_matches(graph, one)}
+            stored = stored_graph(graph, one, groups)
             before = _Lowering(stored, patterns.find_matches(stored, one), tuple(unknown))
         made[kin] = before.under(one)
         graphs.append(made[kin].result)
@@ -161,6 +164,7 @@ class _Lowering:
                     host_calls=step.host_calls,
                     repeat=step.repeat,
                     unknown=step.unknown,
+                    holds=step.holds,
                 )
             steps.append(step)
         return replace(result, steps=tuple(steps))
@@ -196,6 +200,7 @@ class _Lowering:
                     host_calls=1 if wired.norm else calls.host_calls[at],
                     repeat=head.operator.repeat if type(head) is Match else head.repeat,  # type: ignore[union-attr]
                     unknown=calls.tokens[at] == UNKNOWN,
+                    holds=wired.holds,
                 )
             )
         warnings = list(graph.warnings)

@@ -297,7 +297,8 @@ def gemm_kernel(
     x k + epilogue.
 
     ``operand_dtype`` is the type multiplied where the operands are stored otherwise (autocast, weight-only
-    quantisation). One product is ``linear``, several are ``bmm``.
+    quantisation). One product is ``linear``, several are ``bmm``. Variant ``matmul_nn``: neither operand is read
+    transposed (libraries pick other tiles then); it is named as ``matmul`` is.
     """
     family = Family.LINEAR if shape.batch == 1 else Family.BMM
     dtype = operand_dtype if operand_dtype is not None else reads[0].dtype
@@ -305,7 +306,7 @@ def gemm_kernel(
     weight = sum(t.nbytes for t in operands if t.is_weight)
     total = sum(t.nbytes for t in operands) if read_bytes is None else read_bytes
     return Kernel(
-        name=family.value if variant == "matmul" else f"{family.value}.{variant}",
+        name=family.value if variant in ("matmul", "matmul_nn") else f"{family.value}.{variant}",
         family=family,
         variant=variant,
         precision=matrix_precision(dtype, options),

@@ -145,7 +145,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     covered = {index for match in matches for index in match.covered}
     at = {match.position: match for match in matches}
     unfolded: dict[tuple[int, bool], Unfolded] = {}
-    reusing = runtime_torch.IN_PLACE if torch else runtime_onnxruntime.IN_PLACE
+    reusing = runtime_torch.IN_PLACE | {runtime_torch.IN_PLACE_SUM} if torch else runtime_onnxruntime.IN_PLACE
     add, strided = calls.add, layouts.strides
     for index, op in enumerate(graph.operators):
         head: Operator | Match = op

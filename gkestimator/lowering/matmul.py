@@ -93,7 +93,10 @@ def matmul_kernels(
 def matmul(op: Operator, options: LoweringOptions) -> Lowered:
     """One GEMM, or one batched GEMM."""
     a, b = input_at(op, 0), input_at(op, 1)
-    kernels = matmul_kernels(matmul_shape(a.shape, b.shape), (a, b), output_at(op), options)
+    # torch's exporters store the weight of a Linear transposed, so its product reads W^T; a runtime that takes
+    # the file as it is multiplies by what it finds.
+    variant = "matmul_nn" if options.runtime == "onnxruntime" else "matmul"
+    kernels = matmul_kernels(matmul_shape(a.shape, b.shape), (a, b), output_at(op), options, variant=variant)
     return Lowered(kernels=kernels, host_calls=len(kernels))
 
 
@@ -119,8 +122,9 @@ def gemm(op: Operator, options: LoweringOptions) -> Lowered:
         epilogue += elements
     if bias is not None and op.attributes.get("beta", 1.0) != 1.0:
         epilogue += bias.elements
+    variant = "matmul" if op.attributes.get("transB", 0) else "matmul_nn"
     kernels = matmul_kernels(
-        shape, tensor_inputs(op), output_at(op), options, variant="matmul", epilogue_flops=epilogue
+        shape, tensor_inputs(op), output_at(op), options, variant=variant, epilogue_flops=epilogue
     )
     return Lowered(kernels=kernels, host_calls=len(kernels))
 

@@ -22,12 +22,24 @@ from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
 from gkestimator.lowering.storage import element_precision
 
-__all__ = ["IN_PLACE", "IN_PLACE_AFTER", "RESHAPES", "VIEWS", "Layouts", "folded_batchnorm", "folded_bias"]
+__all__ = [
+    "IN_PLACE",
+    "IN_PLACE_AFTER",
+    "IN_PLACE_SUM",
+    "RESHAPES",
+    "SUM_ACTIVATION",
+    "VIEWS",
+    "Layouts",
+    "folded_batchnorm",
+    "folded_bias",
+]
 
 RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 VIEWS = RESHAPES | {"Identity", "Dropout", "Transpose", "Expand", "Slice", "Split"}
 # Vision models build their activations with inplace=True, behind these producers.
 IN_PLACE = frozenset({"Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Silu", "SiLU", "Swish", "Mish"})
+# ResNets of torchvision and timm add their shortcut in place, before the activation: ``out += identity; relu(out)``.
+IN_PLACE_SUM, SUM_ACTIVATION = "Add", "Relu"
 IN_PLACE_AFTER = frozenset({"Conv", "BatchNormalization", "Add", "Gemm"})
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.

@@ -7,13 +7,16 @@ softmax and
 a few delicate functions give float32, everything else gives the widest of its inputs. The lists are those of
 ``torch.autocast`` for CUDA (torch 2.4, aten/src/ATen/autocast_mode.h). Rewriting the graph's element types
 once keeps
-every rule free of the question: a rule counts ``Tensor.nbytes``.
+every rule free of the question: a rule counts ``Tensor.nbytes``. What the runtime launches as one call autocasts as
+that call (F.linear casts its bias to half, where an addition of a float32 parameter would widen; F.gelu is no power),
+so the groups have to be known first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from gkestimator.dtypes import DType, Precision
 from gkestimator.errors import UsageError
@@ -43,6 +46,7 @@ _AMP_HALF = frozenset(
         "ConvTranspose",
         "MatMul",
         "Gemm",
+        "Linear",
         "Einsum",
         "PRelu",
         "LSTM",
@@ -75,6 +79,7 @@ _AMP_FLOAT = frozenset(
         "LayerNormalization",
         "GroupNormalization",
         "RMSNormalization",
+        "Rsqrt",
         "LpNormalization",
         "CumSum",
         "CumProd",
@@ -132,12 +137,18 @@ def stored_bytes(tensor: Tensor, options: LoweringOptions) -> int:
     return tensor.nbytes
 
 
-def stored_graph(graph: OperatorGraph, options: LoweringOptions) -> OperatorGraph:
-    """``graph`` with the element types that ``options`` store; the very object where nothing changes."""
+def stored_graph(
+    graph: OperatorGraph, options: LoweringOptions, groups: Mapping[int, Operator] | None = None
+) -> OperatorGraph:
+    """``graph`` with the element types that ``options`` store; the very object where nothing changes.
+
+    ``groups`` are the operators that stand for fused groups, by the index of the last operator they replace: under
+    ``amp`` they say what their results are.
+    """
     if options.dtype in ("fp16", "bf16"):
         return _Rewriter(half_type(options), weights_too=True).run(graph)
     if options.dtype == "amp":
-        return _Rewriter(half_type(options), weights_too=False).run(graph)
+        return _Rewriter(half_type(options), weights_too=False).run(graph, groups or {})
     return graph
 
 
@@ -151,7 +162,9 @@ class _Rewriter:
         self._weights_too = weights_too
         self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
 
-    def run(self, graph: OperatorGraph) -> OperatorGraph:
+    def run(
+        self, graph: OperatorGraph, groups: Mapping[int, Operator] = MappingProxyType({})
+    ) -> OperatorGraph:
         if self._weights_too:
             inputs = _values(self._halved(v) for v in graph.inputs)
             operators = tuple(
@@ -165,7 +178,7 @@ class _Rewriter:
             outputs = _values(self._halved(v) for v in graph.outputs)
         else:
             inputs = graph.inputs
-            operators = tuple(self._autocast(op) for op in graph.operators)
+            operators = tuple(self._autocast(op, groups.get(i)) for i, op in enumerate(graph.operators))
             outputs = _values(self._known(v) for v in graph.outputs)
         weights = dict(graph.weights)
         if self._weights_too:
@@ -200,10 +213,13 @@ class _Rewriter:
             return replace(value, elements_=tuple(self._tensors.get(t.name, t) for t in value.elements_))
         return None
 
-    def _autocast(self, op: Operator) -> Operator:
+    def _autocast(self, op: Operator, group: Operator | None) -> Operator:
+        """``op`` with its element types; the last operator of a ``group`` gives what the group gives."""
         inputs = tuple(self._known(v) for v in op.inputs)
         outputs = op.outputs
-        if op.op_type not in _DECLARED and self._gives_half(op, inputs):
+        calls = op if group is None else group
+        reads = inputs if group is None else tuple(self._known(v) for v in group.inputs)
+        if calls.op_type not in _DECLARED and self._gives_half(calls, reads):
             outputs = tuple(self._halved(v) for v in op.outputs)
         elif inputs == op.inputs:
             return op

@@ -6,7 +6,7 @@ Names do not depend on the batch size, so :func:`wire` runs once for all binding
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
@@ -22,7 +22,9 @@ from gkestimator.lowering.calls import (
     leaves,
     sequence_sources,
 )
+from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.scopes import held_arguments, module_path
 
 __all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
 
@@ -46,7 +48,7 @@ def norm_parameters(calls: Calls, at: int) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WiredStep:
     """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
-    call's outputs) that lie there, ``single`` the storage where that is output 0 alone.
+    call's outputs) that lie there, ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
     """
 
     call: int
@@ -56,6 +58,7 @@ class WiredStep:
     writes: tuple[tuple[str, tuple[int, ...]], ...]
     single: str | None
     norm: bool = False  # the BatchNorm of the call instead of its convolution
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -159,9 +162,21 @@ class _Wirer:
             return op_type in runtime_onnxruntime.IN_PLACE
         inputs = self._calls.inputs[at]
         first = inputs[0] if inputs else None
-        if op_type not in runtime_torch.IN_PLACE or not isinstance(first, Tensor):
+        if not isinstance(first, Tensor):
+            return False
+        if op_type == runtime_torch.IN_PLACE_SUM:
+            if not self._activated(at):
+                return False
+        elif op_type not in runtime_torch.IN_PLACE:
             return False
         return self._producer.get(self._resolve(first.storage)) in runtime_torch.IN_PLACE_AFTER
+
+    def _activated(self, at: int) -> bool:
+        """Whether the call after ``at`` is the activation of its result."""
+        heads, outputs = self._calls.heads, self._calls.outputs[at]
+        if at + 1 >= len(heads) or heads[at + 1].op_type != runtime_torch.SUM_ACTIVATION or not outputs:
+            return False
+        return self._calls.inputs[at + 1][0] is outputs[0]
 
     def _unfolded(self, at: int, name: str) -> None:
         """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
@@ -171,9 +186,10 @@ class _Wirer:
         reads = [source, weight, bias] if self._calls.tokens[at] & OWN_BIAS else [source, weight]
         self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
         self._biases.append(at)
-        # Python still holds the convolution's input until the block that normalises returns.
-        parameters = [bias.storage, *norm_parameters(self._calls, at)]
-        held = [inner, self._resolve(source.storage), *parameters]
+        held = [inner, bias.storage, *norm_parameters(self._calls, at)]
+        if not module_path(name):
+            # No name says which block the two are in: Python holds the block's input, taken to be the convolution's.
+            held.append(self._resolve(source.storage))
         self._drafts.append(
             _Draft(
                 at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
@@ -229,12 +245,27 @@ class _Wirer:
                 )
             )
         return Wiring(
-            steps=tuple(steps),
+            steps=tuple(self._with_holds(steps) if self._torch else steps),
             constants=tuple(constants),
             biases=tuple(self._biases),
             inputs=tuple(settle(t.storage) for t in inputs),
             outputs=tuple(settle(t.storage) for t in outputs),
         )
+
+    def _with_holds(self, steps: list[WiredStep]) -> list[WiredStep]:
+        """``steps`` with what Python holds: arguments of modules, and keys and values to the end."""
+        # A BatchNorm is a module of its own beside the convolution that it was folded into.
+        paths = [module_path(step.name)[:-2] if step.norm else module_path(step.name) for step in steps]
+        held = held_arguments(
+            paths, [step.reads for step in steps], [[s for s, _ in step.writes] for step in steps]
+        )
+        if steps:
+            kept = (self._settle(tensor.storage) for tensor in leaves(cached_values(self._graph)))
+            held[-1] += [storage for storage in dict.fromkeys(kept) if storage not in held[-1]]
+        return [
+            replace(step, holds=tuple(storages)) if storages else step
+            for step, storages in zip(steps, held, strict=True)
+        ]
 
     def _reuse(self, draft: _Draft, index: int, last: dict[str, int], weights: set[str]) -> None:
         """Let the result take over the memory of an operand of its size whose last use this is."""

@@ -13,7 +13,7 @@ from gkestimator.errors import TableError
 from gkestimator.features import feature_matrix
 from gkestimator.gpus import GpuSpec
 from gkestimator.regressors import Forest, KernelRidge, Linear, Stack
-from gkestimator.roofline import roofline
+from gkestimator.roofline import MATRIX_FAMILIES, roofline
 from gkestimator.training.members import Fitted, fit_member, join_forests
 from gkestimator.training.plan import ModelPlan
 from gkestimator.training.rows import TrainingRows, shape_hash
@@ -25,7 +25,6 @@ _DROP_BELOW = (
     0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
 )
 _HIDDEN_WEIGHT = 0.1
-_MATRIX_SETS = ("matrix", "conv", "attention")
 _GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operators of one GPU
 
 
@@ -94,8 +93,8 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) ->
     # included, down to small ones. A memory-bound kernel that should be hidden and yet was measured above the
     # floor is such noise.
     hidden = ~np.isfinite(measured)
-    if plan.features not in _MATRIX_SETS:
-        hidden |= likely < 0.7 * rows.hold_us
+    matrix = np.isin(rows.table.family.astype(str), [str(f) for f in MATRIX_FAMILIES])
+    hidden |= ~matrix & (likely < 0.7 * rows.hold_us)
     duration = np.where(
         hidden, np.minimum(likely, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
     )

@@ -42,8 +42,9 @@ __all__ = [
 
 FEWEST_ROWS = 200
 """A family with fewer measured rows gets no regressor."""
-FEWEST_CHIPS = 3
-"""A regressor for GPUs that were not measured needs measurements of at least so many chips."""
+FEWEST_CHIPS = 2
+"""A regressor for GPUs that were not measured needs measurements of at least so many chips: its anchor carries the
+physics, and what other chips' errors do not confirm gets no weight."""
 _LARGEST_SHARE = 0.1
 _EXTRAPOLATION_TREES = 60
 Progress = Callable[[str, int, int], None]

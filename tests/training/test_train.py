@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainReport
 
 def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainReport, Path]) -> None:
     _, report, out = trained
-    assert [m.name for m in report.models] == ["gemm_half"]
+    assert [m.name for m in report.models] == ["gemm_half", "gemm_half_unseen"]
     assert report.models[0].error_pct["aiconfigurator"] < 12 < report.models[0].roofline_pct["aiconfigurator"]
     rng = np.random.default_rng(5)
     m, n, k = (np.exp(rng.uniform(np.log(32), np.log(4096), 300)).round() for _ in range(3))
@@ -72,11 +72,12 @@ def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainRep
 
 def test_the_report_reads_as_a_table(trained: tuple[Path, TrainReport, Path]) -> None:
     _, report, _ = trained
-    heading, line = str(report).splitlines()
+    heading, line, unseen = str(report).splitlines()
     model = report.models[0]
     assert heading.split()[0] == "regressor"
     assert line.split()[:2] == ["gemm_half", "shapes"]
     assert line.split()[-1] == f"{model.coverage_pct:.0f}"
+    assert unseen.split()[:2] == ["gemm_half_unseen", "GPUs"]
 
 
 def test_the_same_seed_gives_the_same_bundle(trained: tuple[Path, TrainReport, Path]) -> None:

@@ -1,0 +1,112 @@
+"""USHER's claim, taken apart: which target, which features, and what tau does to the maximum occupancy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gkestimator.evaluation.baselines import TARGETS, fit_free_stack
+from gkestimator.evaluation.metrics import absolute_errors_pct
+from gkestimator.evaluation.splits import hold_out_chip, hold_out_shapes, hold_out_source, thin
+from gkestimator.training.plan import PLAN
+from gkestimator.training.rows import TrainingRows
+
+from .kernels import LARGER
+from .workspace import SEED, Workspace
+
+TAUS_MS = (0.0, 0.001, 0.01, 0.1, 1.0)
+STREAMS = (1, 2)
+GRAPHS = (
+    "ethz/alexnet",
+    "ethz/resnet50",
+    "ethz/inception_v3",
+    "ethz/bert",
+    "ethz/gpt2",
+    "timm/vit_base_patch16_224",
+)
+SPLITS = ("shapes", "larger", "V100 left out")
+_ROWS = 8_000
+_TESTED = 4_000
+_FAMILIES = ("linear", "bmm", "conv", "elementwise", "softmax", "layernorm")
+
+
+def run_targets(space: Workspace) -> None:
+    """XGBoost alone on NeuSight's rows: features x target x split, mean error per family."""
+    key = ["usher-targets", space.data_key, space.recipe_key, Path(__file__).read_text(encoding="utf-8")]
+    if space.current("usher-targets", key):
+        return
+    neusight = np.char.startswith(space.rows.source.astype(str), "neusight")
+    found: list[dict[str, object]] = []
+    for family in _FAMILIES:
+        mine = neusight & (space.rows.table.family == family) & (space.rows.table.precision == "fp32")
+        rows = space.rows.take(np.flatnonzero(mine))
+        plan = next(p for p in PLAN if (family, "fp32") in p.trains and p.scope == "seen")
+        for split in SPLITS:
+            if split == "larger" and family == "conv":
+                continue
+            train, test = _split(split, rows)
+            for features in ("literal", plan.features):
+                for target in TARGETS:
+                    error = _error(space, train, test, features, target)
+                    found.append(
+                        {
+                            "family": family, "split": split, "target": target, "error_pct": error, "n": len(test),
+                            "features": "literal" if features == "literal" else "physical",
+                        }
+                    )  # fmt: skip
+        space.tell(f"usher-targets: {family}")
+    space.keep("usher-targets", key, found)
+
+
+def _split(split: str, rows: TrainingRows) -> tuple[TrainingRows, TrainingRows]:
+    if split == "shapes":
+        found = hold_out_shapes(rows)
+    elif split == "larger":
+        found = hold_out_source(rows, LARGER)
+    else:
+        found = hold_out_chip(rows, frozenset({"V100-PCIE-32GB"}))
+    rng = np.random.default_rng(SEED)
+    train = (
+        found.train if len(found.train) <= _ROWS else np.sort(rng.choice(found.train, _ROWS, replace=False))
+    )
+    return rows.take(train), rows.take(thin(rows, found.test, most=_TESTED // 4, seed=SEED))
+
+
+def _error(space: Workspace, train: TrainingRows, test: TrainingRows, features: str, target: str) -> float:
+    stack = fit_free_stack(
+        train, space.gpus, features=features, target=target, members=("xgboost",), seed=SEED
+    )
+    time = stack.predict_us(test.table, test.gpu, space.gpus)
+    return float(absolute_errors_pct(test.as_measured_us(time), test.measured_us).mean())
+
+
+def run_tau(space: Workspace) -> None:
+    """``occupancy_max_pct`` of graphs on the V100 by tau and streams, batch 8, fp32, and how many kernels may run
+    at once."""
+    from gkestimator.estimation import estimate_rows
+
+    key = ["usher-tau", space.product_key, Path(__file__).read_text(encoding="utf-8")]
+    if space.current("usher-tau", key):
+        return
+    found: list[dict[str, object]] = []
+    for graph in GRAPHS:
+        path = space.shared / "models" / f"{graph}.onnx"
+        for streams in STREAMS:
+            for tau in TAUS_MS:
+                row = estimate_rows(
+                    [path],
+                    gpus=["V100-SXM2-16GB"],
+                    batch_sizes=[8],
+                    dtype="fp32",
+                    streams=streams,
+                    tau_ms=tau,
+                ).rows[0]
+                found.append(
+                    {
+                        "model": path.stem, "streams": streams, "tau_ms": tau,
+                        "occupancy_max_pct": row.occupancy_max_pct, "sm_util_max_pct": row.sm_util_max_pct,
+                    }
+                )  # fmt: skip
+    space.keep("usher-tau", key, found)
+    space.tell("usher-tau: done")

@@ -1,0 +1,108 @@
+"""The time that a kernel would take at what a GPU sustains: the anchor of regressors for GPUs never measured.
+
+Arithmetic at the sustained clock, padded to tiles and whole waves; memory traffic at the sustained bandwidth,
+with the second and third passes over rows that do not stay in L2, and without the traffic that L2 keeps. No
+parameter is fitted to a GPU, so that what is left for a regressor to learn carries over between GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.analytical import KERNEL_LATENCY_US
+from gkestimator.gpus import GpuSpec
+from gkestimator.kernels import Family, KernelTable
+from gkestimator.launch import matrix_tiles, memory_launch
+from gkestimator.roofline import MATRIX_FAMILIES
+from gkestimator.sustained import l2_bytes_per_s, sustained_bytes_per_s, sustained_flops_per_s
+
+__all__ = ["Footprint", "attainable_us", "compute_us", "footprint", "memory_us"]
+
+# Rows in work over L2 size from which re-reading a row starts to miss, and from which it always does. LayerNorm
+# moves 2 passes' worth of bytes on an A100 up to 0.7 of its L2 and 3 beyond it, softmax of wide rows 2 to 4; on
+# V100, T4, P4 and P100 the change lies between 0.3 and 1 too (NeuSight's rows).
+_REUSE_FROM, _REUSE_TO = 0.3, 1.0
+_WARP_SOFTMAX_COLUMNS = 1024  # PyTorch keeps narrower rows in registers and reads them once
+_MOST_PADDING = 64.0
+_TILED = frozenset({Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """How the blocks of row-wise and elementwise kernels occupy a GPU; float64, one entry per row.
+
+    ``waves``: grid over the blocks resident at once. ``threads``: per block. ``rows_over_l2``: bytes of the
+    rows in work at once over the L2 size. ``extra_passes``: additional reads of the input from DRAM.
+    """
+
+    waves: np.ndarray
+    threads: np.ndarray
+    rows_over_l2: np.ndarray
+    extra_passes: np.ndarray
+
+
+def footprint(table: KernelTable, gpu: GpuSpec) -> Footprint:
+    """The footprint of every kernel of ``table`` on ``gpu`` (of matrix products too, where it means little).
+
+    Softmax reads a row three times (maximum, sum, result) when it is wider than a warp holds, LayerNorm twice;
+    the repeated reads go to DRAM by the share that the rows in work exceed the L2.
+    """
+    columns = table.columns
+    cols = np.maximum(columns["cols"], 1)
+    grid, threads = memory_launch(table)
+    threads = np.maximum(threads, 1)
+    resident = np.maximum(1, np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / threads)))
+    per_sm = np.maximum(grid, 1) / gpu.sms
+    rows_over_l2 = np.minimum(resident, per_sm) * gpu.sms * cols * columns["element_bytes"] / gpu.l2_bytes
+    missing = np.clip((rows_over_l2 - _REUSE_FROM) / (_REUSE_TO - _REUSE_FROM), 0, 1)
+    softmax = (table.family == Family.SOFTMAX) & (cols > _WARP_SOFTMAX_COLUMNS)
+    passes = np.where(softmax, 2.0, np.where(table.family == Family.LAYERNORM, 1.0, 0.0))
+    return Footprint(
+        waves=per_sm / resident, threads=threads, rows_over_l2=rows_over_l2, extra_passes=passes * missing
+    )
+
+
+def memory_us(table: KernelTable, gpu: GpuSpec, shape: Footprint | None = None) -> np.ndarray:
+    """Microseconds of the memory traffic: from DRAM what half of the L2 does not hold, all of it through L2.
+
+    Operands that fit into half of the L2 (whose other half is the far partition's copy, or other data) stay
+    there between kernels; above the whole L2 nothing does.
+    """
+    columns = table.columns
+    total = columns["read_bytes"] + columns["write_bytes"]
+    shape = footprint(table, gpu) if shape is None else shape
+    again = shape.extra_passes * np.maximum(columns["read_bytes"] - columns["weight_bytes"], 0)
+    kept = np.clip(2 - 2 * total / gpu.l2_bytes, 0, 1)
+    dram = (total + again) * (1 - kept) / sustained_bytes_per_s(gpu)
+    return np.asarray(np.maximum(dram, total / l2_bytes_per_s(gpu)) * 1e6)
+
+
+def compute_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Microseconds of the arithmetic at the sustained rate, spread evenly over the SMs."""
+    keys = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    rates = np.empty(len(distinct))
+    for i, key in enumerate(distinct):
+        family, _, precision = str(key).partition("/")
+        rates[i] = sustained_flops_per_s(gpu, precision, matrix=family in MATRIX_FAMILIES)
+    return np.asarray(table.columns["flops"] / rates[inverse] * 1e6 if len(distinct) else np.empty(0))
+
+
+def attainable_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Microseconds per kernel (float64): the longer of memory traffic and arithmetic, and 1.5 us to start.
+
+    Matrix products pay for padding and idle SMs (at most 64 times); the arithmetic of other families is a
+    convention and does not count.
+    """
+    memory = memory_us(table, gpu)
+    matrix = np.isin(table.family.astype(str), [str(f) for f in MATRIX_FAMILIES])
+    if matrix.any():
+        index = np.flatnonzero(matrix)
+        part = table.take(index)
+        compute = compute_us(part, gpu)
+        tiled = np.isin(part.family.astype(str), [str(f) for f in _TILED])
+        slowdown = np.where(tiled, np.minimum(matrix_tiles(part, gpu).slowdown, _MOST_PADDING), 1.0)
+        memory[index] = np.maximum(memory[index], compute * slowdown)
+    return memory + KERNEL_LATENCY_US

@@ -1,0 +1,53 @@
+"""Memory of several batch sizes run one after another in one process: how published tables are often measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.recall import Source
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.memory import cumulative_reserved
+
+__all__ = ["reserved_in_one_process"]
+
+
+def reserved_in_one_process(
+    model: Path | str,
+    *,
+    gpu: str,
+    batch_sizes: Sequence[int],
+    dims: Mapping[str, int] | None = None,
+    runtime: str = "torch",
+    dtype: str = "auto",
+    attention: str | None = None,
+    unfold_batchnorm: bool = True,
+) -> dict[int, int]:
+    """Bytes reserved after each of ``batch_sizes``, run in that order in one process without emptying the cache.
+
+    The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what ``max_memory_reserved`` says
+    in a benchmark that goes through its batch sizes in a loop (the first size is the same in both). Parameters and
+    errors as :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
+    """
+    request = EstimateRequest(
+        models=[Path(model)],
+        gpus=[gpu],
+        batch_sizes=list(batch_sizes),
+        dims=dict(dims or {}),
+        runtime=runtime,
+        dtype=dtype,
+        attention=attention,
+        unfold_batchnorm=unfold_batchnorm,
+    )
+    engine = Engine(request)
+    target = engine.targets[0]
+    source = Source(Path(model), Path(model).stem)
+    graphs = [engine.lower_model(source, batch)[target.options].graph for batch in batch_sizes]
+    reserved = cumulative_reserved(
+        graphs,
+        allocator=engine.profile.allocator,
+        figures=engine.profile.allocator_bytes,
+        library_workspace_bytes=engine.profile.library_workspace_bytes(target.gpu),
+    )
+    return dict(zip(batch_sizes, reserved, strict=True))

@@ -1,0 +1,65 @@
+"""How long Python keeps a module's arguments: what eager torch frees later than liveness says.
+
+``Module.__call__`` holds its arguments in a tuple until ``forward`` returns, whatever ``forward`` rebinds. So a tensor
+that goes into a module lives until that module returns: a block's input until the block is done, also where nothing
+inside reads it any more. torch's TorchScript exporter writes the module's path into the node's name
+(``/features/features.1/features.1.0/Conv``); other exporters' names say nothing, and nothing is held for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["held_arguments", "module_path"]
+
+
+def module_path(name: str) -> tuple[str, ...]:
+    """The modules around a node, outermost first, by the name that TorchScript's exporter gave it; else ``()``."""
+    return tuple(name.split("/")[1:-1]) if name.startswith("/") else ()
+
+
+def held_arguments(
+    paths: Sequence[tuple[str, ...]], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """For every step the storages that Python lets go of only after it.
+
+    ``paths`` are the modules around each step, ``reads`` and ``writes`` its storages. A call of a module is a run of
+    steps with its path. A storage born before the run in which it is read is an argument of that module; where
+    several such runs are nested, the outermost keeps it longest.
+    """
+    held: list[list[str]] = [[] for _ in paths]
+    if not any(paths):
+        return held
+    begins, ends = _runs(paths)
+    born: dict[str, int] = {}
+    until: dict[str, int] = {}
+    for at, path in enumerate(paths):
+        for storage in reads[at]:
+            birth = born.setdefault(storage, -1)  # an input, or a weight (which is never freed)
+            for depth in range(len(path)):
+                if begins[depth][at] > birth:
+                    until[storage] = max(until.get(storage, -1), ends[depth][at])
+                    break
+        for storage in writes[at]:
+            born.setdefault(storage, at)
+    for storage, at in until.items():
+        held[at].append(storage)
+    return held
+
+
+def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[int]]]:
+    """By depth and step: the first and the last step of the call of the module at that depth around it."""
+    depths = max(map(len, paths))
+    begins = [[0] * len(paths) for _ in range(depths)]
+    ends = [[0] * len(paths) for _ in range(depths)]
+    last = len(paths) - 1
+    for depth in range(depths):
+        cut = [path[: depth + 1] if len(path) > depth else None for path in paths]
+        for at in range(len(paths)):
+            begins[depth][at] = (
+                begins[depth][at - 1] if at and cut[at] is not None and cut[at] == cut[at - 1] else at
+            )
+        for at in range(last, -1, -1):
+            same = at < last and cut[at] is not None and cut[at] == cut[at + 1]
+            ends[depth][at] = ends[depth][at + 1] if same else at
+    return begins, ends

@@ -1,0 +1,108 @@
+"""Inferences one after another in one process, the allocator's cache never emptied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gkestimator.errors import UsageError
+from gkestimator.kernels import KernelGraph
+from gkestimator.memory.allocators import Allocator, make_allocator
+from gkestimator.memory.trace import Trace, trace_of
+
+__all__ = ["INFERENCES", "Process", "cumulative_reserved", "serves_libraries"]
+
+# From the second inference on, a script's new input is made while its name still holds the previous one. Later ones
+# repeat the second: the cache has what they ask for.
+INFERENCES = 2
+# torch hands cuBLAS a workspace from its own allocator; ONNX Runtime lets cuBLAS take it from the driver.
+_SERVES_LIBRARIES = frozenset(("caching",))
+
+
+def serves_libraries(allocator: str) -> bool:
+    """Whether the matrix library's standing workspace comes out of this kind of allocator."""
+    return allocator in _SERVES_LIBRARIES
+
+
+class Process:
+    """A process with its weights loaded: ``arena`` holds them. ``library`` bytes are requested at the first matrix
+    product and kept (None: the allocator does not serve them).
+    """
+
+    def __init__(self, arena: Allocator, library: int | None) -> None:
+        self.arena = arena
+        self._library = library
+        self._inputs: list[int] = []  # handles of the previous inference's
+
+    def infer(self, trace: Trace, times: int = 1) -> None:
+        """Replay ``trace`` ``times`` times. New inputs are made before the previous ones are let go of; outputs are
+        handed on (copied to the host) before the next inference.
+        """
+        for _ in range(times):
+            self.go_on(trace, [], 0)
+
+    def go_on(self, trace: Trace, handles: list[int], start: int) -> None:
+        """Replay ``trace`` from event ``start`` on; ``handles`` are those of the requests before."""
+        arena, inputs = self.arena, trace.inputs
+        run(arena, handles, trace.events[start:inputs])
+        for handle in self._inputs:
+            arena.release(handle)
+        start = max(start, inputs)
+        if self._library is not None and trace.product is not None and trace.product >= start:
+            run(arena, handles, trace.events[start : trace.product])
+            arena.allocate(self._library)
+            self._library = None
+            start = trace.product
+        run(arena, handles, trace.events[start:])
+        for request in trace.left:
+            arena.release(handles[request])
+        self._inputs = handles[:inputs]
+
+
+def run(arena: Allocator, handles: list[int], events: Sequence[int]) -> None:
+    """Replay ``events``; ``handles`` are those of the requests so far."""
+    allocate, release = arena.allocate, arena.release
+    for event in events:
+        if event >= 0:
+            handles.append(allocate(event))
+        else:
+            release(handles[~event])
+
+
+def cumulative_reserved(
+    graphs: Sequence[KernelGraph],
+    *,
+    allocator: str,
+    figures: Mapping[str, int],
+    library_workspace_bytes: int,
+    inferences: int = INFERENCES,
+) -> tuple[int, ...]:
+    """Bytes that the runtime holds of the driver after each of ``graphs``, all run in one process without emptying
+    its cache (torch's ``max_memory_reserved``, read after each).
+
+    ``graphs`` are lowerings of one model, such as its batch sizes, in the order in which they run; the weights of
+    the first are loaded once, those that a later one adds (constants folded for its shape) when it comes. Each runs
+    ``inferences`` times. ``allocator`` and ``figures`` are the runtime profile's, ``library_workspace_bytes`` as in
+    :func:`~gkestimator.memory.memory_profile`, whose fresh process is this with one graph. Raises UsageError for
+    no graph, and for ``inferences`` below 1.
+    """
+    if not graphs:
+        raise UsageError("no graph to replay: expected at least one")
+    if inferences < 1:
+        raise UsageError(f"inferences is {inferences}: expected at least 1")
+    arena = make_allocator(allocator, figures)
+    serves = serves_libraries(allocator)
+    process = Process(arena, library_workspace_bytes if serves else None)
+    loaded: dict[str, int] = {}
+    beside = 0
+    reserved = []
+    for graph in graphs:
+        for name, nbytes in graph.weights.items():
+            if loaded.get(name) != nbytes:
+                loaded[name] = nbytes
+                arena.allocate(nbytes)
+        trace = trace_of(graph)
+        if not serves and trace.product is not None:
+            beside = library_workspace_bytes
+        process.infer(trace, inferences)
+        reserved.append(arena.reserved_bytes + beside)
+    return tuple(reserved)

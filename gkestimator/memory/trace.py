@@ -1,0 +1,164 @@
+"""What one inference asks of the allocator, in order: liveness of the storages of a lowered model."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from gkestimator.kernels import Family, Kernel, KernelGraph
+
+__all__ = ["Trace", "trace_of"]
+
+_IN_PLACE = frozenset(("bias_add",))
+_GEMM_FAMILIES = frozenset((Family.LINEAR, Family.BMM))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a graph asks of the allocator after its weights, and the figures that do not depend on the allocator.
+
+    ``peak_before`` and ``peak_after``: the most that is live with scratch memory, and where, before the library's
+    workspace exists and from then on. ``events``: a request's bytes; ``~n`` gives back request n.
+    The library workspace is requested before event ``product``, the first matrix product (None: there is none).
+    The first ``inputs`` requests are the inputs; ``left`` are the other requests that no event gives back: outputs.
+    """
+
+    weights: tuple[int, ...]
+    events: tuple[int, ...]
+    product: int | None
+    peak_live: int
+    peak_before: tuple[int, str]
+    peak_after: tuple[int, str]
+    largest_moved: int
+    inputs: int
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Liveness:
+    """Per step: the places among its writes that are new storages, and the storages that die after it (numbered in
+    the order in which they are born, inputs first). Names alone decide, so graphs of one wiring share it.
+    """
+
+    births: tuple[tuple[int, ...], ...]
+    deaths: tuple[tuple[int, ...], ...]
+
+
+_LIVENESS: WeakKeyDictionary[object, _Liveness] = WeakKeyDictionary()
+
+
+def _liveness(graph: KernelGraph) -> _Liveness:
+    known = _LIVENESS.get(graph.wiring) if graph.wiring is not None else None
+    if known is not None:
+        return known
+    last: dict[str, int] = {}
+    for at, step in enumerate(graph.steps):
+        for storage in step.reads:
+            last[storage] = at
+        for storage, _ in step.writes:
+            last[storage] = at
+        for storage in step.holds:
+            last[storage] = at
+    dying: list[list[str]] = [[] for _ in graph.steps]
+    for storage, at in last.items():
+        if storage not in graph.inputs and storage not in graph.outputs and storage not in graph.weights:
+            dying[at].append(storage)
+    numbers = {name: n for n, name in enumerate(graph.inputs)}
+    born = len(numbers)
+    births, deaths = [], []
+    for at, step in enumerate(graph.steps):
+        new = []
+        for place, (storage, _) in enumerate(step.writes):
+            if storage not in numbers:
+                numbers[storage] = born
+                born += 1
+                new.append(place)
+        births.append(tuple(new))
+        deaths.append(tuple(numbers.pop(storage) for storage in dying[at] if storage in numbers))
+    liveness = _Liveness(births=tuple(births), deaths=tuple(deaths))
+    if graph.wiring is not None:
+        _LIVENESS[graph.wiring] = liveness
+    return liveness
+
+
+def trace_of(graph: KernelGraph) -> Trace:
+    """The requests of one inference of ``graph``, in order."""
+    liveness = _liveness(graph)
+    events = list(graph.inputs.values())
+    requests = list(range(len(events)))  # storage number -> its request
+    sizes = list(events)
+    made = len(events)
+    live = sum(sizes)
+    peak_live = live
+    peaks = [(live, "the inputs"), (0, "the inputs")]
+    largest = 0
+    product: int | None = None
+    # Repeated operators share their kernels: a tuple's id names it while the graph holds it.
+    known: dict[int, tuple[int, int, bool]] = {}
+    alive: set[int] = set()
+    for step, births, deaths in zip(graph.steps, liveness.births, liveness.deaths, strict=True):
+        kernels = step.kernels
+        counted = known.get(id(kernels))
+        if counted is None:
+            counted = known[id(kernels)] = _counted(kernels)
+        scratch, moved, multiplies = counted
+        if moved > largest:
+            largest = moved
+        if multiplies and product is None:
+            product = len(events)
+        at = made
+        if scratch:
+            events.append(scratch)
+            made += 1
+        for place in births:
+            nbytes = step.writes[place][1]
+            events.append(nbytes)
+            requests.append(made)
+            sizes.append(nbytes)
+            alive.add(made)
+            made += 1
+            live += nbytes
+        if live > peak_live:
+            peak_live = live
+        side = 0 if product is None else 1
+        if live + scratch > peaks[side][0]:
+            peaks[side] = (live + scratch, step.name)
+        if scratch:
+            events.append(~at)
+        for number in deaths:
+            events.append(~requests[number])
+            alive.discard(requests[number])
+            live -= sizes[number]
+    return Trace(
+        weights=tuple(graph.weights.values()),
+        events=tuple(events),
+        product=product,
+        peak_live=peak_live,
+        peak_before=peaks[0],
+        peak_after=peaks[1],
+        largest_moved=largest,
+        inputs=len(graph.inputs),
+        left=tuple(sorted(alive)),
+    )
+
+
+def _counted(kernels: tuple[Kernel, ...]) -> tuple[int, int, bool]:
+    """Of one call: scratch bytes, the largest input and output of a kernel, and whether a matrix product is in it."""
+    scratch = max((k.workspace_bytes for k in kernels), default=0)
+    moved = max((k.read_bytes - k.weight_bytes + k.write_bytes for k in kernels), default=0)
+    if len(kernels) > 1:
+        scratch = max(scratch, _handed_on(kernels))
+    return scratch, moved, any(k.family in _GEMM_FAMILIES for k in kernels)
+
+
+def _handed_on(kernels: tuple[Kernel, ...]) -> int:
+    """Largest intermediate inside a call. A bias is added in place, so it hands on nothing new."""
+    return max(
+        (
+            first.write_bytes
+            for first, second in itertools.pairwise(kernels)
+            if second.variant not in _IN_PLACE
+        ),
+        default=0,
+    )

@@ -1,0 +1,155 @@
+"""The accuracy command: which plans an experiment trains, what the bars say of known cases, and the page itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gkestimator.evaluation.cases import KernelCases
+from gkestimator.training.plan import PLAN
+
+ROOT = Path(__file__).parents[2]
+GPUS = ("P100-PCIE-16GB", "T4", "V100-PCIE-32GB", "A100-PCIE-40GB")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _repository_on_the_path() -> Iterator[None]:
+    sys.path.append(str(ROOT))
+    yield
+    sys.path.remove(str(ROOT))
+
+
+def kernels(error: float, source: str = "neusight/train", count: int = 40) -> KernelCases:
+    """Linear kernels on four GPUs, each predicted ``error`` above its time, intervals 20 % to either side."""
+    gpu = np.repeat(GPUS, count)
+    time = np.tile(np.geomspace(50, 5_000, count), len(GPUS))
+    estimate = time * (1 + error)
+    return KernelCases(
+        gpu=gpu,
+        source=np.full(len(gpu), source),
+        family=np.full(len(gpu), "linear"),
+        precision=np.full(len(gpu), "fp32"),
+        measured_us=time,
+        gap_us=np.zeros(len(gpu)),
+        hold_us=np.zeros(len(gpu)),
+        low_us=estimate / 1.2,
+        high_us=estimate * 1.2,
+        trained=np.ones(len(gpu), dtype=bool),
+        in_range=np.ones(len(gpu), dtype=bool),
+        estimates={"estimator": estimate, "roofline": time / 2, "analytical": time * 1.5},
+    )
+
+
+def whole(table: str, model: str, error: float, **changes: Any) -> dict[str, object]:
+    from benchmarks.accuracy.whole import DEVELOPMENT, WholeCase
+
+    case = WholeCase(
+        table=table, group="development" if model in DEVELOPMENT[table] else "report", model=model,
+        gpu="V100-SXM2-16GB", batch=4, measured_ms=10.0, latency_ms=10 * (1 + error), low_ms=9.0, high_ms=12.0,
+        roofline_ms=5.0, analytical_ms=8.0, host_bound=False, coverage_pct=90.0, reserved_bytes=110, fresh_bytes=95,
+        sm_util_pct=50.0, occupancy_mean_pct=40.0, occupancy_max_pct=90.0, measured_bytes=100.0,
+        measured_sm_util_pct=55.0, measured_occupancy_mean_pct=40.0, measured_occupancy_max_pct=94.0,
+    )  # fmt: skip
+    return asdict(replace(case, **changes))
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Any:
+    """A workspace with results whose figures are known; no measurement is read."""
+    from benchmarks.accuracy.workspace import Workspace
+
+    made = Workspace(tmp_path / "nowhere", tmp_path / "cache")
+    made.__dict__["data_key"] = made.__dict__["recipe_key"] = "test"
+    made.keep("shapes", ["x"], kernels(0.05))
+    made.keep("larger", ["x"], kernels(0.30, "neusight/larger"))
+    made.keep("gpu-T4", ["x"], kernels(0.25).where(gpu="T4"))
+    made.keep("gpu-A100-PCIE-40GB", ["x"], kernels(0.15).where(gpu="A100-PCIE-40GB"))
+    made.keep("member-xgboost", ["x"], kernels(0.07))
+    rows = [
+        whole("ethz", m, e) for m, e in (("alexnet", 0.02), ("bert", 0.06), ("xlnet", -0.40), ("gpt2", 0.9))
+    ]
+    made.keep("whole", ["x"], [*rows, whole("timm", "vgg19", 0.1), whole("timm", "resnet50", 0.5)])
+    return made
+
+
+def test_bars_against_figures_worked_out_by_hand(space: Any) -> None:
+    from benchmarks.accuracy.figures import lines
+
+    found = {line.what: line for line in lines(space)}
+    shapes = found["shapes held out, GPUs seen: linear"]
+    assert (shapes.figure, shapes.met) == ("5.0 %", True)
+    larger = found["larger shapes, GPUs seen: linear without P4"]
+    assert (larger.figure, larger.met) == ("30.0 %", False)
+    left = found["one GPU left out: linear, mean of 2 GPUs"]
+    assert (left.figure, left.met) == ("20.0 %", True)
+    assert found["shapes held out, GPUs seen: bmm"].met is None
+    head = "V100 fp32 whole models, report group"
+    assert found[f"{head}: latency with copies, median"].figure == "6.0 %"
+    assert found[f"{head}: latency with copies, mean"].figure == "16.0 %"
+    assert (found[f"{head}: rows within 25 %"].figure, found[f"{head}: rows within 25 %"].met) == (
+        "67 %",
+        False,
+    )
+    assert found[f"{head}: reserved memory, one process, mean"].figure == "10.0 %"
+    assert found[f"{head}: reserved memory, batch 4 alone, mean"].figure == "5.0 %"
+    assert found[f"{head}: maximum occupancy, mean absolute error"].figure == "4.0 points"
+    assert found["RTX 3090 AMP whole models, report group: worst"].figure == "10.0 %"
+    seen = found["90 % intervals, GPU seen: linear"]
+    assert seen.figure.startswith("100 % inside, width 37 % = 7.3 x") and seen.met is False
+    assert found["90 % intervals, GPU left out: linear"].figure.startswith("50 % inside")
+
+
+def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.accuracy.report import write_report
+
+    space.__dict__["_measured"] = ([], [], {})
+    space.__dict__["rows"] = _no_rows()
+    page = write_report(space, tmp_path / "out").read_text(encoding="utf-8")
+    for words in (
+        "| linear | neusight/train | 160 | 5.0 |", "| xgboost |", "| shapes held out, GPUs seen: linear | 8 % | 5.0 % | yes |",
+        "Not run.", "## Published peers", "| **all report** | report | 3 |",
+    ):  # fmt: skip
+        assert words in page
+    pictures = sorted((tmp_path / "out" / "accuracy").glob("*.png"))
+    assert len(pictures) == 5
+    assert all(0 < p.stat().st_size < 100_000 for p in pictures)
+    assert all(f"accuracy/{p.name}" in page for p in pictures)
+
+
+def _no_rows() -> Any:
+    from gkestimator.training.rows import TrainingRows, kernel_table
+
+    empty = kernel_table(family="linear", variant="linear", precision="fp32", columns={"flops": np.empty(0)})
+    return TrainingRows.make(empty, gpu=np.empty(0, dtype=object), measured_us=np.empty(0), source="none")
+
+
+def test_a_result_of_another_recipe_is_known_as_stale(space: Any) -> None:
+    assert space.stale(["shapes", "usher-tau"]) == ["usher-tau"]
+    space.__dict__["recipe_key"] = "changed"
+    assert space.stale(["shapes"]) == ["shapes"]
+    assert not space.current("shapes", ["y"])
+    assert space.current("shapes", ["x"])  # what it depends on itself is unchanged, so it stands
+    assert space.stale(["shapes"]) == []
+
+
+def test_source_files_follow_imports() -> None:
+    from benchmarks.accuracy.workspace import sources_of
+
+    names = {
+        p.relative_to(ROOT / "gkestimator").as_posix() for p in sources_of("gkestimator.training.recipe")
+    }
+    assert {"training/recipe.py", "features.py", "regressors/stack.py", "roofline.py"} <= names
+    assert not any(n.startswith(("lowering/", "onnx_io/", "estimation/")) for n in names)
+
+
+def test_every_family_trained_on_has_a_plan_for_gpus_seen() -> None:
+    pairs = {pair for plan in PLAN for pair in plan.trains}
+    for pair in pairs:
+        assert any(plan.scope == "seen" and pair in plan.trains for plan in PLAN), pair
