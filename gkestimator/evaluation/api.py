@@ -138,6 +138,7 @@ def evaluate(
     host_overhead_us: float | None = None,
     host: str | Path | None = None,
     include_copy: bool = False,
+    one_process: bool = False,
     bundles: Sequence[str | Path] = (),
     gpu_specs: Sequence[str | Path] = (),
     plugins: Sequence[str | Path] = (),
@@ -150,6 +151,9 @@ def evaluate(
     ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where there are
     any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the options stand in
     where a column is missing. ``models`` are files or folders; a row's model is found by file stem, or is a path.
+
+    ``one_process``: the batch sizes of a model were measured one after another in one process, in the order of the
+    rows, without emptying the runtime's cache; memory is then estimated so (else as a fresh process each).
 
     A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read, UsageError,
     SpecError or BundleError for a request that cannot be answered.
@@ -185,7 +189,7 @@ def evaluate(
         "batch_dim": batch_dim,
     }
     _check_options(options, runtime, dtype)
-    compared = compare(matched, options, progress=progress)
+    compared = compare(matched, options, one_process=one_process, progress=progress)
     warning = unit_warning(compared.rows)
     return Evaluation(
         name=table.path.name,
