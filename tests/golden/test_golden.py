@@ -14,7 +14,7 @@ from gkestimator.gpus import gpu_catalogue
 
 LINES_SHOWN = 60
 GPUS = (
-    "P100-PCIE-16GB", "V100-SXM2-16GB", "T4", "A100-PCIE-40GB", "A100-SXM4-80GB", "A10G", "H100-SXM", "H200", "L4",
+    "V100-SXM2-16GB", "T4", "A100-PCIE-40GB", "A100-SXM4-80GB", "H100-SXM", "H200", "L4",
     "RTX-3090", "RTX-4090", "RTX-5090",
 )  # fmt: skip
 """Trained on and not, with several pairs of which one is better in every figure."""
