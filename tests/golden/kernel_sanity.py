@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from golden_models import golden_models
-from sanity import dominates
+from sanity import dominance
 
 from gkestimator.dtypes import Precision
 from gkestimator.estimation.engine import Engine
@@ -81,8 +81,9 @@ def kernel_violations(
         yield from _each("share", ~(share_ok | unknown), p.sm_util_pct, kernels, name, p.duration_us)
     for a in predictions:
         for b in predictions:
-            if a != b and dominates(specs[a], specs[b]):
-                mine, theirs = predictions[a].duration_us, predictions[b].duration_us
+            share = dominance(specs[a], specs[b])
+            if share:
+                mine, theirs = predictions[a].duration_us * share, predictions[b].duration_us
                 bad = (mine > DOMINANCE * theirs) & (mine > theirs + DOMINANCE_US)
                 yield from _each("dominance", bad, mine / theirs, kernels, f"{a} over {b}", mine)
 
@@ -135,7 +136,7 @@ def golden_kernel_violations(
         estimator = Engine(EstimateRequest(models=models, gpus=able[:1], dtype=dtype)).estimator
         predictions = {name: estimator.predict(table, specs[name]) for name in able}
         found += kernel_violations(kernels, predictions, specs)
-        pairs = sum(dominates(specs[a], specs[b]) for a in able for b in able if a != b)
+        pairs = sum(dominance(specs[a], specs[b]) > 0 for a in able for b in able)
         counted.update(dict.fromkeys(("interval", "peak", "slow", "share"), len(kernels) * len(able)))
         counted["dominance"] += len(kernels) * pairs
         if dtype == "tf32":
