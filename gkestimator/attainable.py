@@ -29,6 +29,9 @@ __all__ = ["Footprint", "attainable_us", "compute_us", "footprint", "memory_us",
 # moves 2 passes' worth of bytes on an A100 up to 0.7 of its L2 and 3 beyond it, softmax of wide rows 2 to 4; on
 # V100, T4, P4 and P100 the change lies between 0.3 and 1 too (NeuSight's rows).
 _REUSE_FROM, _REUSE_TO = 0.3, 1.0
+# RMS normalisation, a block a row in half precision, is bound by the SMs where DRAM is fast: Vidur's rows give 4.5
+# bytes per SM and clock on an A100 and 4.2 on an H100, and DRAM's limit (3.9) on an A40.
+_RMS_BYTES_PER_CLOCK_AND_SM = 4.35
 _WARP_SOFTMAX_COLUMNS = 1024  # PyTorch keeps narrower rows in registers and reads them once
 _MOST_PADDING = 256.0
 _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
@@ -97,7 +100,8 @@ def memory_us(table: KernelTable, gpu: GpuSpec, shape: Footprint | None = None) 
     """Microseconds of the memory traffic: from DRAM what half of the L2 does not hold, all of it through L2.
 
     Operands that fit into half of the L2 (whose other half is the far partition's copy, or other data) stay
-    there between kernels; above the whole L2 nothing does.
+    there between kernels; above the whole L2 nothing does. RMS normalisations also pay for what an SM handles
+    per clock.
     """
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
@@ -105,7 +109,13 @@ def memory_us(table: KernelTable, gpu: GpuSpec, shape: Footprint | None = None) 
     again = shape.extra_passes * np.maximum(columns["read_bytes"] - columns["weight_bytes"], 0)
     kept = np.clip(2 - 2 * total / gpu.l2_bytes, 0, 1)
     dram = (total + again) * (1 - kept) / sustained_bytes_per_s(gpu)
-    return np.asarray(np.maximum(dram, total / l2_bytes_per_s(gpu)) * 1e6)
+    rms = (table.family == Family.LAYERNORM) & np.array([_is_rms(v) for v in table.variant], dtype=bool)
+    issued = np.where(rms, total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6), 0.0)
+    return np.asarray(np.maximum(np.maximum(dram, total / l2_bytes_per_s(gpu)), issued) * 1e6)
+
+
+def _is_rms(variant: str) -> bool:
+    return variant.startswith(("rms", "simplified"))
 
 
 def compute_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:

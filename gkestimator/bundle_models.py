@@ -18,6 +18,7 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
 from gkestimator.regressors import Stack, Uncertainty, uncertainty_columns
 from gkestimator.roofline import MATRIX_FAMILIES, Roofline, peak_rate
+from gkestimator.traffic import least_traffic_us
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -158,6 +159,7 @@ class BundleModel:
         width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)] * scale
         width = np.where(within, width, np.maximum(width, self.beyond))
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
+        result = np.maximum(result, least_traffic_us(table, gpu))
         grouped = (
             (table.family == Family.CONV) & (table.precision == "fp32") & (table.columns["conv_groups"] > 1)
         )

@@ -104,6 +104,14 @@ def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: T
     return 0
 
 
+def _one_pixel(shape: ConvShape) -> bool:
+    """Whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x area, M) of
+    data that lie flat already, and measured as such by the thousand, where no public table has such convolutions.
+    """
+    whole = (shape.in_h, shape.in_w) == (shape.kernel_h, shape.kernel_w)
+    return whole and (shape.out_h, shape.out_w, shape.groups) == (1, 1, 1)
+
+
 def convolution_kernel(
     shape: ConvShape,
     reads: Sequence[Tensor],
@@ -121,10 +129,14 @@ def convolution_kernel(
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
     untransposed = Family.DEPTHWISE if depthwise else Family.CONV
     family = Family.CONV_TRANSPOSE if transposed else untransposed
+    if not transposed and variant == "conv" and _one_pixel(shape):
+        family = Family.LINEAR
     precision = matrix_precision(reads[0].dtype, options, convolution=True)
     operands = distinct(reads)
     return Kernel(
-        name=family.value if variant == "conv" else f"{family.value}.{variant}",
+        name=("conv" if family is Family.LINEAR else family.value)
+        if variant == "conv"
+        else f"{family.value}.{variant}",
         family=family,
         variant=variant,
         precision=precision,

@@ -170,6 +170,7 @@ def fit_stack(
                 data.weight[train],
                 seed=seed,
                 estimators=plan.estimators.get(name, 0),
+                loss=plan.loss,
             )
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
@@ -180,7 +181,13 @@ def fit_stack(
         if weights[j] <= 0:
             continue
         fitted = fit_member(
-            name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0)
+            name,
+            data.x,
+            data.y,
+            data.weight,
+            seed=seed,
+            estimators=plan.estimators.get(name, 0),
+            loss=plan.loss,
         )
         if isinstance(fitted, Linear):
             linear = fitted

@@ -183,6 +183,7 @@ def fit_bundle(
     *,
     seed: int = 0,
     plans: Sequence[ModelPlan] = PLAN,
+    geometry: bool = True,
     progress: Progress | None = None,
 ) -> FittedBundle:
     """Fit the regressors of ``plans`` for which ``rows`` hold enough; the same rows and seed give the same
@@ -190,7 +191,8 @@ def fit_bundle(
 
     ``gpus`` maps every GPU name in the rows to its specification. A plan with fewer than ``FEWEST_ROWS``
     rows, or of scope ``unseen`` with fewer than ``FEWEST_CHIPS`` chips, is left out. Raises TableError if
-    none remains.
+    none remains. Without ``geometry`` the learned choice of library kernels is left out: it moves no duration,
+    only grids, and with them occupancy and SM utilisation.
     """
     tell = progress or (lambda text, done, total: None)
     models: list[FittedModel] = []
@@ -210,8 +212,10 @@ def fit_bundle(
         raise TableError(
             f"the most measured rows of one family that can be trained are {most}; expected at least {FEWEST_ROWS}"
         )
-    tell("launch geometry", len(plans), len(plans))
-    return FittedBundle(models=tuple(models), geometry=fit_geometry(rows, gpus, seed=seed), seed=seed)
+    if geometry:
+        tell("launch geometry", len(plans), len(plans))
+    picked = fit_geometry(rows if geometry else (), gpus, seed=seed)
+    return FittedBundle(models=tuple(models), geometry=picked, seed=seed)
 
 
 def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[Chip, ...]:
