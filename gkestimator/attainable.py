@@ -14,19 +14,51 @@ import numpy as np
 from gkestimator.analytical import KERNEL_LATENCY_US
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import matrix_tiles, memory_launch
+from gkestimator.launch import memory_launch
 from gkestimator.roofline import MATRIX_FAMILIES
-from gkestimator.sustained import l2_bytes_per_s, sustained_bytes_per_s, sustained_flops_per_s
+from gkestimator.sustained import (
+    l2_bytes_per_s,
+    library_generation,
+    sustained_bytes_per_s,
+    sustained_flops_per_s,
+)
 
-__all__ = ["Footprint", "attainable_us", "compute_us", "footprint", "memory_us"]
+__all__ = ["Footprint", "attainable_us", "compute_us", "footprint", "memory_us", "tile_slowdown"]
 
 # Rows in work over L2 size from which re-reading a row starts to miss, and from which it always does. LayerNorm
 # moves 2 passes' worth of bytes on an A100 up to 0.7 of its L2 and 3 beyond it, softmax of wide rows 2 to 4; on
 # V100, T4, P4 and P100 the change lies between 0.3 and 1 too (NeuSight's rows).
 _REUSE_FROM, _REUSE_TO = 0.3, 1.0
+# RMS normalisation, a block a row in half precision, is bound by the SMs where DRAM is fast: Vidur's rows give 4.5
+# bytes per SM and clock on an A100 and 4.2 on an H100, and DRAM's limit (3.9) on an A40.
+_RMS_BYTES_PER_CLOCK_AND_SM = 4.35
 _WARP_SOFTMAX_COLUMNS = 1024  # PyTorch keeps narrower rows in registers and reads them once
-_MOST_PADDING = 64.0
-_TILED = frozenset({Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE})
+_MOST_PADDING = 256.0
+_TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
+
+# Tiles (rows, columns) of the single-precision kernels that each library generation picks, as NeuSight recorded
+# their names: batched products run one fixed tile on Pascal (maxwell_sgemm_128x64) and on Ampere
+# (ampere_sgemm_128x128) whatever their shape; `linear` chooses. Where nothing is recorded all are allowed.
+_ALL_TILES = ((128, 128), (128, 64), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32))
+_TILES = {
+    (Family.BMM, 1): ((128, 64),),
+    (Family.BMM, 2): ((128, 64), (64, 64), (128, 32), (32, 128)),
+    (Family.BMM, 3): ((128, 128),),
+    (Family.LINEAR, 1): ((64, 64), (128, 32), (32, 128)),
+}
+# Rate of a tile relative to 128 x 128: each step of k loads rows + columns operands for rows x columns
+# multiply-adds, and smaller tiles hide less latency.
+_TILE_RATE = {
+    (128, 128): 1.0,
+    (128, 64): 0.95,
+    (64, 64): 0.85,
+    (128, 32): 0.75,
+    (32, 128): 0.75,
+    (64, 32): 0.6,
+    (32, 32): 0.45,
+}
+_SPLIT_K = 256.0  # least depth of a part when a grid smaller than the GPU is split along k
+_PROLOGUE_K = 16.0  # a tile's first loads and last stores cost about so many steps of k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +100,8 @@ def memory_us(table: KernelTable, gpu: GpuSpec, shape: Footprint | None = None) 
     """Microseconds of the memory traffic: from DRAM what half of the L2 does not hold, all of it through L2.
 
     Operands that fit into half of the L2 (whose other half is the far partition's copy, or other data) stay
-    there between kernels; above the whole L2 nothing does.
+    there between kernels; above the whole L2 nothing does. RMS normalisations also pay for what an SM handles
+    per clock.
     """
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
@@ -76,7 +109,13 @@ def memory_us(table: KernelTable, gpu: GpuSpec, shape: Footprint | None = None) 
     again = shape.extra_passes * np.maximum(columns["read_bytes"] - columns["weight_bytes"], 0)
     kept = np.clip(2 - 2 * total / gpu.l2_bytes, 0, 1)
     dram = (total + again) * (1 - kept) / sustained_bytes_per_s(gpu)
-    return np.asarray(np.maximum(dram, total / l2_bytes_per_s(gpu)) * 1e6)
+    rms = (table.family == Family.LAYERNORM) & np.array([_is_rms(v) for v in table.variant], dtype=bool)
+    issued = np.where(rms, total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6), 0.0)
+    return np.asarray(np.maximum(np.maximum(dram, total / l2_bytes_per_s(gpu)), issued) * 1e6)
+
+
+def _is_rms(variant: str) -> bool:
+    return variant.startswith(("rms", "simplified"))
 
 
 def compute_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
@@ -90,10 +129,37 @@ def compute_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     return np.asarray(table.columns["flops"] / rates[inverse] * 1e6 if len(distinct) else np.empty(0))
 
 
+def tile_slowdown(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Time of the tiles over that of the same arithmetic spread evenly over all SMs; at least 1, one per row.
+
+    Of the tiles that the GPU's library generation has for the family, the one that finishes first: padding to
+    whole tiles, idle SMs of the last wave, start and end of each tile. A grid smaller than the GPU is split
+    along k (not for batched products). Rows without matrix dimensions have 1.
+    """
+    columns = table.columns
+    batch, m, n, k = (
+        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
+    )
+    generation = library_generation(gpu)
+    best = np.full(len(table), np.inf)
+    for family in np.unique(table.family.astype(str)):
+        mask = table.family == family
+        for rows, cols in _TILES.get((Family(family), generation), _ALL_TILES):
+            tiles = np.ceil(m / rows) * np.ceil(n / cols) * batch
+            parts = np.clip(np.floor(gpu.sms / tiles), 1, np.maximum(1, np.floor(k / _SPLIT_K)))
+            if family == Family.BMM:
+                parts = np.ones_like(parts)
+            steps = np.ceil(tiles * parts / gpu.sms) * (np.ceil(k / parts) + _PROLOGUE_K)
+            cost = steps * rows * cols / _TILE_RATE[rows, cols]
+            best = np.where(mask, np.minimum(best, cost), best)
+    slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))
+    return np.where(np.isnan(columns["gemm_m"]), 1.0, slowdown)
+
+
 def attainable_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     """Microseconds per kernel (float64): the longer of memory traffic and arithmetic, and 1.5 us to start.
 
-    Matrix products pay for padding and idle SMs (at most 64 times); the arithmetic of other families is a
+    Matrix products pay for padding and idle SMs (at most 256 times); the arithmetic of other families is a
     convention and does not count.
     """
     memory = memory_us(table, gpu)
@@ -103,6 +169,6 @@ def attainable_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
         part = table.take(index)
         compute = compute_us(part, gpu)
         tiled = np.isin(part.family.astype(str), [str(f) for f in _TILED])
-        slowdown = np.where(tiled, np.minimum(matrix_tiles(part, gpu).slowdown, _MOST_PADDING), 1.0)
+        slowdown = np.where(tiled, np.minimum(tile_slowdown(part, gpu), _MOST_PADDING), 1.0)
         memory[index] = np.maximum(memory[index], compute * slowdown)
     return memory + KERNEL_LATENCY_US

@@ -4,7 +4,6 @@ else."""
 from __future__ import annotations
 
 import importlib.resources
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.analytical import ANALYTICAL_FACTOR, analytical_duration_us
+from gkestimator.analytical import analytical_duration_us, analytical_half_width
 from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundle_models import SCHEMA_VERSION, BundleModel, model_of, pairs
 from gkestimator.errors import BundleError
@@ -20,7 +19,7 @@ from gkestimator.features import feature_matrix
 from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import Launch, is_streaming, launch_geometry, occupancy, sm_utilisation_pct
+from gkestimator.launch import Launch, is_streaming, kept_up, launch_geometry, occupancy, sm_utilisation_pct
 from gkestimator.prediction import KernelPredictions
 from gkestimator.roofline import Roofline, confined, roofline
 
@@ -99,7 +98,7 @@ class Bundle:
         """What the models, or where none covers the analytical one, say of a whole GPU."""
         count = len(table)
         duration = analytical_duration_us(table, gpu)
-        width = np.full(count, math.log(ANALYTICAL_FACTOR))
+        width = analytical_half_width(table)
         beyond = width.copy()
         trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         keys = pairs(table)
@@ -159,7 +158,7 @@ def _complete(
     answer: _Answer,
 ) -> KernelPredictions:
     duration, width = answer.duration_us, answer.width
-    _, achieved = occupancy(launch, part, streaming=is_streaming(table))
+    _, achieved = occupancy(launch, part, streaming=is_streaming(table), kept=kept_up(launch, table))
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
     seconds = np.maximum(duration, 1e-3) * 1e-6

@@ -30,10 +30,11 @@ PICKED = (Family.LINEAR, Family.BMM, Family.CONV)
 """Families whose kernel is learned, one picker each."""
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 20, 40)
 """Parts that k may be split into (98 % of those recorded)."""
+_THINNEST_PART = 48  # of k; the thinnest recorded has 56
 TILE_FEATURES, SPLIT_FEATURES = 30, 14
 _SAME_CHIP_SMS = 0.10
 _LARGEST_TREES, _LARGEST_DEPTH, _MOST_TILES, _MOST_CHIPS = 1000, 10, 64, 64
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of geometry.json; a change of tile_features or split_features raises it
 
 
 def tile_launch(tiles: Sequence[Tile], gpu: GpuSpec) -> tuple[Launch, np.ndarray]:
@@ -48,7 +49,7 @@ def tile_launch(tiles: Sequence[Tile], gpu: GpuSpec) -> tuple[Launch, np.ndarray
 
 
 def _size(table: KernelTable, name: str) -> np.ndarray:
-    return np.maximum(np.nan_to_num(table.columns[name], nan=1.0), 1.0)
+    return np.asarray(np.maximum(np.nan_to_num(table.columns[name], nan=1.0), 1.0))
 
 
 def _waves(blocks: np.ndarray, slots: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
@@ -193,11 +194,13 @@ class Picker:
             blocks = np.stack([tile_blocks(t, table) for t in self.tiles], axis=1)[np.arange(rows), tile]
             return tile, blocks, np.ones(rows)
         choices, blocks = split_features(self.tiles, tile, table, gpu)
-        ranked = self.split.predict(choices.reshape(rows * len(SPLITS), -1))[:, 0].reshape(rows, -1)
-        # No part is thinner than the 8 of k that a tile takes in at once.
-        thin = _size(table, "gemm_k")[:, None] / np.array(SPLITS) < 8
-        thin[:, 0] = False
-        parts = np.array(SPLITS, dtype=np.float64)[np.argmax(np.where(thin, -np.inf, ranked), axis=1)]
+        thick = _size(table, "gemm_k")[:, None] / np.array(SPLITS) >= _THINNEST_PART
+        thick[:, 0] = True
+        thick &= thick[:, 1:2]  # nothing to choose where not even halves are thick enough
+        ranked = np.full((rows, len(SPLITS)), -np.inf)
+        ranked[:, 0] = 0.0
+        ranked[thick] = self.split.predict(choices[thick])[:, 0]
+        parts = np.array(SPLITS, dtype=np.float64)[np.argmax(ranked, axis=1)]
         return tile, blocks * parts, parts
 
     def _allowed(self, table: KernelTable, offered: np.ndarray) -> np.ndarray:

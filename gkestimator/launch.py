@@ -2,8 +2,8 @@
 
 The grid and block of elementwise, softmax and normalisation kernels follow PyTorch's launch rules exactly
 (checked against the grids that NeuSight recorded). The kernel that a matrix library picks is not public:
-tiles of matrix products and convolutions are the most common choices for their size, so these grids are
-estimates.
+:func:`matrix_tiles` takes the tile that finishes first, which looks at no measurement; a bundle's learned
+choice (:mod:`gkestimator.geometry`) replaces it for the families and precisions it knows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "Tiling",
     "blocks_per_sm",
     "is_streaming",
+    "kept_up",
     "launch_geometry",
     "matrix_tiles",
     "memory_launch",
@@ -203,11 +204,15 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             batch = np.maximum(np.nan_to_num(part.columns["gemm_batch"], nan=1.0), 1)
             m = np.maximum(np.nan_to_num(part.columns["gemm_m"], nan=1.0), 1)
             k = np.maximum(np.nan_to_num(part.columns["gemm_k"], nan=64.0), 1)
-            # FlashAttention: a block takes 128 queries (64 for heads above 128) and keeps them and a 64-key
-            # slice.
-            queries = np.where(k > 128, 64.0, 128.0)
+            # FlashAttention (half precision): a block takes 128 queries (64 for heads above 128) and keeps them
+            # and a 64-key slice. torch's memory-efficient kernel (FP32, CUTLASS): 64 queries and 64 keys, for
+            # heads above 64 before Ampere 32 and 128; it keeps the scores of its keys beside slices of 32.
+            full = part.precision == "fp32"
+            wide = (k > 64) & (gpu.compute_capability[0] < 8)
+            queries = np.where(full, np.where(wide, 32.0, 64.0), np.where(k > 128, 64.0, 128.0))
             grid[mask], threads[mask] = np.ceil(m / queries) * batch, 128.0
-            shared[mask] = np.minimum((queries + 128) * k * 2, gpu.shared_bytes_per_block_max)
+            slices = np.where(full, (64 * 64 + 2 * 128 * 32 / 4) * 4.0, (queries + 128) * k * 2)
+            shared[mask] = np.minimum(slices, gpu.shared_bytes_per_block_max)
         elif family in _ROW_FAMILIES:
             cols = np.maximum(table.columns["cols"][mask], 1)
             shared[mask] = np.where(cols > 1024, threads[mask] * 4, 0) if family == Family.SOFTMAX else 24.0
@@ -229,13 +234,16 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> np.ndarray:
     """Blocks of each kernel that fit on one SM at once: the least of what blocks, warps, registers and shared
     memory allow.
 
-    Registers are allotted per warp in units of 256, shared memory with 1 KiB reserved per block since Ampere
-    (CUDA occupancy calculator). At least 1, because the kernel runs; NaN for host kernels.
+    Registers are allotted per warp in units of 256, from the file of the warp's partition of the SM (a quarter
+    of the SM's registers; a half on compute capability 6.0), over which warps are spread evenly. Shared memory
+    has 1 KiB reserved per block since Ampere (CUDA C++ programming guide, compute capabilities). At least 1,
+    because the kernel runs; NaN for host kernels.
     """
     warps = np.ceil(launch.block_threads / 32)
     by_warps = np.floor(gpu.warps_per_sm / warps)
     per_warp = np.ceil(launch.registers_per_thread * 32 / 256) * 256
-    by_registers = np.floor(np.floor(gpu.registers_per_sm / per_warp) / warps)
+    partitions = 2 if gpu.compute_capability == (6, 0) else 4
+    by_registers = np.floor(partitions * np.floor(gpu.registers_per_sm / partitions / per_warp) / warps)
     reserved = 1024 if gpu.compute_capability[0] >= 8 else 0
     shared = launch.shared_bytes + reserved
     by_shared = np.floor(gpu.shared_bytes_per_sm / np.maximum(shared, 1))
@@ -256,20 +264,36 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
 
 def is_streaming(table: KernelTable) -> np.ndarray:
     """Rows whose blocks are short and replace one another all the time: everything but matrix products,
-    convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel."""
-    return ~np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
+    whose few blocks stride over all of the work."""
+    long = np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    return np.asarray(~(long | (table.variant == "index_select_scattered")))
+
+
+def kept_up(launch: Launch, table: KernelTable) -> np.ndarray:
+    """Share of the theoretical occupancy that each kernel's stream of blocks keeps up; 1 for long blocks.
+
+    Between a block and its successor a slot is empty for a while that does not depend on the block's work, so
+    the loss shrinks as blocks last longer. :data:`STEADY` is that of threads with four elements each
+    (elementwise kernels); a reduction's threads walk along their row.
+    """
+    reduces = (table.family == Family.REDUCTION) & (launch.grid_blocks > 0)
+    inputs = np.maximum(table.columns["rows"], 1) * np.maximum(table.columns["cols"], 1)
+    threads = np.where(reduces, launch.grid_blocks * launch.block_threads, 1.0)
+    each = np.where(reduces, np.maximum(inputs / threads, 4.0), 4.0)
+    return np.where(is_streaming(table), 1 - (1 - STEADY) * 4.0 / each, 1.0)
 
 
 def occupancy(
-    launch: Launch, gpu: GpuSpec, *, streaming: np.ndarray | bool = False
+    launch: Launch, gpu: GpuSpec, *, streaming: np.ndarray | bool = False, kept: np.ndarray | float = STEADY
 ) -> tuple[np.ndarray, np.ndarray]:
     """Theoretical and achieved occupancy of each kernel, percent of an SM's warps; host kernels 0.
 
     Achieved counts active SMs only, as Nsight Compute does. Kernels of long blocks run in waves: full waves at
     the theoretical occupancy, the last one with its blocks spread evenly over the SMs it uses (the hardware
     places blocks breadth first), and waves count alike in time. ``streaming`` kernels do not keep step: a slot
-    is empty for a moment between a block and its successor, which leaves :data:`STEADY` of the theoretical
-    occupancy, and the SMs empty gradually over the last wave, half a wave's work (``w / (w + 1/2)`` for w
+    is empty for a moment between a block and its successor, which leaves ``kept`` of the theoretical occupancy
+    (:func:`kept_up`), and the SMs empty gradually over the last wave, half a wave's work (``w / (w + 1/2)`` for w
     waves). Less than one wave is one wave of fewer warps. Nothing public has achieved occupancies of single
     kernels; :data:`STEADY` is fitted to the largest one of five whole models on a V100 at 23 batch sizes, which
     the rule meets within 1 point (the half wave is derived, and fits best there too).
@@ -286,7 +310,7 @@ def occupancy(
     in_waves = (full * theoretical + tail) / np.maximum(waves, 1)
     rounds = np.maximum(launch.grid_blocks / slots, 1.0)
     resident = np.where(full >= 1, theoretical, tail)
-    flowing = resident * STEADY * rounds / (rounds + 0.5)
+    flowing = resident * kept * rounds / (rounds + 0.5)
     achieved = np.where(streaming, flowing, in_waves)
     runs = launch.grid_blocks > 0
     return np.where(runs, theoretical, 0.0), np.where(runs, np.minimum(achieved, theoretical), 0.0)

@@ -1,7 +1,7 @@
 """Kernels that matrix libraries launch: how a product or a convolution is cut into blocks.
 
 cuBLAS and cuDNN name their kernels after their tiles, and the grid follows from tile and shape exactly: each
-rule below reproduces every grid that NeuSight recorded for its kind (tests/training/test_geometry.py). Which
+rule below reproduces every grid that NeuSight recorded for its kind (tests/training/test_fit_geometry.py). Which
 kernel is picked is learned (:mod:`gkestimator.geometry`).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -83,10 +84,10 @@ _FUSED = re.compile(r"fused_(\d)(\d)(\d)_(\d{2,4})\Z")
 def parse_tile(name: str) -> Tile | None:
     """The tile that :attr:`Tile.name` wrote; None for any other text."""
     if match := _FUSED.match(name):
-        images, rows, cols, threads = (int(g) for g in match.groups())
-        if min(images, rows, cols, threads) < 1:
+        images, rows, cols, block = (int(g) for g in match.groups())
+        if min(images, rows, cols) < 1 or not 32 <= block <= 1024:
             return None
-        return Tile(algorithm="fused", m=128, n=128, threads=threads, cover=(images, rows, cols))
+        return Tile(algorithm="fused", m=128, n=128, threads=block, cover=(images, rows, cols))
     if match := _NAME.match(name):
         algorithm, m, n, threads, slices = match.groups()
         tile = Tile(algorithm=algorithm, m=int(m), n=int(n), threads=int(threads), slices=int(slices or 1))
@@ -123,10 +124,14 @@ def recorded_tile(kernel_name: str, threads: int, *, convolution: bool) -> str:
 
 def tile_blocks(tile: Tile, table: KernelTable) -> np.ndarray:
     """Blocks of ``tile`` for every row of ``table`` (float64), without a split of k; at least 1."""
+    return np.asarray(_blocks(tile, table), dtype=np.float64)
+
+
+def _blocks(tile: Tile, table: KernelTable) -> Any:
     columns = table.columns
 
     def size(name: str) -> np.ndarray:
-        return np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0)
+        return np.asarray(np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0))
 
     batch = size("gemm_batch")
     if tile.algorithm == "gemm":

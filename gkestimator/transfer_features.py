@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.attainable import attainable_us, compute_us, footprint, memory_us
+from gkestimator.attainable import attainable_us, compute_us, footprint, memory_us, tile_slowdown
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
-from gkestimator.launch import matrix_tiles
 from gkestimator.sustained import library_generation, sustained_bytes_per_s
 
 __all__ = ["transfer_conv", "transfer_matrix", "transfer_memory"]
@@ -45,12 +44,14 @@ def _products(table: KernelTable, gpu: GpuSpec) -> dict[str, np.ndarray]:
     )
     compute = np.maximum(compute_us(table, gpu), _TINY_US)
     memory = np.maximum(memory_us(table, gpu), _TINY_US)
+    slowdown = tile_slowdown(table, gpu)
     out = {
         "log_attainable": np.log(attainable_us(table, gpu)),
         "log_compute": np.log(compute),
         "log_memory": np.log(memory),
         "log_compute_over_memory": np.log(compute / memory),
-        "log_slowdown": np.log(matrix_tiles(table, gpu).slowdown),
+        "log_padded_over_memory": np.log(compute * slowdown / memory),
+        "log_slowdown": np.log(slowdown),
     }
     for name in ("read", "write", "weight"):
         out[f"log_{name}_over_l2"] = np.log((given[f"{name}_bytes"] + 1) / gpu.l2_bytes)

@@ -14,6 +14,7 @@ from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable
 from gkestimator.launch import (
     Launch,
     blocks_per_sm,
+    kept_up,
     launch_geometry,
     memory_launch,
     occupancy,
@@ -111,6 +112,51 @@ def test_achieved_occupancy_counts_the_tail_and_active_sms_only() -> None:
     assert tailed[0] == pytest.approx((100 + 100 * 4 / 64) / 2)
     # A single block keeps one SM at 4 of 64 warps, whatever the others do.
     assert occupancy(one(1, 128), V100)[1][0] == pytest.approx(6.25)
+
+
+def test_streams_of_short_blocks_never_quite_fill_the_sms() -> None:
+    slots = 16 * 80
+    # w waves of 16 blocks x 4 warps on each SM: 94 % of it kept up, half a wave lost at the end.
+    for waves in (1, 4.9, 100):
+        _, achieved = occupancy(one(waves * slots, 128), V100, streaming=True)
+        assert achieved[0] == pytest.approx(94 * waves / (waves + 0.5))
+    # 120 blocks on 80 SMs: 1.5 blocks of 4 of 64 warps each on average, one short wave.
+    _, small = occupancy(one(120, 128), V100, streaming=True)
+    assert small[0] == pytest.approx(100 * 1.5 * 4 / 64 * 0.94 / 1.5)
+    # 40 registers: 1,280 a warp, 12 warps in each quarter of the SM: 6 blocks of 8 warps, 48 of 64.
+    theoretical, _ = occupancy(one(10**6, 256, 40), V100, streaming=True)
+    assert theoretical[0] == 75
+
+
+def test_a_reduction_along_long_rows_loses_less_between_its_blocks() -> None:
+    short, long, wave = (
+        kernel(Family.REDUCTION, 100_000, 64), kernel(Family.REDUCTION, 100_000, 512 * 24),
+        kernel(Family.LINEAR, 100_000, 64),
+    )  # fmt: skip
+    table = KernelTable.from_kernels([short, long, wave])
+    # A block of 512 threads a long row: 24 elements a thread in place of the 4 of an elementwise kernel.
+    kept = kept_up(launch_geometry(table, V100), table)
+    assert kept.tolist() == pytest.approx([0.94, 1 - 0.06 * 4 / 24, 1])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "threads", "registers", "shared", "warps"),
+    [
+        ("T4", 1024, 32, 0, 32),  # 32 warps an SM: one block of 1,024 threads
+        ("T4", 128, 128, 0, 16),  # 65,536 / (128 x 32) = 16 warps
+        ("A100-PCIE-40GB", 128, 32, 16 * 1024, 36),  # 164 KiB / (16 + 1 KiB reserved) = 9 blocks of 4 warps
+        ("RTX-3090", 256, 32, 0, 48),  # 48 warps: 6 blocks of 8
+        # 37 x 32 -> 1,280 registers a warp: 12 of them in each quarter of 16,384, though 51 in 65,536.
+        ("V100-SXM2-16GB", 96, 37, 0, 48),
+        ("P100-PCIE-16GB", 96, 37, 0, 48),  # two halves of 32,768: 25 each, 50 warps, 16 blocks of 3
+    ],
+)
+def test_theoretical_occupancy_by_the_rules_of_the_programming_guide(
+    gpu: str, threads: int, registers: int, shared: int, warps: int
+) -> None:
+    spec = gpu_catalogue().resolve(gpu)[0]
+    theoretical, _ = occupancy(one(10**6, threads, registers, shared), spec)
+    assert theoretical[0] == pytest.approx(100 * warps / spec.warps_per_sm)
 
 
 @pytest.mark.shared

@@ -120,7 +120,10 @@ def _run(space: Workspace, chosen: Sequence[str], jobs: int) -> list[tuple[str, 
             continue
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("spawn"), _begin, (space.shared, space.folder, space.smoke)
+            jobs,
+            multiprocessing.get_context("spawn"),
+            _begin,
+            (space.shared, space.folder, space.smoke, space.begun),
         ) as pool:
             waiting = {pool.submit(_worker, name): name for name in names}
             for done in as_completed(waiting):
@@ -131,8 +134,10 @@ def _run(space: Workspace, chosen: Sequence[str], jobs: int) -> list[tuple[str, 
     return failed
 
 
-def _begin(shared: Path, folder: Path, smoke: int) -> None:
-    _SPACE.append(Workspace(shared, folder.parent if smoke else folder, smoke=smoke))
+def _begin(shared: Path, folder: Path, smoke: int, begun: float) -> None:
+    space = Workspace(shared, folder.parent if smoke else folder, smoke=smoke)
+    space.begun = begun  # the monotonic clock is one for all processes
+    _SPACE.append(space)
 
 
 def _worker(name: str) -> None:

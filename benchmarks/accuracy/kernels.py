@@ -15,6 +15,7 @@ from gkestimator.evaluation.cases import KernelCases, predict_cases
 from gkestimator.evaluation.splits import Split, chips, hold_out_chip, hold_out_shapes, hold_out_source, thin
 from gkestimator.kernels import KernelTable
 from gkestimator.regressors import MEMBERS
+from gkestimator.regressors.stack import TREE_MEMBERS
 from gkestimator.training.plan import PLAN
 from gkestimator.training.rows import TrainingRows
 
@@ -24,6 +25,7 @@ LARGER = "neusight/larger"
 _LITERAL_ROWS = 12_000
 _LITERAL_ROWS_GPU = 6_000
 _FEWEST_LITERAL = 100
+_TREES = dict.fromkeys(TREE_MEMBERS, 200)  # of a member alone that the plan gives no number
 _MOST_PER_GROUP = 3_000  # rows tested of each (GPU, source, family, precision) left out with a chip
 
 
@@ -64,7 +66,7 @@ def _experiment(
     """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result."""
     made = split()
     plans = plans_for(space, made.train, made.test, unseen=unseen)
-    key = [name, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
+    key = [name, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
     if space.current(name, key):
         return
     bundle = space.bundle(name, made.train, plans)
@@ -92,7 +94,7 @@ def member(space: Workspace, name: str) -> None:
     made = hold_out_shapes(space.rows)
     plans = tuple(replace(p, members=(name,)) for p in plans_for(space, made.train, made.test, unseen=False))
     job = f"member-{name}"
-    key = [job, space.data_key, space.recipe_key, *map(repr, plans), _own_source()]
+    key = [job, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
     if space.current(job, key):
         return
     bundle = space.bundle(job, made.train, plans)
@@ -134,13 +136,13 @@ def h100_gemm(space: Workspace) -> None:
 
 def shipped(space: Workspace) -> Bundle:
     """The recipe on every row: what is shipped."""
-    return space.bundle("everything", np.arange(len(space.rows)), PLAN)
+    return space.bundle("everything", np.arange(len(space.rows)), PLAN, geometry=True)
 
 
 def shipped_folder(space: Workspace) -> Path:
     """The folder of :func:`shipped`, trained if need be."""
     shipped(space)
-    return space.bundle_folder("everything", np.arange(len(space.rows)), PLAN)
+    return space.bundle_folder("everything", np.arange(len(space.rows)), PLAN, geometry=True)
 
 
 def without_v100_convolutions(space: Workspace) -> Bundle:

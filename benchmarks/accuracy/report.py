@@ -55,12 +55,16 @@ USHER (Shubha, Shen, Iyer, OSDI 2024) reports 99.98 % accuracy for a stack of re
 data nor regressors. Three questions.
 
 **Does the stack beat its members?** The columns named after members in the first table above are the same recipe with that one
-member. **Which features and which target?** XGBoost alone, 8,000 rows of NeuSight's FP32 data per family, mean error by what it
+member. {members}
+
+**Which features and which target?** XGBoost alone, 8,000 rows of NeuSight's FP32 data per family, mean error by what it
 sees (literal: raw sizes, one-hot GPU and operator; physical: this project's) and what it is fitted to (milliseconds, their
 logarithm, log(time / roofline)):"""
-_TAU = """**Does tau matter?** USHER calls kernels concurrent whose starts differ by at most tau. Maximum occupancy (percent; above
-100: more than one GPU's worth) on a V100-SXM2-16GB at batch 8, fp32, by tau, on one and two streams. On one stream kernels
-never overlap, so any tau above 0 that groups them adds up occupancies of kernels that run one after the other:"""
+_TAU = """**Does tau matter?** USHER calls kernels concurrent whose starts differ by at most tau. Largest sum of the occupancies of
+concurrent kernels (percent, here not capped at 100) on a V100-SXM2-16GB at batch 8, fp32, torch, for two readings: this project's
+(kernels of different streams that overlap, or start within tau) and USHER's words alone (kernels that start within tau of each
+other). On one stream nothing overlaps, so the first reading is a single kernel's occupancy whatever tau is; the second
+adds up kernels that run one after the other as soon as tau exceeds their spacing:"""
 _PEERS = """## Published peers
 
 Other cases than ours, so no race: they show what is usual. NeuSight (Lee et al., ASPLOS 2025): 9.7 % whole-model error over 54 published
@@ -88,7 +92,10 @@ def write_report(space: Workspace, out: Path) -> Path:
     stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
     if stale:
         space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
-    text: list[str] = [_HEAD, "<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
+    text: list[str] = [_HEAD]
+    if stale:
+        text += [f"**Not run, or of an earlier state of the recipe:** {', '.join(stale)}.", ""]
+    text += ["<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
     text += ["", "## What must be shown", ""]
     text += tables.bars(lines(space))
     shapes, larger, left = shapes_cases(space), space.cases("larger"), gpu_cases(space)
@@ -117,7 +124,7 @@ def write_report(space: Workspace, out: Path) -> Path:
     text += ["", _INTERVALS, "", *tables.intervals(space)]
     if plots.intervals(space, pictures / "intervals.png"):
         text += ["", "![Share inside by stretch of the interval, and widths](accuracy/intervals.png)"]
-    text += _usher(space)
+    text += _usher(space, shapes)
     text += ["", _PEERS, "", _HOW]
     page = out / "accuracy.md"
     page.write_text("\n".join(text) + "\n", encoding="utf-8")
@@ -185,8 +192,9 @@ def _whole(space: Workspace, pictures: Path) -> list[str]:
     return text[:-1]
 
 
-def _usher(space: Workspace) -> list[str]:
-    text = ["", _USHER, ""]
+def _usher(space: Workspace, shapes: KernelCases | None) -> list[str]:
+    members = "" if shapes is None else tables.members_in_words(shapes)
+    text = ["", _USHER.format(members=members or "Not run."), ""]
     targets, tau = space.listed("usher-targets"), space.listed("usher-tau")
     text += tables.usher_targets(targets) if targets else ["Not run."]
     text += ["", _TAU, ""]

@@ -136,6 +136,28 @@ def by_source(cases: KernelCases, members: bool) -> list[str]:
     return markdown(head, rows, text=2)
 
 
+def members_in_words(cases: KernelCases) -> str:
+    """How much the stack gains over its best member, over families; empty without members."""
+    alone = [m for m in MEMBERS if m in cases.estimates]
+    gains: dict[str, float] = {}
+    best: list[str] = []
+    for (word,), part in _groups(cases, label_column(cases)):
+        errors = {m: _mean(part, m) for m in alone}
+        errors = {m: e for m, e in errors.items() if np.isfinite(e)}
+        if errors:
+            least = min(errors, key=lambda m: errors[m])
+            best.append(least)
+            gains[word] = errors[least] - _mean(part, "estimator")
+    if not gains:
+        return ""
+    low, high = min(gains, key=lambda w: gains[w]), max(gains, key=lambda w: gains[w])
+    often = ", ".join(f"{m.replace('_', ' ')} {best.count(m)}" for m in alone if m in best)
+    return (
+        f"Over {len(gains)} families the mean error of the stack lies {np.mean(list(gains.values())):.2f} points below that of "
+        f"the family's best single member (from {gains[low]:+.2f}, {low}, to {gains[high]:+.2f}, {high}); best were {often}."
+    )
+
+
 def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
     """Per family, GPU and source: the estimator's errors, and the mean error of every other method."""
     head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in METHODS))
@@ -249,11 +271,20 @@ def intervals(space: Workspace) -> list[str]:
     rows = [
         (
             word, kind, f"{s.n:,}", number(s.inside_pct), number(s.width_pct), number(s.median_error_pct),
-            number(s.width_over_error),
+            number(s.width_over_error), number(None if s.width_over_error is None else s.width_over_error / 2),
         )
         for kind, word, s in (*interval_rows(space), *whole_interval_rows(space))
     ]  # fmt: skip
-    head = ("of", "GPU", "n", "inside %", "median width %", "median error %", "width / error")
+    head = (
+        "of",
+        "GPU",
+        "n",
+        "inside %",
+        "median width %",
+        "median error %",
+        "width / error",
+        "half width / error",
+    )
     return markdown(head, rows, text=2)
 
 
@@ -270,14 +301,20 @@ def usher_targets(found: Sequence[dict[str, object]]) -> list[str]:
 
 
 def usher_tau(found: Sequence[dict[str, object]]) -> list[str]:
-    """Maximum occupancy by tau, per graph and number of streams."""
+    """Largest sum of occupancies by tau, per graph, number of streams and reading."""
     taus = sorted({float(str(r["tau_ms"])) for r in found})
+    words = {
+        "table": "overlap, or starts within tau on other streams",
+        "starts": "starts within tau, any stream",
+    }
     value = {
-        (r["model"], r["streams"], float(str(r["tau_ms"]))): float(str(r["occupancy_max_pct"])) for r in found
+        (r["model"], r["streams"], r["reading"], float(str(r["tau_ms"]))): float(str(r["occupancy_max_pct"]))
+        for r in found
     }
     rows = [
-        (str(model), str(streams), *(number(value.get((model, streams, t))) for t in taus))
+        (str(model), text, str(streams), *(number(value.get((model, streams, reading, t))) for t in taus))
         for model in dict.fromkeys(r["model"] for r in found)
+        for reading, text in words.items()
         for streams in sorted({int(str(r["streams"])) for r in found})
     ]
-    return markdown(("model", "streams", *(f"tau {t:g} ms" for t in taus)), rows)
+    return markdown(("model", "concurrent are", "streams", *(f"tau {t:g} ms" for t in taus)), rows, text=2)

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from gkestimator.errors import GkestimatorError
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.requirement import launch_values
+from gkestimator.estimation.timeline import concurrent_maxima
 from gkestimator.evaluation.baselines import TARGETS, fit_free_stack
 from gkestimator.evaluation.metrics import absolute_errors_pct
 from gkestimator.evaluation.splits import hold_out_chip, hold_out_shapes, hold_out_source, thin
@@ -33,7 +38,13 @@ _FAMILIES = ("linear", "bmm", "conv", "elementwise", "softmax", "layernorm")
 
 def run_targets(space: Workspace) -> None:
     """XGBoost alone on NeuSight's rows: features x target x split, mean error per family."""
-    key = ["usher-targets", space.data_key, space.recipe_key, Path(__file__).read_text(encoding="utf-8")]
+    key = [
+        "usher-targets",
+        space.data_key,
+        space.recipe_key,
+        space.judge_key,
+        Path(__file__).read_text(encoding="utf-8"),
+    ]
     if space.current("usher-targets", key):
         return
     neusight = np.char.startswith(space.rows.source.astype(str), "neusight")
@@ -82,10 +93,11 @@ def _error(space: Workspace, train: TrainingRows, test: TrainingRows, features: 
 
 
 def run_tau(space: Workspace) -> None:
-    """``occupancy_max_pct`` of graphs on the V100 by tau and streams, batch 8, fp32, and how many kernels may run
-    at once."""
-    from gkestimator.estimation import estimate_rows
+    """Largest sum of occupancies of concurrent kernels on the V100 by tau and streams, batch 8, fp32, not capped.
 
+    Two readings: ``table``, this project's (kernels on different streams that overlap or start within tau), and
+    ``starts``, USHER's words alone (kernels that start within tau of each other, wherever they run).
+    """
     key = ["usher-tau", space.product_key, Path(__file__).read_text(encoding="utf-8")]
     if space.current("usher-tau", key):
         return
@@ -93,20 +105,27 @@ def run_tau(space: Workspace) -> None:
     for graph in GRAPHS:
         path = space.shared / "models" / f"{graph}.onnx"
         for streams in STREAMS:
-            for tau in TAUS_MS:
-                row = estimate_rows(
-                    [path],
-                    gpus=["V100-SXM2-16GB"],
-                    batch_sizes=[8],
-                    dtype="fp32",
-                    streams=streams,
-                    tau_ms=tau,
-                ).rows[0]
-                found.append(
-                    {
-                        "model": path.stem, "streams": streams, "tau_ms": tau,
-                        "occupancy_max_pct": row.occupancy_max_pct, "sm_util_max_pct": row.sm_util_max_pct,
-                    }
-                )  # fmt: skip
+            request = EstimateRequest(
+                models=[path], gpus=["V100-SXM2-16GB"], batch_sizes=[8], dtype="fp32", streams=streams
+            )
+            for _, outcome in Engine(request).run():
+                if isinstance(outcome, GkestimatorError):
+                    raise outcome
+                timeline = outcome[0].measures.timeline
+                occupancy = launch_values(outcome[0].lowering.program, outcome[0].predictions.occupancy_pct)
+                for tau in TAUS_MS:
+                    table = concurrent_maxima(timeline, {"occupancy": occupancy}, tau_ms=tau)["occupancy"]
+                    row = {"model": path.stem, "streams": streams, "tau_ms": tau}
+                    found.append({**row, "reading": "table", "occupancy_max_pct": table})
+                    starts = largest_within(timeline.start_us, occupancy, tau * 1e3)
+                    found.append({**row, "reading": "starts", "occupancy_max_pct": starts})
     space.keep("usher-tau", key, found)
     space.tell("usher-tau: done")
+
+
+def largest_within(start: np.ndarray, value: np.ndarray, width: float) -> float:
+    """The largest sum of ``value`` over launches whose starts lie within ``width`` of the first of them."""
+    order = np.argsort(start, kind="stable")
+    start, total = start[order], np.concatenate([[0.0], np.cumsum(value[order])])
+    ends = np.searchsorted(start, start + width, side="right")
+    return float(np.max(total[ends] - total[:-1]))

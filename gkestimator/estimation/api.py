@@ -130,6 +130,7 @@ def estimate_rows(
                 engine.targets,
                 slo_ms=slo_ms,
                 host_overhead_source=engine.host_overhead_source,
+                host_range_us=engine.host_range_us,
                 searched=max_batch and batch_sizes is None,
             ),
         ),

@@ -12,12 +12,22 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["COMMON_SHARE", "STRUCTURE", "widen"]
+__all__ = ["COMMON_SHARE", "HOST_FACTOR", "STRUCTURE", "host_range_us", "widen"]
 
-COMMON_SHARE = 0.25
-STRUCTURE = 0.10
-"""Both fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole models:
-the narrowest intervals that hold nine rows in ten."""
+COMMON_SHARE = 0.5
+STRUCTURE = 0.075
+HOST_FACTOR = 1.1
+"""How far, up and down, a model's mean time per framework call lies from a host's figure: calls differ.
+
+The three are fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole
+models: the narrowest intervals that hold nine rows in ten."""
+
+
+def host_range_us(given_us: float | None, known_us: tuple[float, float]) -> tuple[float, float]:
+    """The 90 % range of microseconds per framework call: about the host's figure where it is ``given_us``, else
+    about all hosts known (slowest and fastest)."""
+    low, high = known_us if given_us is None else (given_us, given_us)
+    return low / HOST_FACTOR, high * HOST_FACTOR
 
 
 def widen(

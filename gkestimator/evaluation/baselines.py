@@ -95,7 +95,7 @@ class FreeStack:
         value = np.zeros(len(table))
         for name, member in self.members.items():
             value += self.weights[name] * np.clip(_column(member, x), self.low, self.high)
-        return np.maximum(_to_us(self.target, value, table, gpu, gpus), 1.0)
+        return np.asarray(np.maximum(_to_us(self.target, value, table, gpu, gpus), 1.0))
 
 
 def fit_free_stack(

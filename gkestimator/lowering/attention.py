@@ -79,10 +79,12 @@ def attention_kernels(
     first = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.kv_len, k=shape.qk_dim)
     if options.attention == "fused":
         reads = distinct((*operands, *extra_reads))
+        # torch's FlashAttention takes no mask tensor: with one, its memory-efficient kernel runs.
+        variant = "masked" if name == "attention" and extra_reads and options.runtime == "torch" else name
         kernel = Kernel(
-            name="attention" if name == "attention" else f"attention.{name}",
+            name="attention" if variant == "attention" else f"attention.{variant}",
             family=Family.ATTENTION,
-            variant=name,
+            variant=variant,
             precision=matrix_precision(dtype, options),
             flops=scored * (2 * (shape.qk_dim + shape.v_dim) + per_score),
             read_bytes=sum(t.nbytes for t in reads),

@@ -145,6 +145,12 @@ class Layouts:
         if strides is not None and not st.is_contiguous(tensor.shape, strides):
             self.strides[tensor.name] = strides
 
+    def channels_last(self, value: Value | None) -> bool:
+        """True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
+        if not isinstance(value, Tensor) or value.name not in self.strides:
+            return False
+        return st.channels_last(value.shape, self.strides[value.name])
+
     def copy_of(self, tensor: Tensor) -> Kernel:
         """The kernel that makes ``tensor`` contiguous."""
         strides = self.of(tensor)

@@ -25,7 +25,9 @@ _DROP_BELOW = (
     0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
 )
 _HIDDEN_WEIGHT = 0.1
-_GAP_ERROR_US = 4.0  # how well launch gaps are known: their spread over operators of one GPU
+# How well launch gaps are known: their spread over operators of one GPU, and a tenth of gaps that drift within a
+# file (convolutions').
+_GAP_ERROR_US, _GAP_ERROR = 4.0, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,8 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) ->
     duration = np.where(
         hidden, np.minimum(likely, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
     )
-    trust = np.where(rows.gap_us > 0, (duration / (duration + _GAP_ERROR_US)) ** 2, 1.0)
+    doubt = np.maximum(_GAP_ERROR_US, _GAP_ERROR * rows.gap_us)
+    trust = np.where(rows.gap_us > 0, (duration / (duration + doubt)) ** 2, 1.0)
     trust = np.where(hidden, _HIDDEN_WEIGHT, trust)
     return Problem(
         x=x,
@@ -167,17 +170,24 @@ def fit_stack(
                 data.weight[train],
                 seed=seed,
                 estimators=plan.estimators.get(name, 0),
+                loss=plan.loss,
             )
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
-    weights = _weights(nnls, held, data.y, root)
+    weights = _weights(nnls, held, data.y, root) * plan.shrink
     linear = ridge = None
     forests: dict[str, Forest] = {}
     for j, name in enumerate(members):
         if weights[j] <= 0:
             continue
         fitted = fit_member(
-            name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0)
+            name,
+            data.x,
+            data.y,
+            data.weight,
+            seed=seed,
+            estimators=plan.estimators.get(name, 0),
+            loss=plan.loss,
         )
         if isinstance(fitted, Linear):
             linear = fitted

@@ -23,7 +23,7 @@ ROWS = 30_000
 _LEAST_ROWS = 300
 _LEAST_OF_TILE = 20  # rows of a class below this teach nothing and would be candidates everywhere
 _LEAST_SHARE = 0.002  # of a chip's rows, to count as offered there
-_TILE_TREES, _SPLIT_TREES = 48, 32
+_TILE_TREES, _SPLIT_TREES = 40, 20
 
 
 def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Geometry:

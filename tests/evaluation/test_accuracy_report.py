@@ -114,7 +114,7 @@ def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: 
     page = write_report(space, tmp_path / "out").read_text(encoding="utf-8")
     for words in (
         "| linear | neusight/train | 160 | 5.0 |", "| xgboost |", "| shapes held out, GPUs seen: linear | 8 % | 5.0 % | yes |",
-        "Not run.", "## Published peers", "| **all report** | report | 3 |",
+        "Not run.", "earlier state of the recipe:** h100-gemm, ", "## Published peers", "lies 2.00 points below", "best were xgboost 1.", "| **all report** | report | 3 |",
     ):  # fmt: skip
         assert words in page
     pictures = sorted((tmp_path / "out" / "accuracy").glob("*.png"))
@@ -153,3 +153,14 @@ def test_every_family_trained_on_has_a_plan_for_gpus_seen() -> None:
     pairs = {pair for plan in PLAN for pair in plan.trains}
     for pair in pairs:
         assert any(plan.scope == "seen" and pair in plan.trains for plan in PLAN), pair
+
+
+def test_the_largest_sum_within_a_window_of_starts() -> None:
+    from benchmarks.accuracy.usher import largest_within
+
+    start, value = np.array([0.0, 5.0, 10.0, 30.0]), np.array([10.0, 40.0, 20.0, 55.0])
+    assert largest_within(start, value, 0.0) == 55
+    assert largest_within(start, value, 5.0) == 60
+    assert largest_within(start, value, 10.0) == 70
+    assert largest_within(start[::-1].copy(), value[::-1].copy(), 25.0) == 115
+    assert largest_within(start, value, 100.0) == 125

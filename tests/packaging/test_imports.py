@@ -28,10 +28,11 @@ LAYERS = (
     {"kernels"},
     {"tables", "naming", "gpus"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
-    {"onnx_io", "lowering", "roofline", "launch", "analytical", "memory"},
+    {"onnx_io", "lowering", "roofline", "launch", "sustained", "analytical", "memory"},
     {
-        "sustained",
         "attainable",
+        "conv_features",
+        "traffic",
         "transfer_features",
         "tensor_cores",
         "tensor_attention",

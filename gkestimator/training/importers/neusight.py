@@ -1,13 +1,8 @@
 """NeuSight's operator latencies (Lee et al., ASPLOS 2025; folder ``neusight`` with ``train_*`` and
 ``larger_*`` Parquet files).
 
-FP32, torch 2.1, milliseconds between two CUDA events around one operator call. The GPU stamps the first event
-at once and then waits for the host to launch the kernel, and stamps the second when the kernel is done *and*
-the host has queued that event. So ``measured = gap + max(GPU time, hold)`` with gap the dispatch time of the
-operator and hold the time to queue an event. Both show in the data: small kernels of one operator all last
-gap + hold (the floor), and elementwise kernels beyond it lie on a line over their bytes whose intercept is
-gap (plus the 1.5 us that a kernel itself takes). Hold belongs to the host and the GPU alone, so it is found
-on the elementwise rows and taken off the floors of the other operators.
+FP32, torch 2.1, milliseconds between two CUDA events around one operator call, so the host's launch is inside:
+:mod:`gkestimator.training.importers.launch_gap` says how much, row by row.
 """
 
 from __future__ import annotations
@@ -17,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.analytical import KERNEL_LATENCY_US
 from gkestimator.errors import TableError
+from gkestimator.gpus import gpu_catalogue
 from gkestimator.tiles import recorded_tile
 from gkestimator.training.importers.files import read_columns
+from gkestimator.training.importers.launch_gap import Part, with_launch_gaps
 from gkestimator.training.rows import TrainingRows, kernel_table
 
-__all__ = ["load", "matches"]
+__all__ = ["load", "matches", "rows_of"]
 
 _GPUS = {
     "Tesla P4": "P4",
@@ -59,41 +55,34 @@ def matches(folder: Path) -> bool:
 def load(folder: Path) -> list[TrainingRows]:
     """Rows of every file found. The P4's linear training rows are left out: that card was throttled (three
     times slower than its own larger rows)."""
-    parts: list[tuple[str, TrainingRows, np.ndarray]] = []
+    parts: list[Part] = []
     for kind in _FILES:
         for prefix in ("train", "larger"):
             path = folder / f"{prefix}_{kind}.parquet"
             if not path.is_file():
                 continue
-            data = read_columns(path, _wanted(kind))
+            rows, operators = _published(path, kind, prefix)
             if kind == "linear" and prefix == "train":
-                keep = data["Device"] != "Tesla P4"
-                data = {name: values[keep] for name, values in data.items()}
-            parts.append((kind, _rows(kind, prefix, data, path), data["OPName"].astype(str)))
-    gaps = _launch_gaps(parts)
-    result = []
-    for _, rows, operators in parts:
-        gap, hold = np.zeros(len(rows)), np.zeros(len(rows))
-        for gpu in np.unique(rows.gpu.astype(str)):
-            for operator in np.unique(operators):
-                mask = (rows.gpu == gpu) & (operators == operator)
-                # Without 50 train rows there is no floor to read a gap from (P4 linear, whose train rows are left
-                # out): the times are then taken as they are, which for rows of milliseconds matters little.
-                gap[mask], hold[mask] = gaps.get((gpu, operator), (0.0, 0.0))
-        result.append(
-            TrainingRows(
-                table=rows.table,
-                gpu=rows.gpu,
-                measured_us=rows.measured_us,
-                gap_us=gap,
-                hold_us=hold,
-                weight=rows.weight,
-                grid_blocks=rows.grid_blocks,
-                source=rows.source,
-                kernel_class=rows.kernel_class,
-            )
-        )
-    return result
+                keep = np.flatnonzero(rows.gpu != "P4")
+                rows, operators = rows.take(keep), operators[keep]
+            parts.append((kind, rows, operators))
+    catalogue = gpu_catalogue()
+    names = {str(g) for _, rows, _ in parts for g in np.unique(rows.gpu.astype(str))}
+    return with_launch_gaps(parts, {name: catalogue.resolve(name)[0] for name in sorted(names)})
+
+
+def rows_of(path: Path) -> TrainingRows:
+    """Every row of the file ``train_<kind>.parquet`` or ``larger_<kind>.parquet`` as published: none left out, no
+    launch gap taken off."""
+    prefix, _, kind = path.stem.partition("_")
+    if prefix not in ("train", "larger") or kind not in _FILES:
+        raise TableError(f"{path}: expected train_ or larger_ and one of {', '.join(_FILES)}")
+    return _published(path, kind, prefix)[0]
+
+
+def _published(path: Path, kind: str, prefix: str) -> tuple[TrainingRows, np.ndarray]:
+    data = read_columns(path, _wanted(kind))
+    return _rows(kind, prefix, data, path), data["OPName"].astype(str)
 
 
 def _wanted(kind: str) -> tuple[str, ...]:
@@ -263,40 +252,3 @@ def conv_table(
             "conv_dilation_w": one,
         },
     )
-
-
-def _launch_gaps(
-    parts: list[tuple[str, TrainingRows, np.ndarray]],
-) -> dict[tuple[str, str], tuple[float, float]]:
-    """(gap, hold) in microseconds of every (GPU, operator); see the module's docstring."""
-    floors: dict[tuple[str, str], float] = {}
-    holds: dict[str, list[float]] = {}
-    for kind, rows, operators in parts:
-        if not str(rows.source[0]).endswith("train"):
-            continue
-        total = rows.table.columns["read_bytes"] + rows.table.columns["write_bytes"]
-        for gpu in np.unique(rows.gpu.astype(str)):
-            for operator in np.unique(operators):
-                mask = (rows.gpu == gpu) & (operators == operator)
-                if mask.sum() < 50:
-                    continue
-                measured, size = rows.measured_us[mask], total[mask]
-                if (
-                    kind == "conv"
-                ):  # hardly any row is small enough to show it, so the least is an upper bound
-                    floor = float(np.min(measured))
-                elif kind in ("linear", "bmm"):
-                    floor = float(np.quantile(measured, 0.002))
-                else:
-                    floor = float(np.median(measured[size <= np.quantile(size, 0.05)]))
-                floors[gpu, operator] = floor
-                line = (measured > 1.5 * floor) & (measured < 6 * floor)
-                if kind == "elem" and line.sum() >= 50:
-                    _, intercept = np.polyfit(size[line], measured[line], 1, w=1 / measured[line])
-                    holds.setdefault(gpu, []).append(floor - intercept + KERNEL_LATENCY_US)
-    typical = float(np.median([h for values in holds.values() for h in values])) if holds else 0.0
-    result = {}
-    for (gpu, operator), floor in floors.items():
-        hold = float(np.clip(np.median(holds[gpu]) if gpu in holds else typical, 0.0, floor))
-        result[gpu, operator] = (floor - hold, hold)
-    return result

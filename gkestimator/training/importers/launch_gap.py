@@ -1,0 +1,167 @@
+"""What the host adds to NeuSight's latencies, and how it drifted while they were taken.
+
+Two CUDA events stand around one operator call. The GPU stamps the first at once and then waits for the host
+to launch the kernel, and stamps the second when the kernel is done *and* the host has queued that event. So
+``measured = gap + max(GPU time, hold)`` with gap the dispatch time of the operator and hold the time to queue
+an event. Both show in the data: small kernels of one operator all last gap + hold (the floor), and
+elementwise kernels beyond it lie on a line over their bytes whose intercept is gap (plus the 1.5 us that a
+kernel itself takes). Hold belongs to the host and the GPU alone, so it is found on the elementwise rows and
+taken off the floors of the other operators.
+
+The files keep the order of the measurements, and the gap did not stay the same:
+
+- *Convolutions*: the floor climbs all the way through the file, from 60-110 us to 330-820 us, and rows of
+  milliseconds are longer by as much, so it is the gap that grows (the host's search for a plan gets longer
+  with every shape that it has seen). Found per GPU as a non-falling piecewise linear function of the place in
+  the file, by least absolute deviations over the third of the rows with the least work, beside their work;
+  its level is such that 1 % of all rows lie below the floor.
+- *All others*: the host switches between speeds for hundreds of calls (T4 elementwise 26 and 33 us, V100
+  bmm 40 and 48 us). Kernels that physics says are far shorter than hold show it: the median of the twenty
+  around a row is its floor (of products, where physics knows less, the third shortest). A row's own time never enters
+  its own gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gkestimator.analytical import KERNEL_LATENCY_US, analytical_duration_us
+from gkestimator.gpus import GpuSpec
+from gkestimator.roofline import roofline
+from gkestimator.training.rows import TrainingRows
+
+__all__ = ["Part", "with_launch_gaps"]
+
+Part = tuple[str, TrainingRows, np.ndarray]
+"""Kind of the file, its rows in the order of the file, and the operator's name per row."""
+
+_MATRIX_KINDS = ("linear", "bmm")
+_FEWEST = 50  # rows of one GPU and operator, without which nothing is said of their floor
+_NEIGHBOURS = 10  # tiny rows before and after a row that show the host's speed at that time
+_TINY = 0.5  # of hold: kernels that certainly finish before the host has queued the closing event
+_SHALLOW = 128  # a product is tiny only if not even one tile walks far along k
+_LOW = 2  # of twenty tiny products the third shortest shows the floor: many are longer than physics says
+_KNOTS = 10
+_SLOW_START = 0.01  # share of convolutions below the floor: the shortest are lucky calls
+
+
+def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list[TrainingRows]:
+    """The rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows show
+    them."""
+    levels = _levels(parts)
+    result = []
+    for kind, rows, operators in parts:
+        gap, hold = np.zeros(len(rows)), np.zeros(len(rows))
+        for gpu, operator, index in _groups(rows, operators):
+            if (gpu, operator) not in levels:
+                continue
+            level, wait = levels[gpu, operator]
+            gap[index], hold[index] = level, wait
+            if not _is_train(rows):
+                continue
+            part = rows.take(index)
+            if kind == "conv":
+                gap[index] = np.maximum(climb(part, gpus[gpu]) - wait, 0.0)
+            else:
+                floor = local_floor(kind, part, gpus[gpu], wait)
+                gap[index] = level if floor is None else np.maximum(floor - wait, 0.0)
+        result.append(replace(rows, gap_us=gap, hold_us=hold))
+    return result
+
+
+def climb(rows: TrainingRows, gpu: GpuSpec) -> np.ndarray:
+    """Floor (us) of each convolution of one GPU, in the order of the file: see the module's docstring."""
+    count = len(rows)
+    at = np.linspace(0.0, _KNOTS - 1.0, count) if count > 1 else np.zeros(count)
+    hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)[None, :]))
+    roof = roofline(rows.table, gpu)
+    small = np.flatnonzero(roof.roofline_us <= np.quantile(roof.roofline_us, 1 / 3))
+    work = np.stack([roof.compute_us, roof.memory_us, np.sqrt(roof.roofline_us)], axis=1)
+    design = np.hstack([hats, work])[small]
+    shape = np.maximum.accumulate(_least_absolute(design, rows.measured_us[small])[:_KNOTS])
+    curve = hats @ (shape - shape[0])
+    return np.asarray(curve + np.quantile(rows.measured_us - curve, _SLOW_START))
+
+
+def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
+    scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
+    x = design / scale
+    weight = np.ones(len(y))
+    result = np.zeros(x.shape[1])
+    for _ in range(50):
+        root = np.sqrt(weight)
+        result = np.linalg.lstsq(x * root[:, None], y * root, rcond=1e-9)[0]
+        off = np.abs(y - x @ result)
+        weight = 1.0 / np.maximum(off, 1e-3 * (np.median(off) + 1e-9))
+    return np.asarray(result / scale)
+
+
+def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray | None:
+    """What calls of the shortest kernels took (us) around each row; None if too few rows are that short.
+
+    ``rows`` are those of one operator on one GPU in the order of the file.
+    """
+    depth = np.nan_to_num(rows.table.columns["gemm_k"], nan=0.0)
+    short = (analytical_duration_us(rows.table, gpu) < _TINY * hold_us) & (depth <= _SHALLOW)
+    tiny = np.flatnonzero(short)
+    if len(tiny) < _FEWEST:
+        return None
+    before = np.searchsorted(tiny, np.arange(len(rows)), side="left")
+    after = np.searchsorted(tiny, np.arange(len(rows)), side="right")
+    own = after > before
+    start = np.clip(before - _NEIGHBOURS, 0, len(tiny) - 2 * _NEIGHBOURS - own)
+    near = start[:, None] + np.arange(2 * _NEIGHBOURS)
+    near += (near >= before[:, None]) & own[:, None]
+    times = np.sort(rows.measured_us[tiny][near], axis=1)
+    if kind in _MATRIX_KINDS:
+        return np.asarray(times[:, _LOW])
+    return np.asarray((times[:, _NEIGHBOURS - 1] + times[:, _NEIGHBOURS]) / 2)
+
+
+def _is_train(rows: TrainingRows) -> bool:
+    return len(rows) > 0 and str(rows.source[0]).endswith("train")
+
+
+def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
+    """(GPU, operator, ascending indices) of every combination that occurs."""
+    keys = np.char.add(np.char.add(rows.gpu.astype(str), "\n"), operators.astype(str))
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(np.bincount(inverse, minlength=len(distinct)))
+    groups = np.split(order, ends[:-1]) if len(distinct) else []
+    return [(*str(key).split("\n"), np.sort(g)) for key, g in zip(distinct, groups, strict=True)]  # type: ignore[misc]
+
+
+def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(gap, hold) in microseconds of every (GPU, operator) over its whole train file."""
+    floors: dict[tuple[str, str], float] = {}
+    holds: dict[str, list[float]] = {}
+    for kind, rows, operators in parts:
+        if not _is_train(rows):
+            continue
+        total = rows.table.columns["read_bytes"] + rows.table.columns["write_bytes"]
+        for gpu, operator, index in _groups(rows, operators):
+            if len(index) < _FEWEST:
+                continue
+            measured, size = rows.measured_us[index], total[index]
+            if kind == "conv":
+                floor = float(np.min(measured))
+            elif kind in _MATRIX_KINDS:
+                floor = float(np.quantile(measured, 0.002))
+            else:
+                floor = float(np.median(measured[size <= np.quantile(size, 0.05)]))
+            floors[gpu, operator] = floor
+            line = (measured > 1.5 * floor) & (measured < 6 * floor)
+            if kind == "elem" and line.sum() >= _FEWEST:
+                _, intercept = np.polyfit(size[line], measured[line], 1, w=1 / measured[line])
+                holds.setdefault(gpu, []).append(floor - intercept + KERNEL_LATENCY_US)
+    typical = float(np.median([h for values in holds.values() for h in values])) if holds else 0.0
+    result = {}
+    for (gpu, operator), floor in floors.items():
+        hold = float(np.clip(np.median(holds[gpu]) if gpu in holds else typical, 0.0, floor))
+        result[gpu, operator] = (floor - hold, hold)
+    return result
