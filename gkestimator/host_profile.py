@@ -48,11 +48,13 @@ class HostProfile:
     path: Path | None = None
 
     def overhead_range_us(self, runtime: str) -> tuple[float, float] | None:
-        """Between which figures the overhead of ``runtime`` lies; None where this host's is not known."""
-        at = self.host_overhead_us.get(runtime)
-        if at is None:
+        """Between which figures the overhead of ``runtime`` was measured to lie; None where that is not known."""
+        at, low, high = (
+            known.get(runtime) for known in (self.host_overhead_us, self.host_low_us, self.host_high_us)
+        )
+        if at is None or low is None or high is None:
             return None
-        return min(at, self.host_low_us.get(runtime, at)), max(at, self.host_high_us.get(runtime, at))
+        return min(at, low), max(at, high)
 
     def source(self, figure: str, runtime: str) -> str:
         """Where a figure is from, with the file's name."""

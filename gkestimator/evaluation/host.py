@@ -171,7 +171,7 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
     span = None if overhead is None else _row_range(rows, overhead, rate)
     if overhead is not None and span is None:
         notes.append(
-            f"fewer than {_LEAST_FOR_RANGE} rows wholly wait for the host: intervals will take the overhead as exact"
+            f"fewer than {_LEAST_FOR_RANGE} rows wholly wait for the host: how far the overhead spreads is not told"
         )
     if overhead is None:
         notes.append("launch overhead kept: these rows do not tell it")
