@@ -11,7 +11,7 @@ from gkestimator.anchors import ANCHORS
 from gkestimator.dtypes import Precision
 from gkestimator.features import feature_matrix
 from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable
+from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
 from gkestimator.tensor_attention import fused_attention_us
 from gkestimator.tensor_cores import (
     CONSTANTS,
@@ -125,6 +125,20 @@ def test_more_work_or_less_gpu_is_never_faster() -> None:
         assert (tensor_core_us(tables[0], slow) >= base).all()
     everywhere = [tensor_core_us(tables[0], gpu(n)) for n in ("T4", "A100-SXM4-80GB", "H100-SXM")]
     assert everywhere[0].sum() > everywhere[1].sum() > everywhere[2].sum()
+
+
+def test_convolutions_pad_their_channels() -> None:
+    def conv(channels: int) -> Kernel:
+        shape = ConvShape(
+            batch=64, in_channels=channels, out_channels=64, groups=1, in_h=112, in_w=112, out_h=112, out_w=112,
+            kernel_h=7, kernel_w=7, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
+        )  # fmt: skip
+        same = product(64 * 112 * 112, 64, 49 * 8)  # traffic of one of them for all
+        gemm = GemmShape(batch=1, m=64 * 112 * 112, n=64, k=49 * channels)
+        return replace(same, family=Family.CONV, gemm=gemm, conv=shape)
+
+    three, four, five, eight = (product_us(conv(c), "A100-SXM4-80GB") for c in (3, 4, 5, 8))
+    assert three == four < five == eight
 
 
 def test_batches_of_products_fill_the_gpu() -> None:

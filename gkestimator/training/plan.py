@@ -15,7 +15,7 @@ from gkestimator.regressors import MEMBERS
 __all__ = ["PLAN", "PLANS", "ModelPlan"]
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
-_MORE_TREES = {"gradient_boosting": 150, "xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
+_MORE_TREES = {"xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
 _TREES_FOR_FEW_ROWS = {"gradient_boosting": 200, "lightgbm": 150}
 _FEW_TREES = {
     "gradient_boosting": 80,
@@ -106,13 +106,18 @@ PLAN: tuple[ModelPlan, ...] = (
         name="bmm",
         features="product",
         trains=(("bmm", "fp32"),),
-        rows=100_000,
+        rows=60_000,
         estimators=_MORE_TREES,
         members=("xgboost", "lightgbm"),
         loss="absolute",
     ),
     ModelPlan(
-        name="conv", features="conv_seen", trains=(("conv", "fp32"),), rows=30_000, estimators=_MORE_TREES
+        name="conv",
+        features="conv_seen",
+        trains=(("conv", "fp32"),),
+        rows=30_000,
+        estimators=_MORE_TREES,
+        members=("kernel_ridge", "xgboost", "lightgbm"),
     ),
     # Few rows, each of a kernel size of its own, on V100, T4 and P100: only there does it answer.
     ModelPlan(

@@ -128,6 +128,26 @@ def test_what_a_step_holds_is_freed_after_it() -> None:
     assert reserved(graph(("t",)), inferences=1) == [90]
 
 
+def test_a_session_frees_its_copy_of_the_inputs() -> None:
+    figures = load_runtime("onnxruntime").allocator_bytes
+    graph = KernelGraph(
+        name="m",
+        runtime="onnxruntime",
+        dtype="fp32",
+        steps=(step("a", ("x",), (("y", MIB),)),),
+        weights={},
+        inputs={"x": 64 * MIB},
+        outputs={"y": MIB},
+    )
+    once, twice = (
+        cumulative_reserved(
+            [graph], allocator="arena", figures=figures, library_workspace_bytes=0, inferences=n
+        )
+        for n in (1, 2)
+    )
+    assert once == twice
+
+
 def test_an_arena_keeps_the_librarys_workspace_beside_it() -> None:
     figures = load_runtime("onnxruntime").allocator_bytes
 
