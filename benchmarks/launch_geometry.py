@@ -33,7 +33,7 @@ Which kernel a matrix library launches for a shape is not published. NeuSight's 
 FP32 on five chips (cuBLAS and cuDNN of CUDA 12.1, cuDNN 8.9). From these:
 
 - **The grid follows from the kernel's tile exactly** (`gkestimator/tiles.py`, one rule per kind, each reproducing every
-  grid recorded for it but a few of the transforms). cuBLAS: output columns / tile rows x output rows / tile columns x
+  grid recorded for it but a few transforms' and batches beyond 65,535). cuBLAS: output columns / tile rows x output rows / tile columns x
   batch x parts of k. Implicit GEMM: pixels / rows x filters / columns. Winograd as 36 products (F(4x4,3x3)): the same
   over 4 x 4 output tiles, the batch padded to 16 images. Winograd in one kernel (F(2x2,3x3)): images x rows x columns
   of 2 x 2 outputs that its name gives, 32 filters a block. Transforms: filters x images per frequency.
@@ -51,7 +51,7 @@ FP32 on five chips (cuBLAS and cuDNN of CUDA 12.1, cuDNN 8.9). From these:
 `exact`: share of rows whose grid is the recorded one. `error`: mean |predicted / recorded - 1| of the grid. `SM`: mean
 absolute difference in points between SM utilisation from the predicted and from the recorded kernel.
 `rule`: the rule of `gkestimator/launch.py`, which looks at no measurement. `chip left out`: the same shapes with the chip
-left out of the training too: then grids are guesses, but SM utilisation stays nearer than by the rule. (Of the P4, linear
+left out of the training too: then grids are guesses, but SM utilisation is nearer than by the rule on the mean. (Of the P4, linear
 rows of the larger shapes alone are imported.) Elementwise tensors beyond 2 GiB are launched in halves, which the rule
 counts as one grid.
 

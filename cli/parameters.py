@@ -139,6 +139,7 @@ _OPTIONS = (
         "--trip-count", type=click.IntRange(0), help="Iterations of loops whose count is not known."
     ),
     click.option("--host-overhead-us", type=float, help="Host time per framework call."),
+    click.option("--context-mib", type=float, help="Memory of the CUDA context and library handles."),
     click.option("--host", type=_PATH, help="This host's figures (TOML of evaluate --write-host)."),
     click.option("--include-copy", is_flag=True, help="Add moving inputs and outputs to the latency."),
     click.option("--slo-ms", type=float, help="Latency objective, for the closing line and --max-batch."),

@@ -1,4 +1,5 @@
-"""Run the commands of README.md's worked example and put their output back into it: ``python docs/refresh_readme.py``.
+"""Run the commands of the worked examples in README.md and docs/evaluate.md and put their output back into them:
+``python docs/refresh_readme.py``.
 
 Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between
 ``<!-- summary -->`` and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``).
@@ -9,31 +10,53 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
-ACCURACY = Path(__file__).parent / "accuracy.md"
+DOCS = Path(__file__).parent
+README = DOCS.parent / "README.md"
+EVALUATE = DOCS / "evaluate.md"
+ACCURACY = DOCS / "accuracy.md"
 SUMMARY = re.compile(r"<!-- summary -->\n.*?<!-- /summary -->", re.DOTALL)
 BLOCK = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
 )
 
 
-def output_of(arguments: str) -> str:
-    """What ``gkest`` with ``arguments`` prints: stdout, then stderr, as a reader of a terminal sees it."""
+def output_of(arguments: str, folder: Path | None = None) -> str:
+    """What ``gkest`` with ``arguments`` prints in ``folder``: stdout, then stderr, as a terminal shows it."""
     program = [sys.executable, "-c", "from gkestimator.cli import main; main()"]
     command = [*program, *shlex.split(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
     if done.returncode != 0:
         raise SystemExit(f"gkest {arguments}: exit status {done.returncode}: {done.stderr}")
     return done.stdout + ("\n" + done.stderr if done.stderr else "")
 
 
-def refreshed(text: str) -> str:
-    """``text`` with every block's output and the accuracy table replaced by the current ones."""
-    return with_accuracy(BLOCK.sub(lambda m: m[1] + output_of(m["arguments"]) + m[4], text))
+def evaluate_folder(folder: Path) -> Path:
+    """What docs/evaluate.md works on, in ``folder``: its measurements, and its three models in ``models``."""
+    import onnx
+
+    from gkestimator.onnx_io.demo import write_resnet50
+
+    sys.path.append(str(DOCS.parent / "tests" / "golden"))
+    from golden_models import mobilenet
+
+    shutil.copy(DOCS / "evaluate" / "measured.csv", folder)
+    models = folder / "models"
+    write_resnet50(models)
+    mobilenet(models)
+    light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    shutil.copy(light / "light_vgg19.onnx", models / "vgg19.onnx")
+    return folder
+
+
+def refreshed(text: str, folder: Path | None = None) -> str:
+    """``text`` with every block's output replaced by the current one."""
+    return BLOCK.sub(lambda m: m[1] + output_of(m["arguments"], folder) + m[4], text)
 
 
 def with_accuracy(text: str) -> str:
@@ -45,13 +68,20 @@ def with_accuracy(text: str) -> str:
 
 
 def main() -> int:
-    """Refresh or check README.md; the exit status."""
-    old = README.read_text(encoding="utf-8")
-    new = refreshed(old)
-    if "--check" in sys.argv[1:]:
-        return int(old != new)
-    README.write_text(new, encoding="utf-8")
-    return 0
+    """Refresh or check both pages; the exit status."""
+    stale = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for page, folder in ((README, None), (EVALUATE, evaluate_folder(Path(scratch)))):
+            old = page.read_text(encoding="utf-8")
+            new = refreshed(old, folder)
+            if page == README and not ACCURACY.exists():
+                print("docs/accuracy.md is missing: README.md keeps its table", file=sys.stderr)
+            elif page == README:
+                new = with_accuracy(new)
+            stale |= int(old != new)
+            if "--check" not in sys.argv[1:]:
+                page.write_text(new, encoding="utf-8")
+    return stale if "--check" in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ __all__ = [
     "STREAMING_FACTOR",
     "analytical_duration_us",
     "analytical_half_width",
+    "streaming_fraction",
 ]
 
 KERNEL_LATENCY_US = 1.5
@@ -45,11 +46,14 @@ class _Efficiency:
 
 
 # Memory: streaming kernels reach 84-90 % of nominal bandwidth on HBM2 GPUs (0.87 is the V100's, NeuSight
-# rows) and about 75 % on GDDR; `_streaming_fraction` says which. Below it, relative to streaming: pooling
+# rows) and about 75 % on GDDR; `streaming_fraction` says which. Below it, relative to streaming: pooling
 # reads overlapping windows through the caches at about 0.3 of it (fitted on whole convolution networks);
 # transposing copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and
 # writes; a radix sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak,
 # matrix libraries 90 % of a full wave.
+_CHANNELS_LAST_DEPTHWISE = 2.0
+"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW: their loads are vectors of
+channels. Fitted on convnext_tiny (RTX 3090, development group)."""
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
 _EFFICIENCY = {
     Family.LINEAR: _Efficiency(memory=0.9, compute=0.9),
@@ -71,10 +75,19 @@ _EFFICIENCY = {
     Family.RESAMPLE: _Efficiency(memory=0.6, compute=0.25),
     Family.FFT: _Efficiency(memory=0.7, compute=0.3, passes=2.0),
 }
+# index_select where a thread walks a slice alone (lowering.runtime_torch says when): nothing coalesces. For each
+# element a sector is read, and one of the result is filled, changed and written back, unless the lines of both that
+# all slices have open fit into the L2. Each of the three opens a DRAM row of its own: rows open 3 clocks of 850 MHz
+# apart on each of 32 channels (GPGPU-Sim's timings of the V100's HBM2, `SM7_QV100`: RRD=3), so 32 bytes come in the
+# time of 99 at the nominal rate.
+_SCATTERED = "index_select_scattered"
+_SECTOR_BYTES, _LINE_BYTES = 32, 128
+_SECTORS_PER_ELEMENT = 3
+_SECTOR_EFFICIENCY = 32 / 99
 _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 
 
-def _streaming_fraction(gpu: GpuSpec) -> float:
+def streaming_fraction(gpu: GpuSpec) -> float:
     """Share of the nominal DRAM bandwidth that streaming kernels reach.
 
     Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since
@@ -96,7 +109,7 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     Matrix products also pay for idle SMs in the last wave of their tiles.
     """
     roof = roofline(table, gpu)
-    streaming = _streaming_fraction(gpu)
+    streaming = streaming_fraction(gpu)
     result = np.empty(len(table))
     for family in np.unique(table.family.astype(str)):
         mask = table.family == family
@@ -107,7 +120,17 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
         compute = roof.compute_us[mask] / efficiency.compute
         if family in _TILED:
             compute = compute * matrix_tiles(table.take(mask), gpu).slowdown
-        memory = roof.memory_us[mask] * efficiency.passes / (efficiency.memory * streaming)
+        reached = np.full(int(mask.sum()), efficiency.memory)
+        if family == Family.COPY:
+            reached[table.variant[mask] == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
+        elif family == Family.DEPTHWISE:
+            # Bound by loads, which are as many in half precision, so its vector rate does not matter.
+            wide = table.columns["flops"][mask] / gpu.vector("fp32") * 1e6 / efficiency.compute
+            nhwc = table.variant[mask] == "channels_last"
+            compute = np.where(nhwc, wide / _CHANNELS_LAST_DEPTHWISE, wide)
+        memory = roof.memory_us[mask] * efficiency.passes / (reached * streaming)
+        if family == Family.GATHER:
+            memory = np.maximum(memory, _scattered_us(table.take(mask), gpu))
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
 
@@ -116,3 +139,13 @@ def analytical_half_width(table: KernelTable) -> np.ndarray:
     """(rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
     streaming = np.isin(table.family.astype(str), [str(f) for f in _STREAMING])
     return np.where(streaming, np.log(STREAMING_FACTOR), np.log(ANALYTICAL_FACTOR))
+
+
+def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Microseconds of DRAM time of scattered selections; 0 for other gathers and where the L2 holds the lines."""
+    columns = gathers.columns
+    elements = columns["write_bytes"] / columns["element_bytes"]
+    thrashes = columns["cols"] * 2 * _LINE_BYTES >= gpu.l2_bytes  # indices are read beside them
+    moved = elements * _SECTORS_PER_ELEMENT * _SECTOR_BYTES
+    taken = moved / (gpu.dram_bytes_per_s * _SECTOR_EFFICIENCY) * 1e6
+    return np.where((gathers.variant == _SCATTERED) & thrashes, taken, 0.0)

@@ -9,9 +9,11 @@ import numpy as np
 
 from gkestimator.analytical import analytical_duration_us
 from gkestimator.attainable import attainable_us
+from gkestimator.conv_features import whole_channels
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
-from gkestimator.roofline import roofline
+from gkestimator.launch import matrix_tiles
+from gkestimator.roofline import peak_rate, roofline
 from gkestimator.tensor_attention import fused_attention_us
 from gkestimator.tensor_cores import tensor_core_us
 
@@ -25,10 +27,32 @@ def _roofline_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     return roofline(table, gpu).roofline_us
 
 
+# Share of the peak rate and of the bandwidth that a convolution's main loop reaches, and what it costs to start.
+_CONV_COMPUTE, _CONV_MEMORY, _CONV_START_US = 0.7, 0.8, 4.0
+_TENSOR_CORES_OVER_CUDA_CORES = 3.0  # a half-precision peak beyond twice FP32 is that of tensor cores
+
+
+def _convolution_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Arithmetic of whole tiles (on tensor cores, of channels rounded up to eights) and traffic, one after the
+    other."""
+    roof = roofline(table, gpu)
+    compute = roof.compute_us * matrix_tiles(table, gpu).slowdown
+    vector = peak_rate(gpu, "fp32", matrix=False)
+    precisions, inverse = np.unique(table.precision.astype(str), return_inverse=True)
+    cores = np.array(
+        [peak_rate(gpu, str(p), matrix=True) >= _TENSOR_CORES_OVER_CUDA_CORES * vector for p in precisions],
+        dtype=bool,
+    )
+    if len(table):
+        compute = compute * np.where(cores[inverse], whole_channels(table), 1.0)
+    return np.asarray(compute / _CONV_COMPUTE + roof.memory_us / _CONV_MEMORY + _CONV_START_US)
+
+
 ANCHORS: Mapping[str, Anchor] = MappingProxyType(
     {
         "roofline": _roofline_us,
         "analytical": analytical_duration_us,
+        "convolution": _convolution_us,
         "attainable": attainable_us,
         "tensor": tensor_core_us,
         "fused_attention": fused_attention_us,

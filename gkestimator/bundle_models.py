@@ -17,7 +17,8 @@ from gkestimator.features import FEATURE_SETS, elementwise_variant
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
 from gkestimator.regressors import Stack, Uncertainty, uncertainty_columns
-from gkestimator.roofline import Roofline
+from gkestimator.roofline import MATRIX_FAMILIES, Roofline, peak_rate
+from gkestimator.traffic import least_traffic_us
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -25,6 +26,8 @@ __all__ = [
     "SHORTEST_KERNEL_US",
     "SIZE_EDGES_US",
     "BundleModel",
+    "Chip",
+    "chip_of",
     "model_of",
     "pairs",
 ]
@@ -40,7 +43,8 @@ SIZE_EDGES_US = (20.0, 200.0)
 """Interval widths are calibrated apart for kernels predicted below, between and above these durations."""
 
 # A chip is known by its generation and its size; memory clocks and form factors of one chip differ little.
-_SAME_CHIP_SMS = 0.10
+_SAME_CHIP = 0.10
+_HALF = ("fp16", "bf16")
 _SPECIFICATION = frozenset(
     {
         "log_bandwidth",
@@ -60,16 +64,27 @@ SCOPES = ("seen", "unseen")
 """A model answers on GPUs whose chip it was trained on, or on all others."""
 
 
+Chip = tuple[int, int, int, int]
+"""Compute capability, SMs, and what an SM's matrix units calculate in half precision, FLOPs per clock."""
+
+
+def chip_of(gpu: GpuSpec) -> Chip:
+    """The chip of ``gpu``. Boards of one chip differ in memory clock and form factor; GeForce boards also halve the
+    matrix rate with fp32 accumulation."""
+    rate = peak_rate(gpu, "fp16", matrix=True) / (gpu.sms * gpu.boost_clock_mhz * 1e6)
+    return (*gpu.compute_capability, gpu.sms, round(rate))
+
+
 @dataclass(slots=True, kw_only=True)
 class BundleModel:
     """One regressor of a bundle; its arrays are read when it is first asked.
 
     ``scope``: one of ``SCOPES``. ``anchor``: the time its predictions are relative to (``ANCHORS``).
     ``covers``: (family, precision) pairs it answers; ``trains``: those it was trained on. ``low`` and
-    ``high``: the range of every feature in training. ``chips``: (compute capability, SMs) of the training
-    GPUs. ``factors``: per size class of the prediction, the 90 % quantile of |log error| over the scale that
-    the model's :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of
-    |log error| of kernels larger than any trained on.
+    ``high``: the range of every feature in training. ``chips``: those of the training GPUs. ``factors``: per
+    size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
+    :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
+    of kernels larger than any trained on.
     """
 
     name: str
@@ -79,7 +94,7 @@ class BundleModel:
     covers: frozenset[tuple[str, str]]
     low: np.ndarray
     high: np.ndarray
-    chips: tuple[tuple[int, int, int], ...]
+    chips: tuple[Chip, ...]
     factors: tuple[float, ...]
     beyond: float
     path: Path
@@ -101,10 +116,15 @@ class BundleModel:
         return self._fitted
 
     def knows_chip(self, gpu: GpuSpec) -> bool:
-        """True if a GPU of the same compute capability and, within 10 %, as many SMs was trained on."""
+        """True if a GPU of the same compute capability and, within 10 %, as many SMs was trained on; of models of
+        half-precision matrix work, within 10 % of the same matrix rate too."""
+        matrix = any(f in MATRIX_FAMILIES and p in _HALF for f, p in self.trains)
+        chip = chip_of(gpu)
         return any(
-            (major, minor) == tuple(gpu.compute_capability) and abs(sms / gpu.sms - 1) <= _SAME_CHIP_SMS
-            for major, minor, sms in self.chips
+            (major, minor) == chip[:2]
+            and abs(sms / gpu.sms - 1) <= _SAME_CHIP
+            and (not matrix or abs(rate / chip[3] - 1) <= _SAME_CHIP)
+            for major, minor, sms, rate in self.chips
         )
 
     def within(self, table: KernelTable, matrix: np.ndarray) -> np.ndarray:
@@ -139,6 +159,7 @@ class BundleModel:
         width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)] * scale
         width = np.where(within, width, np.maximum(width, self.beyond))
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
+        result = np.maximum(result, least_traffic_us(table, gpu))
         grouped = (
             (table.family == Family.CONV) & (table.precision == "fp32") & (table.columns["conv_groups"] > 1)
         )
@@ -211,9 +232,11 @@ def model_of(
     low, high, chips = (range_.get(k) if isinstance(range_, dict) else None for k in ("low", "high", "chips"))
     at = folder / "ranges.json"
     if not isinstance(chips, list) or not all(
-        isinstance(c, list) and len(c) == 3 and all(isinstance(v, int) for v in c) for c in chips
+        isinstance(c, list) and len(c) == 4 and all(isinstance(v, int) for v in c) for c in chips
     ):
-        raise BundleError(f"{at}: model {name}: chips is no list of [major, minor, SMs]")
+        raise BundleError(
+            f"{at}: model {name}: chips is no list of [major, minor, SMs, FLOPs per clock and SM]"
+        )
     widths = quantiles.get(name)
     widths = widths if isinstance(widths, dict) else {}
     at_widths = folder / "quantiles.json"
@@ -225,7 +248,7 @@ def model_of(
         covers=_pair_set(where, name, entry.get("covers")),
         low=_numbers(at, f"{name}.low", low, len(names)),
         high=_numbers(at, f"{name}.high", high, len(names)),
-        chips=tuple((int(a), int(b), int(c)) for a, b, c in chips),
+        chips=tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in chips),
         factors=tuple(
             _numbers(
                 at_widths,

@@ -19,7 +19,7 @@ from gkestimator.features import feature_matrix
 from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import Launch, is_streaming, launch_geometry, occupancy, sm_utilisation_pct
+from gkestimator.launch import Launch, is_streaming, kept_up, launch_geometry, occupancy, sm_utilisation_pct
 from gkestimator.prediction import KernelPredictions
 from gkestimator.roofline import Roofline, confined, roofline
 
@@ -158,7 +158,7 @@ def _complete(
     answer: _Answer,
 ) -> KernelPredictions:
     duration, width = answer.duration_us, answer.width
-    _, achieved = occupancy(launch, part, streaming=is_streaming(table))
+    _, achieved = occupancy(launch, part, streaming=is_streaming(table), kept=kept_up(launch, table))
     columns = table.columns
     total = columns["read_bytes"] + columns["write_bytes"]
     seconds = np.maximum(duration, 1e-3) * 1e-6

@@ -20,6 +20,7 @@ _TIMEOUT_S = 10
 _LIBRARIES = {
     "Runtimes": ("torch", "onnxruntime", "onnxruntime-gpu", "tensorrt"),
     "Reading, tables": ("onnx", "numpy", "pandas", "pyarrow"),
+    "Pictures": ("matplotlib",),
     "Training": ("scikit-learn", "scipy", "xgboost", "xgboost-cpu", "lightgbm"),
 }
 _TOOLS = {"nsys": ("nsys", "--version"), "ncu": ("ncu", "--version")}
@@ -34,6 +35,7 @@ def diagnose() -> Iterator[tuple[str, Facts]]:
     for section, names in _LIBRARIES.items():
         yield section, [(name, _version(name)) for name in names]
     yield "Estimator bundles", _bundles()
+    yield "Host profile", _host()
     yield "Operators", _operators()
 
 
@@ -83,6 +85,21 @@ def _bundles() -> Facts:
             found = [f"cannot be read: {e.strerror or e}"]
         facts.append((origin, f"{', '.join(found) if found else 'none'} in {folder}"))
     return facts
+
+
+def _host() -> Facts:
+    from gkestimator.host_profile import default_host_file, load_host_file
+
+    path = default_host_file()
+    if path is None:
+        return [("host.toml", "none; gkest evaluate --write-host writes one from measurements")]
+    try:
+        profile = load_host_file(path)
+    except GkestimatorError as e:
+        return [("host.toml", f"cannot be used: {e}")]
+    figures = [f"{value:g} us a call ({name})" for name, value in profile.host_overhead_us.items()]
+    figures += [f"{value / 1e9:.3g} GB/s ({name})" for name, value in profile.copy_bytes_per_s.items()]
+    return [("host.toml", f"{', '.join(figures)} from {path}")]
 
 
 def _operators() -> Facts:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from gkestimator.conv_features import convolution_columns
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.launch import memory_launch
@@ -189,6 +190,31 @@ def _conv_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[
     return out.stack(len(table))
 
 
+def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Those of ``conv`` and what each algorithm would cost."""
+    matrix, names = _conv_features(table, gpu)
+    columns = convolution_columns(table, gpu, roofline(table, gpu))
+    more = np.stack(list(columns.values()), axis=1).astype(np.float32)
+    return np.hstack([matrix, more]), (*names, *columns)
+
+
+_ABSOLUTE_TIMES = ("log_roofline", "log_memory", "log_compute")
+_SATURATED = MappingProxyType({"log_waves": np.log(32.0), "over_l2": 3.0})
+
+
+def _product_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Those of ``matrix`` without absolute times, and sizes only to where they stop to matter: 32 waves of
+    tiles, e^3 times the L2. A product larger than any measured then looks like the largest measured ones."""
+    matrix, names = _matrix_features(table, gpu)
+    keep = [i for i, name in enumerate(names) if name not in _ABSOLUTE_TIMES]
+    matrix, names = matrix[:, keep], tuple(names[i] for i in keep)
+    for i, name in enumerate(names):
+        for part, most in _SATURATED.items():
+            if part in name:
+                np.minimum(matrix[:, i], np.float32(most), out=matrix[:, i])
+    return matrix, names
+
+
 def _attention_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
     out = _Columns()
     _common(out, table, gpu, roofline(table, gpu))
@@ -280,10 +306,12 @@ FeatureFunction = Callable[[KernelTable, GpuSpec], tuple[np.ndarray, tuple[str, 
 FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
     {
         "matrix": _matrix_features,
+        "product": _product_features,
         "matrix_half": _matrix_half_features,
         "tensor": tensor_features,
         "fused_attention": fused_attention_features,
         "conv": _conv_features,
+        "conv_seen": _conv_seen_features,
         "attention": _attention_features,
         "memory": _memory_features,
         "elementwise": _elementwise_features,

@@ -34,7 +34,7 @@ _THINNEST_PART = 48  # of k; the thinnest recorded has 56
 TILE_FEATURES, SPLIT_FEATURES = 30, 14
 _SAME_CHIP_SMS = 0.10
 _LARGEST_TREES, _LARGEST_DEPTH, _MOST_TILES, _MOST_CHIPS = 1000, 10, 64, 64
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of geometry.json; a change of tile_features or split_features raises it
 
 
 def tile_launch(tiles: Sequence[Tile], gpu: GpuSpec) -> tuple[Launch, np.ndarray]:

@@ -21,6 +21,7 @@ __all__ = [
     "Tiling",
     "blocks_per_sm",
     "is_streaming",
+    "kept_up",
     "launch_geometry",
     "matrix_tiles",
     "memory_launch",
@@ -215,6 +216,12 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
         elif family in _ROW_FAMILIES:
             cols = np.maximum(table.columns["cols"][mask], 1)
             shared[mask] = np.where(cols > 1024, threads[mask] * 4, 0) if family == Family.SOFTMAX else 24.0
+        elif family == Family.GATHER:
+            # torch's index_select strides over the result with 128 threads and at most 8 blocks an SM.
+            selects = mask & (table.variant == "index_select_scattered")
+            outputs = table.columns["write_bytes"][selects] / table.columns["element_bytes"][selects]
+            grid[selects] = np.minimum(np.ceil(outputs / 128), 8 * gpu.sms)
+            threads[selects] = 128.0
         elif family == Family.HOST:
             grid[mask] = 0
             threads[mask] = registers[mask] = shared[mask] = np.nan
@@ -263,16 +270,30 @@ def is_streaming(table: KernelTable) -> np.ndarray:
     return np.asarray(~(long | (table.variant == "index_select_scattered")))
 
 
+def kept_up(launch: Launch, table: KernelTable) -> np.ndarray:
+    """Share of the theoretical occupancy that each kernel's stream of blocks keeps up; 1 for long blocks.
+
+    Between a block and its successor a slot is empty for a while that does not depend on the block's work, so
+    the loss shrinks as blocks last longer. :data:`STEADY` is that of threads with four elements each
+    (elementwise kernels); a reduction's threads walk along their row.
+    """
+    reduces = (table.family == Family.REDUCTION) & (launch.grid_blocks > 0)
+    inputs = np.maximum(table.columns["rows"], 1) * np.maximum(table.columns["cols"], 1)
+    threads = np.where(reduces, launch.grid_blocks * launch.block_threads, 1.0)
+    each = np.where(reduces, np.maximum(inputs / threads, 4.0), 4.0)
+    return np.where(is_streaming(table), 1 - (1 - STEADY) * 4.0 / each, 1.0)
+
+
 def occupancy(
-    launch: Launch, gpu: GpuSpec, *, streaming: np.ndarray | bool = False
+    launch: Launch, gpu: GpuSpec, *, streaming: np.ndarray | bool = False, kept: np.ndarray | float = STEADY
 ) -> tuple[np.ndarray, np.ndarray]:
     """Theoretical and achieved occupancy of each kernel, percent of an SM's warps; host kernels 0.
 
     Achieved counts active SMs only, as Nsight Compute does. Kernels of long blocks run in waves: full waves at
     the theoretical occupancy, the last one with its blocks spread evenly over the SMs it uses (the hardware
     places blocks breadth first), and waves count alike in time. ``streaming`` kernels do not keep step: a slot
-    is empty for a moment between a block and its successor, which leaves :data:`STEADY` of the theoretical
-    occupancy, and the SMs empty gradually over the last wave, half a wave's work (``w / (w + 1/2)`` for w
+    is empty for a moment between a block and its successor, which leaves ``kept`` of the theoretical occupancy
+    (:func:`kept_up`), and the SMs empty gradually over the last wave, half a wave's work (``w / (w + 1/2)`` for w
     waves). Less than one wave is one wave of fewer warps. Nothing public has achieved occupancies of single
     kernels; :data:`STEADY` is fitted to the largest one of five whole models on a V100 at 23 batch sizes, which
     the rule meets within 1 point (the half wave is derived, and fits best there too).
@@ -289,7 +310,7 @@ def occupancy(
     in_waves = (full * theoretical + tail) / np.maximum(waves, 1)
     rounds = np.maximum(launch.grid_blocks / slots, 1.0)
     resident = np.where(full >= 1, theoretical, tail)
-    flowing = resident * STEADY * rounds / (rounds + 0.5)
+    flowing = resident * kept * rounds / (rounds + 0.5)
     achieved = np.where(streaming, flowing, in_waves)
     runs = launch.grid_blocks > 0
     return np.where(runs, theoretical, 0.0), np.where(runs, np.minimum(achieved, theoretical), 0.0)

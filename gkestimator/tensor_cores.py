@@ -20,15 +20,17 @@ import numpy as np
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import KernelTable
 from gkestimator.roofline import peak_rate
+from gkestimator.sustained import sustained_bytes_per_s
 
 __all__ = [
     "CONSTANTS",
     "TensorConstants",
     "half_rate",
     "has_tensor_cores",
+    "memory_us",
     "overlapped_tiles",
-    "sustained_clock_mhz",
     "sustained_tensor_rate",
+    "tensor_clock_mhz",
     "tensor_core_us",
     "tensor_peak",
 ]
@@ -45,8 +47,9 @@ class TensorConstants:
 
     ``launch_us`` and ``launch_cycles``: start and end of a kernel. ``prologue_cycles``: filling the pipeline, once a
     kernel; ``tile_cycles``: between one tile and the next. ``step_cycles``: least time of a step (latency of its
-    loads). ``efficiency``: share of the tensor peak that large products reach. ``dram``: share of the DRAM peak.
-    ``l2_bytes_per_us``: of a GPU whose SMs x MHz is 190,000. ``split_cycles``: a second kernel that sums the parts.
+    loads). ``efficiency``: share of the tensor peak that large products reach. ``dram``: share of the streaming
+    bandwidth. ``l2_bytes_per_us``: of a GPU whose SMs x MHz is 190,000. ``split_cycles``: a second kernel that
+    sums the parts.
     ``whole_waves``: 1 where a last wave costs as much as a full one, 0 where tiles are spread evenly. ``overlap``:
     exponent of the norm that joins calculation and traffic (1: one after the other, infinite: perfect overlap).
     ``l2_share``: share of L2 up to which operands and result stay there from the last use.
@@ -58,7 +61,7 @@ class TensorConstants:
     tile_cycles: float = 2200.0
     step_cycles: float = 185.0
     efficiency: float = 0.82
-    dram: float = 0.87
+    dram: float = 0.97
     l2_bytes_per_us: float = 1.25e6
     split_cycles: float = 3000.0
     whole_waves: float = 0.55
@@ -76,11 +79,11 @@ _OVERLAPPED_TILES = 0.3
 # with the power that halved tensor cores leave, GeForce boards run 7 to 12 % above it.
 _HALF_RATE_EFFICIENCY = 0.95
 _GEFORCE_CLOCK = 1.10
-# Picojoule per FLOP of 16-bit tensor work with the memory traffic it needs, where the power limit binds: V100 104 TFLOP/s
-# at 300 W and T4 35 at 70 W (12 nm; DeepBench), A40 123 at 300 W (Samsung 8 nm; Vidur). A100 runs at its full clock at
-# 300 W (7 nm), published largest products reach about 800 TFLOP/s on H100 at 700 W and 1,750 on B200 at 1,000 W. Ada and
-# Blackwell RTX boards (4 nm) lie between Hopper and Ampere; RTX PRO 6000 holds 400 TFLOP/s at 600 W. A fifth of the
-# limit goes elsewhere.
+# Picojoule per FLOP of 16-bit tensor work with the memory traffic it needs, where the power limit binds: V100
+# 104 TFLOP/s at 300 W and T4 35 at 70 W (12 nm; DeepBench), A40 123 at 300 W (Samsung 8 nm; Vidur). A100 runs at
+# its full clock at 300 W (7 nm), published largest products reach about 800 TFLOP/s on H100 at 700 W and 1,750 on
+# B200 at 1,000 W. Ada and Blackwell RTX boards (4 nm) lie between Hopper and Ampere; RTX PRO 6000 holds 400 TFLOP/s
+# at 600 W. A fifth of the limit goes elsewhere.
 _PICOJOULE = {
     (7, 0): 2.3, (7, 2): 2.3, (7, 5): 1.6, (8, 0): 0.95, (8, 6): 1.9, (8, 7): 1.9, (8, 9): 0.85, (9, 0): 0.6,
     (10, 0): 0.43, (10, 3): 0.43,
@@ -98,10 +101,10 @@ def has_tensor_cores(gpu: GpuSpec, precision: str = "fp16") -> bool:
 def half_rate(gpu: GpuSpec) -> bool:
     """Whether fp32 accumulation halves the fp16 rate: int8, which never is halved, is then four times as fast."""
     int8, fp16 = gpu.peak_flops_per_s.get("int8"), gpu.peak_flops_per_s.get("fp16")
-    return int8 is not None and fp16 is not None and int8 > 3 * fp16
+    return has_tensor_cores(gpu) and int8 is not None and fp16 is not None and int8 > 3 * fp16
 
 
-def sustained_clock_mhz(gpu: GpuSpec) -> float:
+def tensor_clock_mhz(gpu: GpuSpec) -> float:
     """MHz under matrix work as far as power allows: the boost clock, on GeForce boards a tenth more."""
     return gpu.boost_clock_mhz * (_GEFORCE_CLOCK if half_rate(gpu) else 1.0)
 
@@ -116,7 +119,7 @@ def tensor_peak(gpu: GpuSpec, precision: str) -> float:
 
     Without tensor cores libraries accumulate half precision in fp32 on the CUDA cores, and dp4a calculates int8.
     """
-    clock = sustained_clock_mhz(gpu) / gpu.boost_clock_mhz
+    clock = tensor_clock_mhz(gpu) / gpu.boost_clock_mhz
     if has_tensor_cores(gpu, precision):
         return peak_rate(gpu, precision, matrix=True) * clock
     own = gpu.peak_flops_per_s.get("int8") if precision == "int8" else None
@@ -138,8 +141,8 @@ def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstan
 def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> np.ndarray:
     """Microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
 
-    Convolutions count as their implicit products. A row without matrix dimensions counts as one product of its
-    outputs with k = 1.
+    Convolutions count as their implicit products, channels padded to what tensor cores take. A row without matrix
+    dimensions counts as one product of its outputs with k = 1.
     """
     columns = table.columns
     result = np.empty(len(table))
@@ -151,12 +154,32 @@ def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants 
             np.fmax(batch, 1.0),
             np.maximum(np.where(np.isnan(m), outputs, m), 1.0),
             np.fmax(n, 1.0),
-            np.fmax(k, 1.0),
+            np.fmax(k, 1.0) * _padded_channels(table, mask),
         )
         traffic = columns["read_bytes"][mask] + columns["write_bytes"][mask]
         rate = sustained_tensor_rate(gpu, str(precision), constants)
         result[mask] = _product_us(*sizes, traffic, gpu, rate, constants)
     return result
+
+
+def _padded_channels(table: KernelTable, index: np.ndarray) -> np.ndarray:
+    """Channels that a convolution calculates over those it has: tensor cores take up to 4 as 4, more in eights
+    (NVIDIA, Optimizing Convolutional Layers User's Guide, section on channels in and out)."""
+    columns = table.columns
+    channels = np.fmax(columns["conv_in_channels"][index] / np.fmax(columns["conv_groups"][index], 1.0), 1.0)
+    padded = np.where(channels <= 4, 4.0, np.ceil(channels / 8) * 8)
+    return np.where(np.isnan(columns["conv_in_channels"][index]), 1.0, padded / channels)
+
+
+def memory_us(
+    traffic: np.ndarray, gpu: GpuSpec, *, dram: float, l2_bytes_per_us: float, l2_share: float
+) -> np.ndarray:
+    """Microseconds that ``traffic`` (bytes) takes: through L2 where it stays there from the last use, else DRAM."""
+    from_dram = traffic / (sustained_bytes_per_s(gpu) * dram) * 1e6
+    scale = gpu.sms * tensor_clock_mhz(gpu) / 190e3
+    from_l2 = np.minimum(traffic / (l2_bytes_per_us * scale), from_dram)
+    kept = 1 / (1 + (traffic / (l2_share * gpu.l2_bytes)) ** 4)
+    return np.asarray(from_dram * (1 - kept) + from_l2 * kept)
 
 
 def _product_us(
@@ -169,7 +192,7 @@ def _product_us(
     rate: float,
     c: TensorConstants,
 ) -> np.ndarray:
-    clock = sustained_clock_mhz(gpu)
+    clock = tensor_clock_mhz(gpu)
     per_cycle = rate / gpu.sms / (clock * 1e6)  # FLOPs of one SM
     scale = gpu.sms * clock / 190e3
     between = c.tile_cycles * (_OVERLAPPED_TILES if overlapped_tiles(gpu) else 1.0)
@@ -188,9 +211,6 @@ def _product_us(
         waves = np.maximum(1.0, np.ceil(waves) ** c.whole_waves * waves ** (1 - c.whole_waves))
         cost = (c.prologue_cycles + waves * (between + share * step)) / clock + summing
         best = np.minimum(best, np.where(allowed, cost, np.inf).min(axis=0))
-    from_dram = traffic / (gpu.dram_bytes_per_s * c.dram) * 1e6
-    from_l2 = np.minimum(traffic / (c.l2_bytes_per_us * scale), from_dram)
-    kept = 1 / (1 + (traffic / (c.l2_share * gpu.l2_bytes)) ** 4)
-    memory = from_dram * (1 - kept) + from_l2 * kept
+    memory = memory_us(traffic, gpu, dram=c.dram, l2_bytes_per_us=c.l2_bytes_per_us, l2_share=c.l2_share)
     joined = (best**c.overlap + memory**c.overlap) ** (1 / c.overlap)
     return np.asarray(c.launch_us + c.launch_cycles / clock + joined)

@@ -14,6 +14,7 @@ from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable
 from gkestimator.launch import (
     Launch,
     blocks_per_sm,
+    kept_up,
     launch_geometry,
     memory_launch,
     occupancy,
@@ -125,6 +126,17 @@ def test_streams_of_short_blocks_never_quite_fill_the_sms() -> None:
     # 40 registers: 1,280 a warp, 12 warps in each quarter of the SM: 6 blocks of 8 warps, 48 of 64.
     theoretical, _ = occupancy(one(10**6, 256, 40), V100, streaming=True)
     assert theoretical[0] == 75
+
+
+def test_a_reduction_along_long_rows_loses_less_between_its_blocks() -> None:
+    short, long, wave = (
+        kernel(Family.REDUCTION, 100_000, 64), kernel(Family.REDUCTION, 100_000, 512 * 24),
+        kernel(Family.LINEAR, 100_000, 64),
+    )  # fmt: skip
+    table = KernelTable.from_kernels([short, long, wave])
+    # A block of 512 threads a long row: 24 elements a thread in place of the 4 of an elementwise kernel.
+    kept = kept_up(launch_geometry(table, V100), table)
+    assert kept.tolist() == pytest.approx([0.94, 1 - 0.06 * 4 / 24, 1])
 
 
 @pytest.mark.parametrize(

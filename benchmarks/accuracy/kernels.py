@@ -136,13 +136,13 @@ def h100_gemm(space: Workspace) -> None:
 
 def shipped(space: Workspace) -> Bundle:
     """The recipe on every row: what is shipped."""
-    return space.bundle("everything", np.arange(len(space.rows)), PLAN)
+    return space.bundle("everything", np.arange(len(space.rows)), PLAN, geometry=True)
 
 
 def shipped_folder(space: Workspace) -> Path:
     """The folder of :func:`shipped`, trained if need be."""
     shipped(space)
-    return space.bundle_folder("everything", np.arange(len(space.rows)), PLAN)
+    return space.bundle_folder("everything", np.arange(len(space.rows)), PLAN, geometry=True)
 
 
 def without_v100_convolutions(space: Workspace) -> Bundle:

@@ -55,7 +55,9 @@ USHER (Shubha, Shen, Iyer, OSDI 2024) reports 99.98 % accuracy for a stack of re
 data nor regressors. Three questions.
 
 **Does the stack beat its members?** The columns named after members in the first table above are the same recipe with that one
-member. **Which features and which target?** XGBoost alone, 8,000 rows of NeuSight's FP32 data per family, mean error by what it
+member. {members}
+
+**Which features and which target?** XGBoost alone, 8,000 rows of NeuSight's FP32 data per family, mean error by what it
 sees (literal: raw sizes, one-hot GPU and operator; physical: this project's) and what it is fitted to (milliseconds, their
 logarithm, log(time / roofline)):"""
 _TAU = """**Does tau matter?** USHER calls kernels concurrent whose starts differ by at most tau. Largest sum of the occupancies of
@@ -90,7 +92,10 @@ def write_report(space: Workspace, out: Path) -> Path:
     stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
     if stale:
         space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
-    text: list[str] = [_HEAD, "<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
+    text: list[str] = [_HEAD]
+    if stale:
+        text += [f"**Not run, or of an earlier state of the recipe:** {', '.join(stale)}.", ""]
+    text += ["<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
     text += ["", "## What must be shown", ""]
     text += tables.bars(lines(space))
     shapes, larger, left = shapes_cases(space), space.cases("larger"), gpu_cases(space)
@@ -119,7 +124,7 @@ def write_report(space: Workspace, out: Path) -> Path:
     text += ["", _INTERVALS, "", *tables.intervals(space)]
     if plots.intervals(space, pictures / "intervals.png"):
         text += ["", "![Share inside by stretch of the interval, and widths](accuracy/intervals.png)"]
-    text += _usher(space)
+    text += _usher(space, shapes)
     text += ["", _PEERS, "", _HOW]
     page = out / "accuracy.md"
     page.write_text("\n".join(text) + "\n", encoding="utf-8")
@@ -187,8 +192,9 @@ def _whole(space: Workspace, pictures: Path) -> list[str]:
     return text[:-1]
 
 
-def _usher(space: Workspace) -> list[str]:
-    text = ["", _USHER, ""]
+def _usher(space: Workspace, shapes: KernelCases | None) -> list[str]:
+    members = "" if shapes is None else tables.members_in_words(shapes)
+    text = ["", _USHER.format(members=members or "Not run."), ""]
     targets, tau = space.listed("usher-targets"), space.listed("usher-tau")
     text += tables.usher_targets(targets) if targets else ["Not run."]
     text += ["", _TAU, ""]

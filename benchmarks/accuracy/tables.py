@@ -136,6 +136,28 @@ def by_source(cases: KernelCases, members: bool) -> list[str]:
     return markdown(head, rows, text=2)
 
 
+def members_in_words(cases: KernelCases) -> str:
+    """How much the stack gains over its best member, over families; empty without members."""
+    alone = [m for m in MEMBERS if m in cases.estimates]
+    gains: dict[str, float] = {}
+    best: list[str] = []
+    for (word,), part in _groups(cases, label_column(cases)):
+        errors = {m: _mean(part, m) for m in alone}
+        errors = {m: e for m, e in errors.items() if np.isfinite(e)}
+        if errors:
+            least = min(errors, key=lambda m: errors[m])
+            best.append(least)
+            gains[word] = errors[least] - _mean(part, "estimator")
+    if not gains:
+        return ""
+    low, high = min(gains, key=lambda w: gains[w]), max(gains, key=lambda w: gains[w])
+    often = ", ".join(f"{m.replace('_', ' ')} {best.count(m)}" for m in alone if m in best)
+    return (
+        f"Over {len(gains)} families the mean error of the stack lies {np.mean(list(gains.values())):.2f} points below that of "
+        f"the family's best single member (from {gains[low]:+.2f}, {low}, to {gains[high]:+.2f}, {high}); best were {often}."
+    )
+
+
 def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
     """Per family, GPU and source: the estimator's errors, and the mean error of every other method."""
     head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in METHODS))

@@ -92,15 +92,22 @@ class Workspace:
         files = [*(ROOT / "gkestimator").rglob("*.py"), *(ROOT / "datasets").rglob("*.toml")]
         return _digest(_contents(files))
 
-    def bundle_folder(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Path:
+    def bundle_folder(
+        self, name: str, index: np.ndarray, plans: Sequence[ModelPlan], *, geometry: bool = False
+    ) -> Path:
         """Where :meth:`bundle` keeps the bundle of these rows and plans."""
         chosen = hashlib.sha256(np.ascontiguousarray(index, dtype=np.int64).tobytes()).hexdigest()
-        key = _digest([chosen, self.data_key, self.recipe_key, *(repr(p) for p in plans)])
+        key = _digest([chosen, self.data_key, self.recipe_key, f"geometry {geometry}", *map(repr, plans)])
         return self.folder / "bundles" / f"{name}-{key}"
 
-    def bundle(self, name: str, index: np.ndarray, plans: Sequence[ModelPlan]) -> Bundle:
-        """The recipe's bundle from the rows ``index`` for ``plans``; trained unless the cache has it."""
-        folder = self.bundle_folder(name, index, plans)
+    def bundle(
+        self, name: str, index: np.ndarray, plans: Sequence[ModelPlan], *, geometry: bool = False
+    ) -> Bundle:
+        """The recipe's bundle from the rows ``index`` for ``plans``; trained unless the cache has it.
+
+        Launch geometry moves no duration, so that only the bundle that is shipped has it.
+        """
+        folder = self.bundle_folder(name, index, plans, geometry=geometry)
         if not (folder / "stack.json").is_file():
             for old in folder.parent.glob(f"{name}-*"):
                 if len(old.name) == len(folder.name):
@@ -112,6 +119,7 @@ class Workspace:
                 self.gpus,
                 seed=SEED,
                 plans=tuple(plans),
+                geometry=geometry,
                 progress=lambda text, *_: self.tell(f"{name}: {text}"),
             )
             fitted.write(folder, card=card("nested", self._measured[0], fitted))

@@ -30,7 +30,8 @@ class EstimateRequest:
 
     ``batch_sizes`` None: as exported (a symbolic batch is 1, and the row says so). ``sm_shares`` are percent of the
     GPU's SMs. ``streams`` None: what the runtime does. ``host_overhead_us`` None: the figure of ``host`` (a host
-    profile; None: ``$GKEST_HOME/host.toml`` where there is one), else the runtime profile's.
+    profile; None: ``$GKEST_HOME/host.toml`` where there is one), else the runtime profile's. ``context_mib`` (CUDA
+    context and library handles) None: the runtime profile's estimate for each GPU.
     ``attention`` None: fused. ``unfold_batchnorm`` (torch): BatchNorms that an exporter folded into convolutions run as
     kernels of their own. ``inputs`` gives types or values of inputs that the files leave open (``Model.bind``).
     ``tau_ms`` is USHER's concurrency tolerance. Raises UsageError on anything out of range.
@@ -48,6 +49,7 @@ class EstimateRequest:
     streams: int | None = None
     trip_count: int | None = None
     host_overhead_us: float | None = None
+    context_mib: float | None = None
     host: Path | None = None
     include_copy: bool = False
     bundles: Sequence[Path] = ()
@@ -84,6 +86,8 @@ class EstimateRequest:
             _integer("number of streams", self.streams, 1, 128)
         if self.trip_count is not None:
             _integer("trip count", self.trip_count, 0, 1_000_000)
+        if self.context_mib is not None:
+            _number("context in MiB", self.context_mib, 0, 2**20)
         if self.host_overhead_us is not None:
             _number("host overhead in us", self.host_overhead_us, 0, 1e6)
         if self.slo_ms is not None:

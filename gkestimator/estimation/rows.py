@@ -31,14 +31,13 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     """The requirement table's row of one answer. What is not known is None."""
     m, memory, gpu = e.measures, e.memory, e.target.gpu
     lowering = e.lowering
-    profile = engine.profile
     unknown = len(lowering.graph.unknown_operators) > 0
     partial = unknown or bool(lowering.lowered.host_operators)
     moved = memory.input_bytes + memory.output_bytes
     copy_ms = moved / engine.copy_bytes_per_s * 1e3
     extra = copy_ms if engine.request.include_copy else 0.0
     latency = m.latency_ms + extra
-    context = profile.context_bytes(gpu)
+    context = engine.context_bytes(gpu)
     mreq = None if context is None else memory.reserved_bytes + context
     batch = lowering.lowered.batch_size
     warnings = tuple(_warnings(engine, e, mreq))

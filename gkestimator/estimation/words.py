@@ -20,6 +20,7 @@ def closing_words(
     *,
     slo_ms: float | None,
     host_overhead_source: str,
+    host_range_us: tuple[float, float],
     searched: bool = False,
 ) -> tuple[str, ...]:
     """A few plain sentences about ``rows``; empty when there are none. ``searched``: their batches are the largest."""
@@ -35,10 +36,12 @@ def closing_words(
     lines.append(_trust(rows))
     bound = [r for r in rows if r.host_bound]
     if bound:
+        low, high = host_range_us
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
-            f"assumed per framework call ({host_overhead_source}); their intervals span the hosts known; "
-            "--host-overhead-us sets yours."
+            f"assumed per framework call ({host_overhead_source}); their intervals "
+            + ("take it as exact" if low == high else f"span {low:.3g} to {high:.3g} us")
+            + "; --host-overhead-us sets yours."
         )
     return tuple(lines)
 

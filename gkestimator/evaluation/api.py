@@ -62,7 +62,7 @@ class Evaluation:
 
     def host_profile(self, fits: Sequence[HostFit]) -> HostProfile:
         """``fits`` as a host profile that states where its figures are from."""
-        overheads, rates, sources = {}, {}, {}
+        overheads, lows, highs, rates, sources = {}, {}, {}, {}, {}
         for fit in fits:
             words = _provenance(fit, self.name)
             if fit.host_overhead_us is not None:
@@ -71,6 +71,15 @@ class Evaluation:
                 sources[f"host_overhead_us.{fit.runtime}"] = (
                     f"{words}; {fit.host_rows} rows host-bound{spread}"
                 )
+                if fit.row_range_us is not None:
+                    lows[fit.runtime], highs[fit.runtime] = fit.row_range_us
+                    about = "of the overheads that rows wholly bound by the host ask for"
+                    sources[f"host_low_us.{fit.runtime}"] = (
+                        f"5th percentile (least of fewer than ten) {about}"
+                    )
+                    sources[f"host_high_us.{fit.runtime}"] = (
+                        f"95th percentile (largest of fewer than ten) {about}"
+                    )
             if fit.copy_bytes_per_s is not None:
                 rates[fit.runtime] = fit.copy_bytes_per_s
                 spread = _range(fit.rate_range, 1e-9, "GB/s")
@@ -78,7 +87,13 @@ class Evaluation:
                     f"{words}; {fit.copy_rows} rows see the copy{spread}"
                 )
         return HostProfile(
-            name=f"host of {self.name}", host_overhead_us=overheads, copy_bytes_per_s=rates, sources=sources
+            name=f"host of {self.name}",
+            note=f"fitted on {datetime.date.today().isoformat()}",
+            host_overhead_us=overheads,
+            host_low_us=lows,
+            host_high_us=highs,
+            copy_bytes_per_s=rates,
+            sources=sources,
         )
 
     def write_host(self, path: Path | str) -> tuple[HostFit, ...]:
@@ -94,9 +109,8 @@ def _provenance(fit: HostFit, name: str) -> str:
         after = "not tested: one model only"
     else:
         after = f"{fit.after_pct[0]:.1f} % (median {fit.after_pct[1]:.1f}) with models left out one at a time"
-    today = datetime.date.today().isoformat()
     return (
-        f"fitted by gkest evaluate on {today} to {fit.rows} rows, {fit.models} models of {name} on "
+        f"fitted by gkest evaluate to {fit.rows} rows, {fit.models} models of {name} on "
         f"{', '.join(fit.gpus[:4])}; mean latency error {before}, {after}"
     )
 
@@ -123,7 +137,9 @@ def evaluate(
     trip_count: int | None = None,
     host_overhead_us: float | None = None,
     host: str | Path | None = None,
+    context_mib: float | None = None,
     include_copy: bool = False,
+    one_process: bool = False,
     bundles: Sequence[str | Path] = (),
     gpu_specs: Sequence[str | Path] = (),
     plugins: Sequence[str | Path] = (),
@@ -136,6 +152,9 @@ def evaluate(
     ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where there are
     any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the options stand in
     where a column is missing. ``models`` are files or folders; a row's model is found by file stem, or is a path.
+
+    ``one_process``: the batch sizes of a model were measured one after another in one process, in the order of the
+    rows, without emptying the runtime's cache; memory is then estimated so (else as a fresh process each).
 
     A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read, UsageError,
     SpecError or BundleError for a request that cannot be answered.
@@ -164,6 +183,7 @@ def evaluate(
         "trip_count": trip_count,
         "host_overhead_us": host_overhead_us,
         "host": None if host is None else Path(host),
+        "context_mib": context_mib,
         "include_copy": include_copy,
         "bundles": [Path(p) for p in bundles],
         "gpu_specs": list(specs),
@@ -171,7 +191,7 @@ def evaluate(
         "batch_dim": batch_dim,
     }
     _check_options(options, runtime, dtype)
-    compared = compare(matched, options, progress=progress)
+    compared = compare(matched, options, one_process=one_process, progress=progress)
     warning = unit_warning(compared.rows)
     return Evaluation(
         name=table.path.name,

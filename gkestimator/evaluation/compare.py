@@ -20,6 +20,7 @@ from gkestimator.evaluation.host import HostCase
 from gkestimator.evaluation.matching import Matched
 from gkestimator.evaluation.metrics import summarise, weighted_median
 from gkestimator.evaluation.truth import MEASURES
+from gkestimator.memory import cumulative_reserved
 from gkestimator.tables import Requirement
 
 __all__ = ["Comparison", "compare", "summaries", "unit_warning"]
@@ -44,9 +45,14 @@ def compare(
     matched: Sequence[Matched],
     options: Mapping[str, Any],
     *,
+    one_process: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
-    """Estimate every matched row. ``options`` are those of :class:`EstimateRequest` that all rows share."""
+    """Estimate every matched row. ``options`` are those of :class:`EstimateRequest` that all rows share.
+
+    ``one_process``: the rows of one model under one set of options were measured in one process, in their order, so
+    that memory which an earlier one made the runtime reserve is still held.
+    """
     groups: dict[tuple[Any, ...], list[Matched]] = {}
     for m in matched:
         at = m.measurement
@@ -59,7 +65,7 @@ def compare(
     for done, group in enumerate(groups.values()):
         if progress is not None:
             progress(group[0].name, done, len(groups))
-        for m, outcome in _estimated(group, options, notes):
+        for m, outcome in _estimated(group, options, notes, one_process):
             if isinstance(outcome, GkestimatorError):
                 failures.setdefault(f"{m.path}: {outcome}", outcome)
                 continue
@@ -87,7 +93,7 @@ _Outcome = tuple[ComparedRow, HostCase | None] | GkestimatorError
 
 
 def _estimated(
-    group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]
+    group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None], one_process: bool
 ) -> Iterator[tuple[Matched, _Outcome]]:
     """One estimate per row of ``group`` (same model, runtime, dtype, dims and share).
 
@@ -101,10 +107,12 @@ def _estimated(
             yield group[0], e
             return
         for m in group:
-            yield from _estimated([m], options, notes)
+            yield from _estimated([m], options, notes, one_process)
         return
+    reserved = _in_one_process(group, found) if one_process else {}
     for m in group:
-        yield m, _beside(m, *found[m.gpu, m.measurement.batch_size])
+        key = (m.gpu, m.measurement.batch_size)
+        yield m, _beside(m, *found[key], reserved.get(key))
 
 
 def _ask(
@@ -136,8 +144,33 @@ def _ask(
     return found
 
 
-def _beside(m: Matched, engine: Engine, e: Estimated) -> tuple[ComparedRow, HostCase | None]:
+def _in_one_process(
+    group: Sequence[Matched], found: Mapping[tuple[str, int | None], tuple[Engine, Estimated]]
+) -> dict[tuple[str, int | None], int]:
+    """Reserved bytes after each of the group's rows on each GPU, run in the order of the rows."""
+    reserved: dict[tuple[str, int | None], int] = {}
+    for gpu in dict.fromkeys(m.gpu for m in group):
+        keys = list(dict.fromkeys((gpu, m.measurement.batch_size) for m in group if m.gpu == gpu))
+        engine, first = found[keys[0]]
+        after = cumulative_reserved(
+            [found[key][1].lowering.graph for key in keys],
+            allocator=engine.profile.allocator,
+            figures=engine.profile.allocator_bytes,
+            library_workspace_bytes=engine.profile.library_workspace_bytes(first.target.gpu),
+        )
+        reserved.update(zip(keys, after, strict=True))
+    return reserved
+
+
+def _beside(
+    m: Matched, engine: Engine, e: Estimated, reserved: int | None
+) -> tuple[ComparedRow, HostCase | None]:
+    """``reserved`` None: what a fresh process reserves."""
     estimate = requirement_row(engine, e)
+    if reserved is not None:
+        context = estimate.context_bytes
+        mreq = None if context is None else reserved + context
+        estimate = replace(estimate, reserved_bytes=reserved, mreq_bytes=mreq)
     values = m.measurement.values
     measured, latency = values.get("latency_ms"), estimate.latency_ms
     assert latency is not None

@@ -24,8 +24,10 @@ _RATES = np.geomspace(1e8, 5e11, 121)
 _MOST_CASES = 2000
 _HOST_SHARE = 0.5
 """A row counts as host-bound when 1 % more overhead makes at least 0.5 % more latency."""
+_WHOLLY_HOST_SHARE = 0.9
 _COPY_SHARE = 0.05
 _LEAST_ROWS = 2
+_LEAST_FOR_RANGE = 3
 _RISE = 1.02
 """Half and twice the fitted figure must be worse by at least 2 % of the error, else the rows do not tell it."""
 
@@ -69,15 +71,18 @@ class HostCase:
 class HostFit:
     """What the rows of one runtime say of the host. A figure that they do not tell is None.
 
-    ``rows`` fitted, of which ``host_rows`` are host-bound and ``copy_rows`` see the copy; ``overhead_range_us`` and
-    ``rate_range`` span the fits with one model left out each. Errors are mean and median absolute percentages of all
-    rows: ``before`` with the figures assumed so far, ``after`` with figures fitted to the other models (None: there is
-    one model only).
+    ``rows`` fitted, of which ``host_rows`` are host-bound and ``copy_rows`` see the copy. ``overhead_range_us`` and
+    ``rate_range`` span the fits with one model left out each (None where one of these does not tell the figure);
+    ``row_range_us`` spans the overheads that rows wholly bound by the host ask for one by one, nine in ten of them (all
+    where they are fewer than ten): operators differ. Errors are mean and median absolute percentages of all rows:
+    ``before`` with the figures assumed so far, ``after`` with figures fitted to the other models (None: there is one
+    model only).
     """
 
     runtime: str
     host_overhead_us: float | None
     overhead_range_us: tuple[float, float] | None
+    row_range_us: tuple[float, float] | None
     copy_bytes_per_s: float | None
     rate_range: tuple[float, float] | None
     rows: int
@@ -163,8 +168,13 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
             f"{len(cases)} rows do not tell the host's launch overhead: fewer than {_LEAST_ROWS} wait for the host, or "
             "another overhead fits as well; add small batches (batch 1) of models with many operators"
         )
+    span = None if overhead is None else _row_range(rows, overhead, rate)
+    if overhead is not None and span is None:
+        notes.append(
+            f"fewer than {_LEAST_FOR_RANGE} rows wholly wait for the host: how far the overhead spreads is not told"
+        )
     if overhead is None:
-        notes.append("launch overhead kept: too few rows wait for the host to tell it")
+        notes.append("launch overhead kept: these rows do not tell it")
     if rate is None and rows.moved.any():
         notes.append("copy rate kept: copies are too small a part of these rows to tell it")
     others = _left_out(rows, overhead is not None, rate is not None)
@@ -180,6 +190,7 @@ def fit_host(cases: Sequence[HostCase]) -> HostFit:
     return HostFit(
         runtime=cases[0].runtime,
         host_overhead_us=overhead,
+        row_range_us=span,
         overhead_range_us=_span([f[0] for f in fitted]) if others and overhead is not None else None,
         copy_bytes_per_s=rate,
         rate_range=_span([f[1] for f in fitted]) if others and rate is not None else None,
@@ -255,6 +266,21 @@ def _copy_share(rows: _Rows, overhead: float | None, rate: float | None) -> np.n
     )
 
 
+def _row_range(rows: _Rows, overhead: float, rate: float | None) -> tuple[float, float] | None:
+    """The overheads at which the estimate of each row wholly bound by the host is its measurement, 5th to 95th
+    percentile. (In a row where kernels count as well, their errors would pass for the host's.)"""
+    bound = rows.take(np.flatnonzero(_host_share(rows, overhead, rate) >= _WHOLLY_HOST_SHARE))
+    if len(bound.measured) < _LEAST_FOR_RANGE:
+        return None
+    copies = bound.moved / (bound.rate if rate is None else rate) * 1e3
+    asked = [
+        float(np.interp(measured - copy, curve, _OVERHEADS_US))
+        for measured, copy, curve in zip(bound.measured, copies, bound.curve, strict=True)
+    ]
+    low, high = (float(np.quantile(asked, q)) for q in ((0.05, 0.95) if len(asked) >= 10 else (0.0, 1.0)))
+    return min(low, overhead), max(high, overhead)
+
+
 def _tells_overhead(rows: _Rows, overhead: float | None, rate: float | None) -> bool:
     if overhead is None or not _OVERHEADS_US[0] * 1.1 < overhead < _OVERHEADS_US[-1] / 1.1:
         return False
@@ -276,7 +302,8 @@ def _tells_rate(rows: _Rows, overhead: float | None, rate: float | None) -> bool
 def _left_out(
     rows: _Rows, free_overhead: bool, free_rate: bool
 ) -> tuple[np.ndarray, list[tuple[float | None, float | None]]] | None:
-    """Estimates of each model's rows with figures fitted to the other models, and those figures."""
+    """Estimates of each model's rows with figures fitted to the other models, and those figures; what the others do
+    not tell stays as it was assumed."""
     models = np.unique(rows.model)
     if len(models) < 2:
         return None
@@ -284,7 +311,8 @@ def _left_out(
     fitted = []
     for model in models:
         out = rows.model == model
-        figures = _fit(rows.take(np.flatnonzero(~out)), free_overhead, free_rate)
+        told = _choose(rows.take(np.flatnonzero(~out)))
+        figures = (told[0] if free_overhead else None, told[1] if free_rate else None)
         estimates[out] = rows.take(np.flatnonzero(out)).estimate(*figures)
         fitted.append(figures)
     return estimates, fitted
@@ -295,6 +323,7 @@ def _errors(estimated: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
     return float(errors.mean()), float(np.median(errors))
 
 
-def _span(values: Sequence[float | None]) -> tuple[float, float]:
+def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Least and largest; None unless every fit tells the figure: it hangs on one model then."""
     known = [v for v in values if v is not None]
-    return min(known), max(known)
+    return (min(known), max(known)) if len(known) == len(values) else None

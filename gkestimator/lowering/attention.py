@@ -46,6 +46,12 @@ class AttentionShape:
         """Elements of the score matrix."""
         return self.batch * self.heads * self.q_len * self.kv_len
 
+    @property
+    def seen_scores(self) -> int:
+        """Those on and below the diagonal that ends in the last query's last key."""
+        rows = min(self.q_len, self.kv_len)
+        return self.batch * self.heads * (rows * (self.kv_len - rows) + rows * (rows + 1) // 2)
+
 
 def attention_kernels(
     shape: AttentionShape,
@@ -56,27 +62,31 @@ def attention_kernels(
     extra_reads: Sequence[Tensor] = (),
     masked: bool = False,
     softcap: bool = False,
+    causal: bool = False,
     name: str = "attention",
 ) -> tuple[Kernel, ...]:
     """Attention as one fused kernel, or composed (``options.attention == "eager"``).
 
     FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1
     (mask, if any) + 3
-    (divide, tanh, multiply of a soft cap). Causal masking is not subtracted: the definition computes every
-    score.
+    (divide, tanh, multiply of a soft cap). The definition computes every score, also masked ones; torch's fused
+    kernels skip the blocks above the diagonal when told that attention is ``causal``.
     """
     casts, operands = autocast_kernels(distinct(qkv), options)
     dtype = operands[0].dtype
     per_score = 1 + SOFTMAX_FLOPS + (1 if masked else 0) + (3 if softcap else 0)
+    scored = shape.seen_scores if causal and options.runtime == "torch" else shape.scores
     first = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.kv_len, k=shape.qk_dim)
     if options.attention == "fused":
         reads = distinct((*operands, *extra_reads))
+        # torch's FlashAttention takes no mask tensor: with one, its memory-efficient kernel runs.
+        variant = "masked" if name == "attention" and extra_reads and options.runtime == "torch" else name
         kernel = Kernel(
-            name="attention" if name == "attention" else f"attention.{name}",
+            name="attention" if variant == "attention" else f"attention.{variant}",
             family=Family.ATTENTION,
-            variant=name,
+            variant=variant,
             precision=matrix_precision(dtype, options),
-            flops=shape.scores * (2 * (shape.qk_dim + shape.v_dim) + per_score),
+            flops=scored * (2 * (shape.qk_dim + shape.v_dim) + per_score),
             read_bytes=sum(t.nbytes for t in reads),
             write_bytes=result.nbytes,
             weight_bytes=sum(t.nbytes for t in reads if t.is_weight),
@@ -183,6 +193,7 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
             extra_reads=extra,
             masked=masked,
             softcap=softcap,
+            causal=mask is None and bool(_integer(op, "is_causal", 0)),
         )
     )
     if isinstance(scores_out, Tensor):

@@ -12,7 +12,8 @@ from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.builders import batchnorm_kernel, elementwise_kernel
-from gkestimator.lowering.convolution import conv_kernels, conv_shape
+from gkestimator.lowering.convolution import conv_kernels, conv_shape, in_channels_last
+from gkestimator.lowering.indexing import gather_kernel
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
@@ -21,6 +22,7 @@ __all__ = ["SEQUENCES", "Calls", "leaves", "list_calls"]
 
 SEQUENCES = frozenset({"SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt", "Optional",
                        "OptionalGetElement", "SplitToSequence"})  # fmt: skip
+_CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
 _TORCH_VIEWS = runtime_torch.VIEWS | {"Gather"}
 Values = Sequence[Value | None]
 
@@ -182,11 +184,17 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
             elif strided and layouts.strided(inputs):
                 family = _main_family(kernels)
                 copies = layouts.copies(family, inputs)
+                if family in _CONVOLUTIONS and layouts.channels_last(inputs[0]):
+                    calls.copied.add(id(kernels))
+                    kernels = interned(in_channels_last(kernels))
                 if copies:
                     calls.copied.add(id(kernels))
                     if op_type == "Linear" and isinstance(head, Match) and len(copies) == len(kernels) == 1:
                         kernels, host_calls = _bias_apart(kernels[0], head.operator), host_calls + 1
                     kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
+                if op_type == "Gather" and not op.domain and layouts.scattered(op):
+                    calls.copied.add(id(kernels))
+                    kernels = interned((gather_kernel(op, "index_select_scattered"),))
                 layouts.result(family, op_type, inputs, outputs)
             if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
                 layouts.attention_result(outputs[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gkestimator.dtypes import Precision
 from gkestimator.errors import ShapeError
@@ -21,7 +22,7 @@ from gkestimator.lowering.matmul import autocast_kernels
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
 from gkestimator.lowering.storage import matrix_precision
 
-__all__ = ["conv_kernels", "conv_shape", "convolution_kernel"]
+__all__ = ["conv_kernels", "conv_shape", "convolution_kernel", "in_channels_last"]
 
 _TENSOR_CORES = frozenset({Precision.TF32, Precision.FP16, Precision.BF16})
 _WINOGRAD_CHANNELS = 128  # below, cuDNN prefers other algorithms (RECIPE, part two, memory)
@@ -97,9 +98,18 @@ def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: T
         wide = min(shape.in_channels, shape.out_channels) >= _WINOGRAD_CHANNELS
         if unit and wide and shape.groups == 1:
             return (source.nbytes + result.nbytes) * 9 // 4 + 4 * weight.nbytes
-    if precision in _TENSOR_CORES and area > 1 and shape.groups == 1:
+    depthwise = shape.groups > 1 and shape.groups == shape.in_channels
+    if precision in _TENSOR_CORES and area > 1 and not depthwise:
         return source.nbytes + weight.nbytes + result.nbytes
     return 0
+
+
+def _one_pixel(shape: ConvShape) -> bool:
+    """Whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x area, M) of
+    data that lie flat already, and measured as such by the thousand, where no public table has such convolutions.
+    """
+    whole = (shape.in_h, shape.in_w) == (shape.kernel_h, shape.kernel_w)
+    return whole and (shape.out_h, shape.out_w, shape.groups) == (1, 1, 1)
 
 
 def convolution_kernel(
@@ -119,10 +129,14 @@ def convolution_kernel(
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
     untransposed = Family.DEPTHWISE if depthwise else Family.CONV
     family = Family.CONV_TRANSPOSE if transposed else untransposed
+    if not transposed and variant == "conv" and _one_pixel(shape):
+        family = Family.LINEAR
     precision = matrix_precision(reads[0].dtype, options, convolution=True)
     operands = distinct(reads)
     return Kernel(
-        name=family.value if variant == "conv" else f"{family.value}.{variant}",
+        name=("conv" if family is Family.LINEAR else family.value)
+        if variant == "conv"
+        else f"{family.value}.{variant}",
         family=family,
         variant=variant,
         precision=precision,
@@ -156,11 +170,9 @@ def conv_kernels(
 ) -> tuple[Kernel, ...]:
     """A convolution as the runtimes launch it.
 
-    Casts under autocast; on tensor cores, for dense kernels larger than 1x1, the NCHW to NHWC conversions
-    around it (cuDNN's
-    ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN, ONNX Runtime calls
-    cudnnAddTensor)
-    unless ``fused_bias``.
+    Casts under autocast; on tensor cores, for kernels larger than 1x1, grouped ones too, the NCHW to NHWC
+    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN,
+    ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``.
     """
     separate = bias is not None and not fused_bias
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
@@ -180,7 +192,6 @@ def conv_kernels(
         main.precision in _TENSOR_CORES
         and main.family is Family.CONV
         and shape.kernel_h * shape.kernel_w > 1
-        and shape.groups == 1
         and not channels_last
     )
     if convert:
@@ -192,6 +203,20 @@ def conv_kernels(
     if separate and bias is not None:
         kernels.append(elementwise_kernel("bias_add", (result, bias), (result,), flops_per_element=1))
     return tuple(kernels)
+
+
+def in_channels_last(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel for it."""
+    return tuple(
+        replace(k, variant="channels_last", name=f"{k.name}.channels_last")
+        if k.family is Family.DEPTHWISE
+        else k
+        for k in kernels
+        if k.variant not in _CONVERSIONS
+    )
+
+
+_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
 
 
 def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:

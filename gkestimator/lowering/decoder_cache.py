@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.lowering.patterns.causal import is_causal
 from gkestimator.lowering.patterns.view import GraphView, is_scalar
 
 __all__ = ["cached_values"]
@@ -21,9 +22,7 @@ _MOVES = frozenset(
 )  # fmt: skip
 _BETWEEN = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Max", "Reshape", "Cast", "CastLike", "Identity"})
 _AFTER = frozenset({"Cast", "CastLike", "Identity", "Dropout", "Reshape", "Where", "Mul"})
-_ORDERS = frozenset({"Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 _DEPTH = 12
-_MASK_OPERATORS = 64
 
 
 def cached_values(graph: OperatorGraph) -> list[Value]:
@@ -43,7 +42,7 @@ def cached_values(graph: OperatorGraph) -> list[Value]:
         if found is None:
             continue
         keys, values, masks, declared = found
-        causal = causal or declared or any(_is_causal(view, mask) for mask in masks)
+        causal = causal or declared or any(is_causal(view, mask) for mask in masks)
         if causal:
             kept += [_computed(view, keys), _computed(view, values)]
     return kept
@@ -132,27 +131,3 @@ def _sources(op: Operator) -> Iterator[Value]:
         others = [v for v in tensors if not is_scalar(v)]
         if len(others) == 1 and len(tensors) == 2:
             yield others[0]
-
-
-def _is_causal(view: GraphView, mask: Tensor) -> bool:
-    """Whether positions are compared on the way to ``mask``, or it is a constant square of truth values."""
-    open_values: list[Value] = [mask]
-    seen: set[int] = set()
-    while open_values and len(seen) < _MASK_OPERATORS:
-        value = open_values.pop()
-        at = view.producer.get(value.name)
-        if at is None:
-            square = (
-                isinstance(value, Tensor) and len(value.shape) >= 2 and value.shape[-1] == value.shape[-2] > 1
-            )
-            if square and value.is_weight and all(n == 1 for n in value.shape[:-2]):  # type: ignore[union-attr]
-                return True
-            continue
-        if at in seen:
-            continue
-        seen.add(at)
-        op = view.operators[at]
-        if op.op_type in _ORDERS and not op.domain:
-            return True
-        open_values += [v for v in op.inputs if v is not None]
-    return False

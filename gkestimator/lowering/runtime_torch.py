@@ -59,6 +59,7 @@ _NEEDS_CONTIGUOUS = frozenset(
     }
 )
 _NEEDS_IMAGE = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.POOLING})
+_SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
 _PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", "SplitToSequence", "Optional",
                       "OptionalGetElement", "Cast", "CastLike"})  # fmt: skip
 
@@ -143,6 +144,12 @@ class Layouts:
         """Note the strides of ``tensor``; contiguous ones are not kept."""
         if strides is not None and not st.is_contiguous(tensor.shape, strides):
             self.strides[tensor.name] = strides
+
+    def channels_last(self, value: Value | None) -> bool:
+        """True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
+        if not isinstance(value, Tensor) or value.name not in self.strides:
+            return False
+        return st.channels_last(value.shape, self.strides[value.name])
 
     def copy_of(self, tensor: Tensor) -> Kernel:
         """The kernel that makes ``tensor`` contiguous."""
@@ -231,6 +238,27 @@ class Layouts:
         if family is Family.ATTENTION:
             return strides[-1] == 1
         return True
+
+    def scattered(self, op: Operator) -> bool:
+        """Whether torch's index_select walks ``op``, a Gather, slice by slice instead of along the indices.
+
+        Its CUDA kernel has a version in which neighbouring threads take neighbouring indices, for source and result
+        that collapse to equally many dimensions, at most three; else, and always with more than 16 indices, one in
+        which each thread takes a slice (aten/src/ATen/native/cuda/Indexing.cu, ``index_select_out_cuda_impl``:
+        ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the inner.
+        """
+        source, index, result = op.inputs[0], op.inputs[1], op.outputs[0]
+        if not (isinstance(source, Tensor) and isinstance(index, Tensor) and isinstance(result, Tensor)):
+            return False
+        axis = op.attributes.get("axis", 0)
+        if not isinstance(axis, int) or len(index.shape) != 1 or index.elements <= _SMALL_INDEX:
+            return False
+        axis %= len(source.shape)
+        if axis != len(source.shape) - 1 or self.of(source)[axis] != 1:
+            return False
+        before = st.collapsed(source.shape, self.of(source), axis)
+        after = st.collapsed(result.shape, st.contiguous(result.shape), axis)
+        return before != after or after > _MOST_DIMENSIONS
 
     def result(
         self, family: Family, op_type: str, values: Sequence[Value | None], results: Sequence[Value | None]

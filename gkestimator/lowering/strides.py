@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-__all__ = ["channels_last", "contiguous", "dense_order", "is_contiguous", "view"]
+__all__ = ["channels_last", "collapsed", "contiguous", "dense_order", "is_contiguous", "view"]
 
 Strides = tuple[int, ...]
 
@@ -35,6 +35,23 @@ def is_contiguous(shape: tuple[int, ...], strides: Strides) -> bool:
                 return False
             step *= size
     return True
+
+
+def collapsed(shape: tuple[int, ...], strides: Strides, apart: int) -> int:
+    """How many dimensions are left when neighbours that lie one inside the other are joined, all but ``apart``.
+
+    (``at::cuda::detail::TensorInfo::collapseDims``; dimensions of size 1 vanish.)
+    """
+    count = 0
+    inner: int | None = None  # outermost dimension of the chunk that the next one may join
+    for dim in range(len(shape) - 1, -1, -1):
+        if dim == apart:
+            count, inner = count + 1, None
+        elif shape[dim] != 1:
+            if inner is None or strides[dim] != shape[inner] * strides[inner]:
+                count += 1
+            inner = dim
+    return count
 
 
 def channels_last(shape: tuple[int, ...], strides: Strides) -> bool:

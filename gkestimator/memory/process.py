@@ -11,8 +11,8 @@ from gkestimator.memory.trace import Trace, trace_of
 
 __all__ = ["INFERENCES", "Process", "cumulative_reserved", "serves_libraries"]
 
-# From the second inference on, a script's new input is made while its name still holds the previous one. Later ones
-# repeat the second: the cache has what they ask for.
+# From the second inference on, a torch script's new input is made while its name still holds the previous one. Later
+# ones repeat the second: the cache has what they ask for.
 INFERENCES = 2
 # torch hands cuBLAS a workspace from its own allocator; ONNX Runtime lets cuBLAS take it from the driver.
 _SERVES_LIBRARIES = frozenset(("caching",))
@@ -24,18 +24,20 @@ def serves_libraries(allocator: str) -> bool:
 
 
 class Process:
-    """A process with its weights loaded: ``arena`` holds them. ``library`` bytes are requested at the first matrix
-    product and kept (None: the allocator does not serve them).
+    """A process with its weights loaded: ``arena`` holds them. ``allocator`` is its kind. ``library`` bytes are
+    requested at the first matrix product and kept, where the allocator serves them.
     """
 
-    def __init__(self, arena: Allocator, library: int | None) -> None:
+    def __init__(self, arena: Allocator, allocator: str, library: int) -> None:
         self.arena = arena
-        self._library = library
+        # In torch the script makes and holds the inputs; an ONNX Runtime session copies them in and frees its copies.
+        self._overlap = allocator in _SERVES_LIBRARIES
+        self._library = library if allocator in _SERVES_LIBRARIES else None
         self._inputs: list[int] = []  # handles of the previous inference's
 
     def infer(self, trace: Trace, times: int = 1) -> None:
-        """Replay ``trace`` ``times`` times. New inputs are made before the previous ones are let go of; outputs are
-        handed on (copied to the host) before the next inference.
+        """Replay ``trace`` ``times`` times. Where a script holds the inputs, new ones are made before the previous ones
+        are let go of; outputs are handed on (copied to the host) before the next inference.
         """
         for _ in range(times):
             self.go_on(trace, [], 0)
@@ -43,9 +45,10 @@ class Process:
     def go_on(self, trace: Trace, handles: list[int], start: int) -> None:
         """Replay ``trace`` from event ``start`` on; ``handles`` are those of the requests before."""
         arena, inputs = self.arena, trace.inputs
+        if not self._overlap:
+            self._let_go()
         run(arena, handles, trace.events[start:inputs])
-        for handle in self._inputs:
-            arena.release(handle)
+        self._let_go()
         start = max(start, inputs)
         if self._library is not None and trace.product is not None and trace.product >= start:
             run(arena, handles, trace.events[start : trace.product])
@@ -56,6 +59,11 @@ class Process:
         for request in trace.left:
             arena.release(handles[request])
         self._inputs = handles[:inputs]
+
+    def _let_go(self) -> None:
+        for handle in self._inputs:
+            self.arena.release(handle)
+        self._inputs = []
 
 
 def run(arena: Allocator, handles: list[int], events: Sequence[int]) -> None:
@@ -91,7 +99,7 @@ def cumulative_reserved(
         raise UsageError(f"inferences is {inferences}: expected at least 1")
     arena = make_allocator(allocator, figures)
     serves = serves_libraries(allocator)
-    process = Process(arena, library_workspace_bytes if serves else None)
+    process = Process(arena, allocator, library_workspace_bytes)
     loaded: dict[str, int] = {}
     beside = 0
     reserved = []

@@ -108,7 +108,7 @@ class MemoryReplay:
             arena = self._with_weights(trace.weights)
             run(arena, handles, start[1])
             begun = self._begun[start] = (arena, handles)
-        process = Process(begun[0].copy(), library if serves else None)
+        process = Process(begun[0].copy(), self._allocator, library)
         process.go_on(trace, begun[1].copy(), first)
         process.infer(trace, INFERENCES - 1)
         return process.arena.reserved_bytes

@@ -149,7 +149,7 @@ def _counted(kernels: tuple[Kernel, ...]) -> tuple[int, int, bool]:
     moved = max((k.read_bytes - k.weight_bytes + k.write_bytes for k in kernels), default=0)
     if len(kernels) > 1:
         scratch = max(scratch, _handed_on(kernels))
-    return scratch, moved, any(k.family in _GEMM_FAMILIES for k in kernels)
+    return scratch, moved, any(k.family in _GEMM_FAMILIES and k.conv is None for k in kernels)
 
 
 def _handed_on(kernels: tuple[Kernel, ...]) -> int:

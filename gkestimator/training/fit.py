@@ -90,19 +90,19 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) ->
     if x is None:
         raise TableError(f"regressor {plan.name!r}: no measured rows to train on")
     measured = rows.duration_us
-    # Of a kernel hidden by the launch only "at most hold" is known. The analytical time, so capped, stands in
-    # at a tenth of the weight: without it trees would carry the ratios of larger kernels, launch noise
-    # included, down to small ones. A memory-bound kernel that should be hidden and yet was measured above the
-    # floor is such noise.
+    # Of a kernel hidden by the launch only an upper limit is known. The analytical time, so capped, stands in at a
+    # tenth of the weight, less where the limit says little: without it trees would carry the ratios of larger
+    # kernels, launch noise included, down to small ones. A memory-bound kernel that should be hidden and yet was
+    # measured above the floor is such noise.
     hidden = ~np.isfinite(measured)
     matrix = np.isin(rows.table.family.astype(str), [str(f) for f in MATRIX_FAMILIES])
     hidden |= ~matrix & (likely < 0.7 * rows.hold_us)
-    duration = np.where(
-        hidden, np.minimum(likely, np.where(rows.hold_us > 0, rows.hold_us, np.inf)), measured
-    )
+    most = np.where(rows.hold_us > 0, rows.hidden_below_us, np.inf)
+    duration = np.where(hidden, np.minimum(likely, most), measured)
     doubt = np.maximum(_GAP_ERROR_US, _GAP_ERROR * rows.gap_us)
     trust = np.where(rows.gap_us > 0, (duration / (duration + doubt)) ** 2, 1.0)
-    trust = np.where(hidden, _HIDDEN_WEIGHT, trust)
+    told = np.where(rows.hold_us > 0, (rows.hold_us / most) ** 2, 1.0)
+    trust = np.where(hidden, _HIDDEN_WEIGHT * told, trust)
     return Problem(
         x=x,
         y=np.log(duration / base),
@@ -170,6 +170,7 @@ def fit_stack(
                 data.weight[train],
                 seed=seed,
                 estimators=plan.estimators.get(name, 0),
+                loss=plan.loss,
             )
             held[test, j] = np.clip(_predict(fitted, data.x[test]), low, high)
     root = np.sqrt(data.weight / data.weight.mean())
@@ -180,7 +181,13 @@ def fit_stack(
         if weights[j] <= 0:
             continue
         fitted = fit_member(
-            name, data.x, data.y, data.weight, seed=seed, estimators=plan.estimators.get(name, 0)
+            name,
+            data.x,
+            data.y,
+            data.weight,
+            seed=seed,
+            estimators=plan.estimators.get(name, 0),
+            loss=plan.loss,
         )
         if isinstance(fitted, Linear):
             linear = fitted

@@ -34,7 +34,9 @@ def _sample(count: int, most: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
 
-def fit_lasso(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Linear:
+def fit_lasso(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
+) -> Linear:
     """Lasso, alpha 1e-3, on standardised features."""
     from sklearn.linear_model import Lasso
 
@@ -47,7 +49,7 @@ def fit_lasso(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimat
 
 
 def fit_kernel_ridge(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> KernelRidge:
     """Kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn in proportion to the
     weights."""
@@ -71,7 +73,7 @@ def fit_kernel_ridge(
 
 
 def fit_gradient_boosting(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Forest:
     """scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per
     tree."""
@@ -90,12 +92,16 @@ def fit_gradient_boosting(
     return from_gradient_boosting(model)
 
 
-def fit_xgboost(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Forest:
-    """XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms."""
+def fit_xgboost(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
+) -> Forest:
+    """XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms; squared or
+    absolute errors."""
     import xgboost
 
     matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=THREADS, max_bin=256)
     options = {
+        "objective": {"squared": "reg:squarederror", "absolute": "reg:absoluteerror"}[loss],
         "max_depth": DEPTH,
         "eta": 0.1,
         "subsample": 0.7,
@@ -109,12 +115,15 @@ def fit_xgboost(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estim
     return from_xgboost(xgboost.train(options, matrix, num_boost_round=estimators))
 
 
-def fit_lightgbm(x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int) -> Forest:
-    """LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features."""
+def fit_lightgbm(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
+) -> Forest:
+    """LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features; squared or absolute
+    errors."""
     import lightgbm
 
     options = {
-        "objective": "regression",
+        "objective": {"squared": "regression", "absolute": "regression_l1"}[loss],
         "num_leaves": 48,
         "max_depth": DEPTH,
         "learning_rate": 0.1,
@@ -142,12 +151,22 @@ FITTERS: Mapping[str, Callable[..., Fitted]] = {
 
 
 def fit_member(
-    name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    w: np.ndarray,
+    *,
+    seed: int,
+    estimators: int,
+    loss: str = "squared",
 ) -> Fitted:
-    """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights. UsageError if its
-    library is missing."""
+    """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights.
+
+    ``loss`` (``squared`` or ``absolute``) is what XGBoost and LightGBM minimise. UsageError if the member's
+    library is missing.
+    """
     try:
-        return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators)
+        return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators, loss=loss)
     except ImportError as e:
         raise UsageError(f"training {name} needs {e.name}: install gkestimator[train]") from e
 

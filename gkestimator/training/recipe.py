@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from gkestimator.bundle_files import write_bundle
-from gkestimator.bundle_models import SCHEMA_VERSION, SHORTEST_KERNEL_US, SIZE_EDGES_US, BundleModel
+from gkestimator.bundle_models import (
+    SCHEMA_VERSION,
+    SHORTEST_KERNEL_US,
+    SIZE_EDGES_US,
+    BundleModel,
+    Chip,
+    chip_of,
+)
 from gkestimator.bundles import Bundle
 from gkestimator.errors import TableError
 from gkestimator.geometry import Geometry
@@ -85,7 +92,7 @@ class FittedModel:
     feature_names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    chips: tuple[tuple[int, int, int], ...]
+    chips: tuple[Chip, ...]
     gpus: tuple[str, ...]
     uncertainty: Uncertainty
     factors: tuple[float, ...]
@@ -176,6 +183,7 @@ def fit_bundle(
     *,
     seed: int = 0,
     plans: Sequence[ModelPlan] = PLAN,
+    geometry: bool = True,
     progress: Progress | None = None,
 ) -> FittedBundle:
     """Fit the regressors of ``plans`` for which ``rows`` hold enough; the same rows and seed give the same
@@ -183,7 +191,8 @@ def fit_bundle(
 
     ``gpus`` maps every GPU name in the rows to its specification. A plan with fewer than ``FEWEST_ROWS``
     rows, or of scope ``unseen`` with fewer than ``FEWEST_CHIPS`` chips, is left out. Raises TableError if
-    none remains.
+    none remains. Without ``geometry`` the learned choice of library kernels is left out: it moves no duration,
+    only grids, and with them occupancy and SM utilisation.
     """
     tell = progress or (lambda text, done, total: None)
     models: list[FittedModel] = []
@@ -203,13 +212,14 @@ def fit_bundle(
         raise TableError(
             f"the most measured rows of one family that can be trained are {most}; expected at least {FEWEST_ROWS}"
         )
-    tell("launch geometry", len(plans), len(plans))
-    return FittedBundle(models=tuple(models), geometry=fit_geometry(rows, gpus, seed=seed), seed=seed)
+    if geometry:
+        tell("launch geometry", len(plans), len(plans))
+    picked = fit_geometry(rows if geometry else (), gpus, seed=seed)
+    return FittedBundle(models=tuple(models), geometry=picked, seed=seed)
 
 
-def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[tuple[int, int, int], ...]:
-    names = set(rows.gpu.tolist())
-    return tuple(sorted({(*gpus[g].compute_capability, gpus[g].sms) for g in names}))
+def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[Chip, ...]:
+    return tuple(sorted({chip_of(gpus[g]) for g in set(rows.gpu.tolist())}))
 
 
 def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int) -> FittedModel:

@@ -43,6 +43,7 @@ _CONV = tuple(
         "dilation_w",
     )
 )
+_TOLD_FROM_FLOOR = 1.15
 _DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
 
 
@@ -117,8 +118,15 @@ class TrainingRows:
     @property
     def duration_us(self) -> np.ndarray:
         """GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap + hold)."""
-        floor = self.gap_us + self.hold_us
-        return np.where(self.measured_us >= 1.15 * floor, self.measured_us - self.gap_us, np.nan)
+        return np.where(
+            self.measured_us - self.gap_us >= self.hidden_below_us, self.measured_us - self.gap_us, np.nan
+        )
+
+    @property
+    def hidden_below_us(self) -> np.ndarray:
+        """GPU time in microseconds that a measurement must show before it is told from the launch: what 15 % above
+        the floor gap + hold leaves for the GPU."""
+        return np.asarray(_TOLD_FROM_FLOOR * (self.gap_us + self.hold_us) - self.gap_us)
 
     def as_measured_us(self, duration_us: np.ndarray) -> np.ndarray:
         """What the publisher would have measured for kernels that take ``duration_us``."""

@@ -30,9 +30,9 @@ def no_user_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def truth(tmp_path: Path) -> Path:
-    """Two networks on an L4 whose host takes 12 us a call, three batch sizes."""
+    """Two networks on an L4 whose host takes 60 us a call, three batch sizes."""
     rows = estimate_rows(
-        [LIGHT / f"{n}.onnx" for n in NAMES], gpus=["L4"], batch_sizes=[1, 2, 32], host_overhead_us=12
+        [LIGHT / f"{n}.onnx" for n in NAMES], gpus=["L4"], batch_sizes=[1, 2, 32], host_overhead_us=60
     ).rows
     path = tmp_path / "measured.csv"
     lines = [f"{r.model},{r.batch_size},{r.latency_ms},{r.reserved_bytes}" for r in rows]
@@ -62,7 +62,7 @@ def test_result_on_stdout_words_on_stderr(truth: Path, gkest: Callable[..., Outc
 
 
 def test_formats(truth: Path, gkest: Callable[..., Outcome]) -> None:
-    ask = ("evaluate", "--truth", truth, "--models", LIGHT, "--gpu", "L4", "--host-overhead-us", 12)
+    ask = ("evaluate", "--truth", truth, "--models", LIGHT, "--gpu", "L4", "--host-overhead-us", 60)
     rows = list(csv.DictReader(io.StringIO(gkest(*ask, "--format", "csv")[1])))
     assert [abs(float(r["error_pct"])) < 1e-9 for r in rows] == [
         True
@@ -131,7 +131,7 @@ def test_the_host_of_a_truth_serves_the_next_estimate(
     ask = ("evaluate", "--truth", truth, "--models", LIGHT, "--gpu", "L4", "--format", "csv")
     status, before, err = gkest(*ask, "--write-host", host)
     assert status == 0 and f"gkest: wrote {host}" in err
-    assert "torch: launch overhead 12.0 us a call" in err and "with models left out one at a time" in err
+    assert "torch: launch overhead 60.0 us a call" in err and "with models left out one at a time" in err
     after = gkest(*ask, "--host", host)[1]
 
     def errors(text: str) -> list[float]:
@@ -141,7 +141,7 @@ def test_the_host_of_a_truth_serves_the_next_estimate(
     model = LIGHT / "light_densenet121.onnx"
     asked = ("estimate", model, "--gpu", "L4", "--batch-size", 1, "--format", "json")
     used = json.loads(gkest(*asked, "--host", host)[1])["rows"][0]
-    assert used["host_overhead_us"] == pytest.approx(12, rel=0.01)
+    assert used["host_overhead_us"] == pytest.approx(60, rel=0.01)
     won = json.loads(gkest(*asked, "--host", host, "--host-overhead-us", 40)[1])["rows"][0]
     assert won["host_overhead_us"] == 40
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,19 +22,33 @@ def numbers(text: str) -> list[float]:
     return [float(n.replace(",", "")) for n in NUMBER.findall(text)]
 
 
-def test_the_worked_example_is_current() -> None:
-    path = ROOT / "docs" / "refresh_readme.py"
-    loading = importlib.util.spec_from_file_location("refresh_readme", path)
+def refresh() -> ModuleType:
+    """docs/refresh_readme.py as a module."""
+    loading = importlib.util.spec_from_file_location("refresh_readme", ROOT / "docs" / "refresh_readme.py")
     assert loading is not None
     assert loading.loader is not None
     module = importlib.util.module_from_spec(loading)
     loading.loader.exec_module(module)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return module
+
+
+def compare(module: ModuleType, page: Path, folder: Path | None) -> None:
+    text = page.read_text(encoding="utf-8")
     assert len(module.BLOCK.findall(text)) >= 2
     for found in module.BLOCK.finditer(text):
-        expected = module.output_of(found["arguments"])
+        expected = module.output_of(found["arguments"], folder)
         assert skeleton(found["output"]) == skeleton(expected), "run: python docs/refresh_readme.py"
         assert numbers(found["output"]) == pytest.approx(numbers(expected), rel=0.01, abs=0.11)
+
+
+def test_the_worked_example_is_current() -> None:
+    compare(refresh(), ROOT / "README.md", None)
+
+
+def test_the_evaluation_example_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GKEST_HOME", str(tmp_path / "gkest-home"))
+    module = refresh()
+    compare(module, ROOT / "docs" / "evaluate.md", module.evaluate_folder(tmp_path))
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

@@ -114,7 +114,7 @@ def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: 
     page = write_report(space, tmp_path / "out").read_text(encoding="utf-8")
     for words in (
         "| linear | neusight/train | 160 | 5.0 |", "| xgboost |", "| shapes held out, GPUs seen: linear | 8 % | 5.0 % | yes |",
-        "Not run.", "## Published peers", "| **all report** | report | 3 |",
+        "Not run.", "earlier state of the recipe:** h100-gemm, ", "## Published peers", "lies 2.00 points below", "best were xgboost 1.", "| **all report** | report | 3 |",
     ):  # fmt: skip
         assert words in page
     pictures = sorted((tmp_path / "out" / "accuracy").glob("*.png"))

@@ -12,6 +12,7 @@ import pytest
 import gkestimator
 from gkestimator.errors import GkestimatorError, TableError, UsageError
 from gkestimator.estimation import estimate_rows
+from gkestimator.estimation.one_process import reserved_in_one_process
 from gkestimator.evaluation.api import evaluate
 
 
@@ -198,6 +199,28 @@ def test_a_data_frame_and_its_missing_values(models: list[Path]) -> None:
     first, second = evaluate(frame, models=models, gpu="T4").compared
     assert first.measured_ms == 4 and first.measured_reserved_bytes is None
     assert second.measured_ms is None and second.measured_reserved_bytes == 2e8 and second.reserved_bytes
+
+
+def test_memory_of_one_process(models: list[Path], tmp_path: Path) -> None:
+    lines = [f"resnet50,{batch},{gpu},1e9" for gpu in ("T4", "L4") for batch in (32, 4, 16)]
+    truth = table(tmp_path / "t.csv", "model,batch_size,gpu,reserved_bytes", *lines)
+    fresh, together = (evaluate(truth, models=models, one_process=one).compared for one in (False, True))
+    for at in (
+        0,
+        3,
+    ):  # per GPU: the first row is a fresh process in both, a smaller batch after it releases nothing
+        assert together[at].reserved_bytes == fresh[at].reserved_bytes
+        assert together[at + 1].reserved_bytes is not None and fresh[at + 1].reserved_bytes is not None
+        assert together[at + 1].reserved_bytes >= together[at].reserved_bytes > fresh[at + 1].reserved_bytes  # type: ignore[operator]
+    asked = reserved_in_one_process(models[0], gpu="T4", batch_sizes=[32, 4, 16])
+    assert [r.reserved_bytes for r in together[:3]] == list(asked.values())
+
+
+def test_the_context_is_an_option(models: list[Path], tmp_path: Path) -> None:
+    truth = table(tmp_path / "t.csv", "model,batch_size,reserved_bytes,mreq_bytes", "resnet50,4,1e9,1e9")
+    for one_process in (False, True):
+        (row,) = evaluate(truth, models=models, gpu="T4", context_mib=100, one_process=one_process).compared
+        assert row.mreq_bytes is not None and row.mreq_bytes - row.reserved_bytes == 100 * 2**20  # type: ignore[operator]
 
 
 def test_sequence_models_take_their_dims(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from gkestimator.doctor import diagnose
 from gkestimator.errors import OutputError, SpecError, UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.evaluation.api import evaluate
@@ -106,6 +107,11 @@ def test_written_read_and_used(
     path.parent.mkdir()
     (fit,) = evaluate(truth, models=models, gpu=GPU).write_host(path)
     profile = load_host_file(path)
+    assert fit.row_range_us is not None and fit.host_overhead_us is not None
+    low, high = profile.overhead_range_us("torch") or (0, 0)
+    assert (low, high) == pytest.approx(fit.row_range_us, rel=1e-3)
+    assert 18 < low <= fit.host_overhead_us <= high  # NOISE is one percent; every tenth row is twice as slow
+    assert profile.overhead_range_us("onnxruntime") is None
     assert profile.host_overhead_us == {"torch": pytest.approx(fit.host_overhead_us, rel=1e-3)}
     source = profile.sources["host_overhead_us.torch"]
     for word in ("measured.csv", "20 rows, 4 models", GPU, "% (median", "models left out", "rows host-bound"):
@@ -125,7 +131,10 @@ def test_written_read_and_used(
     assert (
         overhead(runtime="onnxruntime")[0] == load_runtime("onnxruntime").host_overhead_us
     )  # not in the file
+    facts = dict(diagnose())["Host profile"]
+    assert facts[0][0] == "host.toml" and f"us a call (torch) from {path}" in facts[0][1]
     monkeypatch.setenv("GKEST_HOME", str(tmp_path / "elsewhere"))
+    assert dict(diagnose())["Host profile"][0][1].startswith("none; ")
     assert overhead()[0] == load_runtime("torch").host_overhead_us
     found, messages = overhead(host=path)  # named: nothing to say but the source
     assert found == pytest.approx(20, rel=0.01) and not messages[0].startswith("host profile")

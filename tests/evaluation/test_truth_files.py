@@ -182,3 +182,45 @@ def test_no_parquet_no_file_no_regular_file_too_large(
     monkeypatch.setattr(truth_module, "MAX_TRUTH_ROWS", 2)
     with pytest.raises(TableError, match="more than 2 rows"):
         read(tmp_path, HEAD + "a,1,1\nb,1,1\nc,1,1\n")
+
+
+GOOD = {
+    "t.csv": b'model,gpu,batch_size,dims,latency_ms,reserved_bytes\nm,T4,1,"a=1,b=2",2.5,100\nn,L4,2,,3e1,\n',
+    "t.json": b'{"schema_version": 1, "rows": [{"model": "m", "batch_size": 1, "latency_ms": 2.5, "dims": "a=1"}]}',
+}
+PIECES = (
+    b"",
+    b"\x00",
+    b",",
+    b";",
+    b'"',
+    b"\n",
+    b"\r",
+    b"-",
+    b"e999",
+    b"nan",
+    b"\xff",
+    b"[",
+    b"{",
+    b"1e400",
+    b"=",
+    b"_",
+)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, name: str) -> None:
+    """Every change of one place: it still says something that may be compared, or is refused in one line."""
+    good = GOOD[name]
+    refused = 0
+    for at in range(0, len(good), 2):
+        for piece in PIECES:
+            try:
+                rows = read(tmp_path, good[:at] + piece + good[at + 1 :], name).measurements
+            except TableError as e:
+                refused += 1
+                assert "\n" not in str(e) and str(e).startswith(str(tmp_path / name))
+            else:
+                values = [v for m in rows for v in m.values.values()]
+                assert rows and values and all(0 <= v < float("inf") for v in values)
+    assert refused > len(good) // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from golden_models import golden_models
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_user_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No host profile, bundle or GPU of the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GKEST_HOME", str(tmp_path_factory.mktemp("gkest-home")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from golden_models import golden_models
 
-from gkestimator.estimation import estimate_rows
+from gkestimator.errors import GkestimatorError
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.rows import requirement_row
 from gkestimator.tables import Requirement
 
 GPUS = ("V100-SXM2-16GB", "T4", "A100-SXM4-80GB", "H100-SXM", "L4", "RTX-3090", "RTX-4090")
@@ -32,22 +35,19 @@ Table = dict[Key, dict[str, float | None]]
 
 
 def golden_estimates(models: Sequence[Path]) -> Table:
-    """Estimate ``models`` on GPUS x BATCHES x RUNS. ``gpu_ms`` is the latency on a host that costs nothing: what
-    the host hides in ``latency_ms`` shows there."""
+    """Estimate ``models`` on GPUS x BATCHES x RUNS. ``gpu_ms`` is the time of the kernels alone: what the host hides
+    in ``latency_ms`` shows there."""
     table: Table = {}
     for runtime, dtype in RUNS:
-        full, free = (
-            estimate_rows(
-                models, gpus=GPUS, batch_sizes=BATCHES, runtime=runtime, dtype=dtype, host_overhead_us=host
-            )
-            for host in (None, 0)
-        )
-        for path, error in full.failures:
-            raise AssertionError(f"{path.name}, {runtime} {dtype}: {error}")
-        for row, fast in zip(full.rows, free.rows, strict=True):
-            assert key_of(row) == key_of(fast)
-            values = {name: getattr(row, name, None) for name in VALUES}
-            table[key_of(row)] = {n: _rounded(v) for n, v in (values | {"gpu_ms": fast.latency_ms}).items()}
+        request = EstimateRequest(models=models, gpus=GPUS, batch_sizes=BATCHES, runtime=runtime, dtype=dtype)
+        engine = Engine(request)
+        for path, outcome in engine.run():
+            if isinstance(outcome, GkestimatorError):
+                raise AssertionError(f"{path.name}, {runtime} {dtype}: {outcome}")
+            for e in outcome:
+                row = requirement_row(engine, e)
+                values = {name: getattr(row, name, None) for name in VALUES} | {"gpu_ms": e.measures.gpu_ms}
+                table[key_of(row)] = {name: _rounded(value) for name, value in values.items()}
     return table
 
 

@@ -6,6 +6,7 @@ the file is not current.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ def main() -> int:
     path = golden_path()
     old = read_golden(path) if path.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["GKEST_HOME"] = folder  # no host profile, bundle or GPU of this user
         new = golden_estimates(golden_models(Path(folder)))
     changed = differences(old, new)
     if old:

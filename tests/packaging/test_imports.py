@@ -31,6 +31,8 @@ LAYERS = (
     {"onnx_io", "lowering", "roofline", "launch", "sustained", "analytical", "memory"},
     {
         "attainable",
+        "conv_features",
+        "traffic",
         "transfer_features",
         "tensor_cores",
         "tensor_attention",

@@ -79,7 +79,7 @@ def test_rows_without_kernel_names_teach_nothing() -> None:
 # the shipped choices had). The project's study reached 26, 3 and 42 %.
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    ("family", "error", "exact"), [("linear", 0.26, 0.65), ("bmm", 0.01, 0.97), ("conv", 0.35, 0.70)]
+    ("family", "error", "exact"), [("linear", 0.26, 0.65), ("bmm", 0.02, 0.97), ("conv", 0.35, 0.70)]
 )
 def test_recorded_launches_of_new_shapes(family: str, error: float, exact: float) -> None:
     root = os.environ.get("GKEST_SHARED")

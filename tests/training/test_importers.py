@@ -50,7 +50,7 @@ def test_neusight_leaves_out_the_throttled_card(tmp_path: Path) -> None:
     for prefix in ("train", "larger"):
         write(
             tmp_path / f"{prefix}_linear.parquet", OPName=["linear"] * 2, Latency=[1.0, 2.0], Device=["Tesla P4", "Tesla T4"],
-            B=[4, 4], M=[16, 16], N=[32, 32], K=[64, 64], **{"Grid x": [1, 1], "Grid y": [1, 1], "Grid z": [1, 1]},
+            B=[4, 4], M=[16, 16], N=[32, 32], K=[64, 64], **{"Grid x": [1, 1], "Grid y": [1, 1], "Grid z": [1, 1]}, **{"Kernel Name": ["k", "k"]}, **{f"Block {a}": [1, 1] for a in "xyz"},
         )  # fmt: skip
     _, parts = load_source(tmp_path)
     assert [p.gpu.tolist() for p in parts] == [["T4"], ["P4", "T4"]]
@@ -85,7 +85,32 @@ def test_deepbench_convolution_sizes(tmp_path: Path) -> None:
     columns = rows.table.columns
     assert (columns["conv_out_h"][0], columns["gemm_m"][0], columns["gemm_k"][0]) == (28, 8 * 28 * 28, 576)
     assert columns["write_bytes"][0] == 8 * 128 * 28 * 28 * 2
-    assert rows.duration_us[0] == pytest.approx(100) and rows.table.precision[0] == "fp16"
+    assert rows.table.precision[0] == "fp16" and rows.measured_us[0] == pytest.approx(100)
+    # Two conversions, 3x3 on tensor cores: input and output read and written at 0.87 of 900 GB/s, 1.5 us each.
+    moved = 2 * 2 * (8 * 64 * 56 * 56 + 8 * 128 * 28 * 28)
+    assert rows.gap_us[0] == pytest.approx(moved / (0.87 * 900e9) * 1e6 + 3)
+    assert rows.duration_us[0] == pytest.approx(100 - rows.gap_us[0])
+
+
+def test_deepbench_products_of_an_older_cublas_give_way_to_newer_ones(tmp_path: Path) -> None:
+    names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
+    sizes = {name: [1] for name in names}
+    write(tmp_path / "conv_forward.parquet", gpu=["V100"], dtype=["fp32"], forward_ms=[0.1], **sizes)
+    write(
+        tmp_path / "gemm.parquet",
+        gpu=["V100", "V100", "T4", "1080Ti"],
+        dtype=["fp32", "fp16_mixed", "fp16_mixed", "fp32"],
+        m=[64] * 4,
+        n=[128] * 4,
+        k=[256] * 4,
+        time_ms=[0.1, 0.2, 0.3, 0.4],
+    )
+    _, (_, products) = load_source(tmp_path)
+    assert list(zip(products.gpu, products.table.precision, products.measured_us, strict=True)) == [
+        ("V100-SXM2-16GB", "fp16", pytest.approx(200)),
+        ("T4", "fp16", pytest.approx(300)),
+        ("GTX-1080-TI", "fp32", pytest.approx(400)),
+    ]
 
 
 def test_aiconfigurator_takes_the_median_over_frameworks(tmp_path: Path) -> None:

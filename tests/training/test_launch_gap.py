@@ -52,7 +52,7 @@ def additions(count: int, floor: np.ndarray) -> TrainingRows:
 @pytest.mark.parametrize("rise_us", [0.0, 300.0])
 def test_a_climbing_gap_of_convolutions_is_found(rise_us: float) -> None:
     rows, gap = convolutions(3000, rise_us)
-    found = climb(rows, V100) - HOLD
+    found = climb(rows, V100, HOLD)
     assert np.abs(found - gap).max() < 30
     assert np.abs(found - gap).mean() < 15
     assert (np.diff(found) >= -1e-9).all()

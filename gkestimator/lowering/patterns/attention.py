@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gkestimator.graph import Tensor
+from gkestimator.lowering.patterns.causal import is_causal
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
@@ -56,14 +57,17 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     if len(v.shape) != 4:
         raise Mismatch(f"{view.operators[second].name} multiplies by rank {len(v.shape)}, expected 4")
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
+    # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
+    causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
     return fused(
         view,
         "attention",
         [*q_members, *k_members, first, *covered, softmax, *after, second],
         op_type="Attention",
         version=23,
-        inputs=(q, k, v, *masks[:1]),
-        also_reads=tuple(masks[1:]),
+        attributes={"is_causal": 1} if causal else None,
+        inputs=(q, k, v) if causal else (q, k, v, *masks[:1]),
+        also_reads=tuple(masks if causal else masks[1:]),
     )
 
 

@@ -2,8 +2,16 @@
 ``gemm``).
 
 Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
-and no launch gap is inside. cuDNN 7.6 era. T4's int8 products are left out: 20 to 24 TOP/s, 0.7 of what dp4a gives on its
-CUDA cores and a sixth of its tensor cores, so the cuBLAS of that time did not use them; today's does.
+and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input and
+output of every convolution wider than 1x1 to NHWC and back: kernels of their own, which are lowered as such. What
+they take by streaming is set down as the gap, so that the regressor learns the convolution alone. Two parts of the
+products are left out:
+
+- T4, int8: 20 to 24 TOP/s, 0.7 of what dp4a gives on its CUDA cores and a sixth of its tensor cores, so the cuBLAS of
+  that time did not use them; today's does.
+- V100, P100 and T4, FP32: of the products above 30 GFLOP the fastest tenth starts at 90 % of a V100's peak here and at
+  98 % in NeuSight's larger rows (cuBLAS 12); two eras of cuBLAS in one regressor make DeepBench's V100-SXM2 slower,
+  relative to its peak, than NeuSight's V100-PCIe.
 """
 
 from __future__ import annotations
@@ -12,7 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gkestimator.analytical import KERNEL_LATENCY_US, streaming_fraction
 from gkestimator.errors import TableError
+from gkestimator.gpus import gpu_catalogue
+from gkestimator.kernels import KernelTable
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.importers.neusight import conv_table
 from gkestimator.training.rows import TrainingRows, kernel_table
@@ -20,8 +31,10 @@ from gkestimator.training.rows import TrainingRows, kernel_table
 __all__ = ["load", "matches"]
 
 _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti": "GTX-1080-TI"}
+_NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows
 _PRECISIONS = {"fp32": "fp32", "fp16_mixed": "fp16", "fp16_storage": "fp16", "int8": "int8"}
 _SIZES = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0}
+_ON_TENSOR_CORES = "fp16_mixed"
 _CONV_WEIGHT, _GEMM_WEIGHT = 10.0, 3.0  # few rows of every kernel size and stride against many of 3x3 alone
 
 
@@ -45,12 +58,15 @@ def load(folder: Path) -> list[TrainingRows]:
             measured_us=data["forward_ms"].astype(float) * 1e3,
             source="deepbench",
             weight=_CONV_WEIGHT,
+            gap_us=_conversion_us(table, gpu, data["dtype"]),
         )
     )
     path = folder / "gemm.parquet"
     if path.is_file():
         data = read_columns(path, ("gpu", "dtype", "m", "n", "k", "time_ms"))
-        data = {c: v[~((data["gpu"] == "T4") & (data["dtype"] == "int8"))] for c, v in data.items()}
+        old = (data["gpu"] == "T4") & (data["dtype"] == "int8")
+        old |= np.isin(data["gpu"], sorted(_NEWER_PRODUCTS)) & (data["dtype"] == "fp32")
+        data = {c: v[~old] for c, v in data.items()}
         gpu, precision, size = _where(path, data)
         m, n, k = (data[c].astype(np.float64) for c in "mnk")
         table = kernel_table(
@@ -80,6 +96,21 @@ def load(folder: Path) -> list[TrainingRows]:
                 weight=_GEMM_WEIGHT,
             )
         )
+    return result
+
+
+def _conversion_us(table: KernelTable, gpu: np.ndarray, dtype: np.ndarray) -> np.ndarray:
+    """Microseconds of the two layout conversions around a convolution on tensor cores; 0 for others."""
+    columns = table.columns
+    result = np.zeros(len(table))
+    moved = 2 * (columns["read_bytes"] - columns["weight_bytes"] + columns["write_bytes"])
+    wide = (dtype == _ON_TENSOR_CORES) & (columns["conv_kernel_h"] * columns["conv_kernel_w"] > 1)
+    catalogue = gpu_catalogue()
+    for name in np.unique(gpu.astype(str)):
+        spec = catalogue.resolve(str(name))[0]
+        mask = wide & (gpu == name)
+        rate = streaming_fraction(spec) * spec.dram_bytes_per_s
+        result[mask] = moved[mask] / rate * 1e6 + 2 * KERNEL_LATENCY_US
     return result
 
 

@@ -14,7 +14,8 @@ The files keep the order of the measurements, and the gap did not stay the same:
   milliseconds are longer by as much, so it is the gap that grows (the host's search for a plan gets longer
   with every shape that it has seen). Found per GPU as a non-falling piecewise linear function of the place in
   the file, by least absolute deviations over the third of the rows with the least work, beside their work;
-  its level is such that 1 % of all rows lie below the floor.
+  its level is such that the shortest twentieth last, in the median, what the analytical model says, and at most
+  such that 1 % of all rows lie below the floor (few convolutions are short enough to show it).
 - *All others*: the host switches between speeds for hundreds of calls (T4 elementwise 26 and 33 us, V100
   bmm 40 and 48 us). Kernels that physics says are far shorter than hold show it: the median of the twenty
   around a row is its floor (of products, where physics knows less, the third shortest). A row's own time never enters
@@ -45,6 +46,7 @@ _TINY = 0.5  # of hold: kernels that certainly finish before the host has queued
 _SHALLOW = 128  # a product is tiny only if not even one tile walks far along k
 _LOW = 2  # of twenty tiny products the third shortest shows the floor: many are longer than physics says
 _KNOTS = 10
+_SHORTEST = 0.05
 _SLOW_START = 0.01  # share of convolutions below the floor: the shortest are lucky calls
 
 
@@ -64,7 +66,7 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
                 continue
             part = rows.take(index)
             if kind == "conv":
-                gap[index] = np.maximum(climb(part, gpus[gpu]) - wait, 0.0)
+                gap[index] = climb(part, gpus[gpu], wait)
             else:
                 floor = local_floor(kind, part, gpus[gpu], wait)
                 gap[index] = level if floor is None else np.maximum(floor - wait, 0.0)
@@ -72,8 +74,8 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
     return result
 
 
-def climb(rows: TrainingRows, gpu: GpuSpec) -> np.ndarray:
-    """Floor (us) of each convolution of one GPU, in the order of the file: see the module's docstring."""
+def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
+    """Gap (us) of each convolution of one GPU, in the order of the file: see the module's docstring."""
     count = len(rows)
     at = np.linspace(0.0, _KNOTS - 1.0, count) if count > 1 else np.zeros(count)
     hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)[None, :]))
@@ -83,7 +85,11 @@ def climb(rows: TrainingRows, gpu: GpuSpec) -> np.ndarray:
     design = np.hstack([hats, work])[small]
     shape = np.maximum.accumulate(_least_absolute(design, rows.measured_us[small])[:_KNOTS])
     curve = hats @ (shape - shape[0])
-    return np.asarray(curve + np.quantile(rows.measured_us - curve, _SLOW_START))
+    beyond = rows.measured_us - curve
+    likely = analytical_duration_us(rows.table, gpu)
+    shortest = likely <= np.quantile(likely, _SHORTEST)
+    level = np.median((beyond - np.maximum(likely, hold_us))[shortest])
+    return np.asarray(np.maximum(curve + min(level, np.quantile(beyond, _SLOW_START) - hold_us), 0.0))
 
 
 def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from gkestimator.training.importers.files import read_columns
 from gkestimator.training.importers.launch_gap import Part, with_launch_gaps
 from gkestimator.training.rows import TrainingRows, kernel_table
 
-__all__ = ["load", "matches"]
+__all__ = ["load", "matches", "rows_of"]
 
 _GPUS = {
     "Tesla P4": "P4",
@@ -61,14 +61,28 @@ def load(folder: Path) -> list[TrainingRows]:
             path = folder / f"{prefix}_{kind}.parquet"
             if not path.is_file():
                 continue
-            data = read_columns(path, _wanted(kind))
+            rows, operators = _published(path, kind, prefix)
             if kind == "linear" and prefix == "train":
-                keep = data["Device"] != "Tesla P4"
-                data = {name: values[keep] for name, values in data.items()}
-            parts.append((kind, _rows(kind, prefix, data, path), data["OPName"].astype(str)))
+                keep = np.flatnonzero(rows.gpu != "P4")
+                rows, operators = rows.take(keep), operators[keep]
+            parts.append((kind, rows, operators))
     catalogue = gpu_catalogue()
     names = {str(g) for _, rows, _ in parts for g in np.unique(rows.gpu.astype(str))}
     return with_launch_gaps(parts, {name: catalogue.resolve(name)[0] for name in sorted(names)})
+
+
+def rows_of(path: Path) -> TrainingRows:
+    """Every row of the file ``train_<kind>.parquet`` or ``larger_<kind>.parquet`` as published: none left out, no
+    launch gap taken off."""
+    prefix, _, kind = path.stem.partition("_")
+    if prefix not in ("train", "larger") or kind not in _FILES:
+        raise TableError(f"{path}: expected train_ or larger_ and one of {', '.join(_FILES)}")
+    return _published(path, kind, prefix)[0]
+
+
+def _published(path: Path, kind: str, prefix: str) -> tuple[TrainingRows, np.ndarray]:
+    data = read_columns(path, _wanted(kind))
+    return _rows(kind, prefix, data, path), data["OPName"].astype(str)
 
 
 def _wanted(kind: str) -> tuple[str, ...]:

@@ -1,0 +1,83 @@
+"""Autocast: a fused group casts as the one call it is; channels-last images need no conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gkestimator.dtypes import Precision
+from gkestimator.graph import OperatorGraph
+from gkestimator.kernels import Family, KernelGraph
+from gkestimator.lowering import lower
+from gkestimator.lowering.registry import LoweringOptions
+
+AMP = LoweringOptions(
+    runtime="torch",
+    dtype="amp",
+    matmul_precision=Precision.FP16,
+    conv_precision=Precision.FP16,
+    half=Precision.FP16,
+)
+LINEAR = "(float[8,64] x) => (float[8,32] y) { p = MatMul(x, w)  y = Add(p, b) }"
+GELU = """(float[8,64] x) => (float[8,16] y) {
+ p = MatMul(x, w)  h = Add(p, b)  d = Div(h, root)  e = Erf(d)  o = Add(e, one)  m = Mul(h, o)  g = Mul(m, half)
+ y = MatMul(g, v) }"""
+
+
+@pytest.fixture
+def lowered(graph_of: Callable[[str, Mapping[str, Any]], OperatorGraph]) -> Callable[..., KernelGraph]:
+    return lambda text, **constants: lower(graph_of(text, constants), AMP)
+
+
+def kernels(graph: KernelGraph) -> list[tuple[str, float]]:
+    return [(k.name, k.element_bytes) for s in graph.steps for k in s.kernels]
+
+
+def test_a_linear_layer_casts_its_bias_instead_of_widening(lowered: Callable[..., KernelGraph]) -> None:
+    graph = lowered(LINEAR, w=(64, 32), b=(32,))
+    assert graph.outputs == {"y": 2 * 8 * 32}
+    assert kernels(graph) == [("copy.cast", 2.0)] * 3 + [("linear", 2.0)]
+
+
+def test_gelu_stays_in_half_precision(lowered: Callable[..., KernelGraph]) -> None:
+    graph = lowered(GELU, w=(64, 32), b=(32,), v=(32, 16), root=float(np.sqrt(2.0)), one=1.0, half=0.5)
+    names = kernels(graph)
+    assert ("elementwise.gelu", 2.0) in names
+    assert [n for n, _ in names].count("copy.cast") == 4  # x, w, b and v: the GELU's result is half already
+    assert graph.outputs == {"y": 2 * 8 * 16}
+
+
+def test_a_scale_that_is_no_bias_widens(lowered: Callable[..., KernelGraph]) -> None:
+    text = "(float[8,64] x) => (float[8,32] y) { p = MatMul(x, w)  h = Add(p, b)  y = Mul(h, gamma) }"
+    graph = lowered(text, w=(64, 32), b=(32,), gamma=(32,))
+    assert graph.outputs == {"y": 4 * 8 * 32}  # as convnext's layer scale: half times a float32 parameter
+
+
+CONV = "(float[2,32,8,8] x) => (float[2,32,8,8] y) { y = Conv<pads=[1,1,1,1], group=GROUPS>(x, w) }"
+
+
+def conversions(graph: KernelGraph) -> int:
+    return sum(k.variant in ("nchw_to_nhwc", "nhwc_to_nchw") for s in graph.steps for k in s.kernels)
+
+
+@pytest.mark.parametrize(("groups", "expected"), [(1, 2), (4, 2), (32, 0)])
+def test_dense_and_grouped_convolutions_are_converted_to_nhwc(
+    groups: int, expected: int, lowered: Callable[..., KernelGraph]
+) -> None:
+    graph = lowered(CONV.replace("GROUPS", str(groups)), w=(32, 32 // groups, 3, 3))
+    assert conversions(graph) == expected
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_an_image_that_lies_in_nhwc_is_not_converted(
+    groups: int, lowered: Callable[..., KernelGraph]
+) -> None:
+    text = """(float[2,8,8,32] x) => (float[2,32,8,8] y) {
+     t = Transpose<perm=[0,3,1,2]>(x)  y = Conv<pads=[1,1,1,1], group=GROUPS>(t, w) }"""
+    graph = lowered(text.replace("GROUPS", str(groups)), w=(32, 32 // groups, 3, 3))
+    assert conversions(graph) == 0
+    main = [k for s in graph.steps for k in s.kernels if k.family in (Family.CONV, Family.DEPTHWISE)]
+    assert [k.variant for k in main] == ["conv" if groups == 1 else "channels_last"]
