@@ -152,11 +152,6 @@ class Engine:
         given = self.request.context_mib
         return self.profile.context_bytes(gpu) if given is None else round(given * 2**20)
 
-    def context_bytes(self, gpu: GpuSpec) -> int | None:
-        """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
-        given = self.request.context_mib
-        return self.profile.context_bytes(gpu) if given is None else round(given * 2**20)
-
     @property
     def host_overhead_source(self) -> str:
         """Where :attr:`host_overhead_us` is from, in words."""
