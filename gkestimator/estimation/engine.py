@@ -143,6 +143,11 @@ class Engine:
         known = self.profile.host_range_us if own is None else own
         return host_range_us(self.request.host_overhead_us, known)
 
+    def context_bytes(self, gpu: GpuSpec) -> int | None:
+        """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
+        given = self.request.context_mib
+        return self.profile.context_bytes(gpu) if given is None else round(given * 2**20)
+
     @property
     def host_overhead_source(self) -> str:
         """Where :attr:`host_overhead_us` is from, in words."""
