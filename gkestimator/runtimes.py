@@ -277,7 +277,7 @@ _LACKING: Mapping[tuple[str, str], str] = {
 def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> ResolvedDtype:
     """What ``dtype`` (one of :data:`DTYPE_WORDS`) means under ``profile`` on ``gpu``.
 
-    Raises UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before
+    TF32 work is calculated in FP32 on hardware that does both at one rate; the effective word stays. Raises UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before
     compute capability 8.0: torch would emulate bf16 at a fraction of the speed) and for one that the runtime
     lacks.
     """
@@ -296,4 +296,14 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
                 f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
                 f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}"
             )
-    return resolved
+    return resolved._replace(
+        matmul_precision=_worth(resolved.matmul_precision, gpu),
+        conv_precision=_worth(resolved.conv_precision, gpu),
+    )
+
+
+def _worth(precision: Precision, gpu: GpuSpec) -> Precision:
+    """FP32 for TF32 where the hardware calculates both at one rate (GeForce boards): TF32 is a permission, and the
+    libraries' FP32 kernels need no other layout and know Winograd."""
+    same_rate = precision is Precision.TF32 and gpu.peak(Precision.TF32) <= gpu.peak(Precision.FP32)
+    return Precision.FP32 if same_rate else precision

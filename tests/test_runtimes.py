@@ -101,7 +101,9 @@ def test_pinned_copies_follow_the_bus() -> None:
     [
         ("torch", "auto", "V100", (FP32, FP32, None, "fp32")),
         ("torch", "auto", "A100", (FP32, TF32, None, "tf32-conv")),
-        ("torch", "auto", "RTX-3090", (FP32, TF32, None, "tf32-conv")),
+        ("torch", "auto", "RTX-3090", (FP32, FP32, None, "tf32-conv")),  # one rate: nothing to gain
+        ("torch", "auto", "A40", (FP32, TF32, None, "tf32-conv")),
+        ("torch", "tf32", "RTX-4090", (FP32, FP32, None, "tf32")),
         ("onnxruntime", "auto", "T4", (FP32, FP32, None, "fp32")),
         ("onnxruntime", "auto", "H100", (TF32, TF32, None, "tf32")),
         ("torch", "fp32", "A100", (FP32, FP32, None, "fp32")),
