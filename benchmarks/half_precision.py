@@ -151,7 +151,7 @@ def left_out(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
 
 
 def _half(rows: TrainingRows) -> np.ndarray:
-    return np.logical_or(PLANS["gemm_half"].mask(rows.table), PLANS["attention"].mask(rows.table))
+    return np.asarray(PLANS["gemm_half"].mask(rows.table) | PLANS["attention"].mask(rows.table))
 
 
 def shapes(rows: Sequence[TrainingRows], gpus: Gpus, raw: dict[str, np.ndarray]) -> None:

@@ -41,6 +41,7 @@ _FORMATS = ("table", "csv", "json", "markdown")
 @click.option("--trip-count", type=click.IntRange(0), help="Iterations of loops whose count is not known.")
 @click.option("--host-overhead-us", type=float, help="Host time per framework call.")
 @click.option("--host", type=_PATH, help="This host's figures (TOML of --write-host).")
+@click.option("--context-mib", type=float, help="Memory of the CUDA context and library handles.")
 @click.option("--include-copy", is_flag=True, help="The measurements include moving inputs and outputs.")
 @click.option(
     "--one-process", is_flag=True, help="Memory: a model's rows ran one after another in one process."

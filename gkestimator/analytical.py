@@ -138,7 +138,8 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
 def analytical_half_width(table: KernelTable) -> np.ndarray:
     """(rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
     streaming = np.isin(table.family.astype(str), [str(f) for f in _STREAMING])
-    return np.where(streaming, np.log(STREAMING_FACTOR), np.log(ANALYTICAL_FACTOR))
+    wide, narrow = float(np.log(ANALYTICAL_FACTOR)), float(np.log(STREAMING_FACTOR))
+    return np.asarray(np.where(streaming, narrow, wide))
 
 
 def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> np.ndarray:

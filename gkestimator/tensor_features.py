@@ -35,13 +35,14 @@ def _shares(table: KernelTable, gpu: GpuSpec, anchor_us: np.ndarray) -> dict[str
     roof = roofline(table, gpu)
     tiny = 1e-4  # us
     total = table.columns["read_bytes"] + table.columns["write_bytes"]
-    tensor = np.array([has_tensor_cores(gpu, str(p)) for p in table.precision], dtype=np.float64)
+    precisions, inverse = np.unique(table.precision.astype(str), return_inverse=True)
+    tensor = np.array([has_tensor_cores(gpu, str(p)) for p in precisions], dtype=np.float64)[inverse]
     return {
         "log_anchor": np.log(anchor_us),
         "log_compute_over_anchor": np.log(np.maximum(roof.compute_us, tiny) / anchor_us),
         "log_memory_over_anchor": np.log(np.maximum(roof.memory_us, tiny) / anchor_us),
         "log_total_over_l2": np.log((total + 1) / float(gpu.l2_bytes)),
-        "tensor_cores": tensor.reshape(len(table)),
+        "tensor_cores": tensor,
     }
 
 

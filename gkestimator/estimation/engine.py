@@ -139,18 +139,9 @@ class Engine:
     @property
     def host_range_us(self) -> tuple[float, float]:
         """Between which figures the host's overhead lies: about this host's own, or those of all hosts known."""
-        given = self.request.host_overhead_us
-        if given is None and self.host is not None:
-            measured = self.host.overhead_range_us(self.profile.name)
-            if measured is not None:
-                return measured
-            given = self.host.host_overhead_us.get(self.profile.name)
-        return host_range_us(given, self.profile.host_range_us)
-
-    def context_bytes(self, gpu: GpuSpec) -> int | None:
-        """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
-        given = self.request.context_mib
-        return self.profile.context_bytes(gpu) if given is None else round(given * 2**20)
+        own = None if self.host is None else self.host.overhead_range_us(self.profile.name)
+        known = self.profile.host_range_us if own is None else own
+        return host_range_us(self.request.host_overhead_us, known)
 
     def context_bytes(self, gpu: GpuSpec) -> int | None:
         """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""

@@ -216,6 +216,13 @@ def test_memory_of_one_process(models: list[Path], tmp_path: Path) -> None:
     assert [r.reserved_bytes for r in together[:3]] == list(asked.values())
 
 
+def test_the_context_is_an_option(models: list[Path], tmp_path: Path) -> None:
+    truth = table(tmp_path / "t.csv", "model,batch_size,reserved_bytes,mreq_bytes", "resnet50,4,1e9,1e9")
+    for one_process in (False, True):
+        (row,) = evaluate(truth, models=models, gpu="T4", context_mib=100, one_process=one_process).compared
+        assert row.mreq_bytes is not None and row.mreq_bytes - row.reserved_bytes == 100 * 2**20  # type: ignore[operator]
+
+
 def test_sequence_models_take_their_dims(tmp_path: Path) -> None:
     from onnx import TensorProto, helper
 
