@@ -204,7 +204,7 @@ def _widths(space: Workspace, axis: Any) -> None:
     axis.set_yticks(range(len(names) + 1), ["whole models", *names])
     axis.set_xlim(0, None)
     axis.set_title("median width / median error (bar: 4)", loc="left")
-    axis.legend(fontsize=7, loc="lower right")
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
 
 
 def whole_models(cases: Sequence[WholeCase], path: Path) -> None:

@@ -100,9 +100,14 @@ def test_bars_against_figures_worked_out_by_hand(space: Any) -> None:
     assert found[f"{head}: reserved memory, batch 4 alone, mean"].figure == "5.0 %"
     assert found[f"{head}: maximum occupancy, mean absolute error"].figure == "4.0 points"
     assert found["RTX 3090 AMP whole models, report group: worst"].figure == "10.0 %"
-    seen = found["90 % intervals, GPU seen: linear"]
-    assert seen.figure.startswith("100 % inside, width 37 % = 7.3 x") and seen.met is False
-    assert found["90 % intervals, GPU left out: linear"].figure.startswith("50 % inside")
+    seen = [found[f"90 % intervals, GPU seen: linear: {of}"] for of in ("share inside", "median width")]
+    assert [line.figure for line in seen] == ["100.0 %", "37 % = 7.3 x"]
+    assert [line.met for line in seen] == [
+        False,
+        False,
+    ]  # 100 % inside is too wide an interval, not a better one
+    left = found["90 % intervals, GPU left out: linear: share inside"]
+    assert (left.figure, left.met) == ("50.0 %", False)
 
 
 def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: Path) -> None:
