@@ -158,6 +158,8 @@ class BundleModel:
         scale = uncertainty.scale(uncertainty_columns(matrix, ratio, disagreement, anchor))
         width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)] * scale
         width = np.where(within, width, np.maximum(width, self.beyond))
+        borrowed = np.fromiter((pair not in self.trains for pair in pairs(table)), bool, len(table))
+        width = np.where(borrowed, np.maximum(width, _BORROWED), width)
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         result = np.maximum(result, least_traffic_us(table, gpu))
         grouped = (
@@ -167,6 +169,9 @@ class BundleModel:
 
 
 _WIDEST = 5.0
+_BORROWED = float(np.log(1.35))
+"""Least 90 % half-width of log(time) where a regressor answers for a family or precision that it was not trained on
+(convolutions in half precision by matrix products, say): judged, wider than any such regressor's own."""
 _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 
@@ -184,7 +189,7 @@ def _least_of_peak(table: KernelTable) -> np.ndarray:
         dense = np.prod([columns[n] for n in _WINOGRAD_COLUMNS[2:]], axis=0) == 1
         single = table.precision == "fp32"
         result = np.where(conv & single, np.where(small & dense, 0.0, 1 / 0.9), result)
-        result = np.where(conv & ~single, 0.45, result)
+        result = np.where(conv & ~single, 0.5, result)
     return np.asarray(result)
 
 

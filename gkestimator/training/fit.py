@@ -21,6 +21,8 @@ from gkestimator.training.rows import TrainingRows, shape_hash
 __all__ = ["Problem", "StackFit", "chip_numbers", "fit_stack", "problem", "sample"]
 
 FOLDS = 3
+_FEW_ROWS, _FOLDS_OF_FEW = 2_000, 8  # few rows: members of a fold must not see a third less
+_UNSEEN_TAILS = (0.002, 0.99)
 _DROP_BELOW = (
     0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
 )
@@ -147,7 +149,19 @@ def _folds(plan: ModelPlan, data: Problem) -> np.ndarray:
     """A fold number per row: by shape, or one fold per chip."""
     if plan.folds == "gpu":
         return data.chip
-    return np.asarray(np.floor(data.shape * 1e6).astype(int) % FOLDS)
+    count = FOLDS if len(data.y) >= _FEW_ROWS else _FOLDS_OF_FEW
+    return np.asarray(np.floor(data.shape * 1e6).astype(int) % count)
+
+
+def _bounds(plan: ModelPlan, data: Problem) -> tuple[float, float]:
+    """What log(time / anchor) is held to: the range of the targets; for GPUs not trained on, the range without its
+    tails by weight, because the shortest kernels' targets there are mostly what is left of the launch gap."""
+    if plan.scope == "seen":
+        return float(np.min(data.y)), float(np.max(data.y))
+    order = np.argsort(data.y, kind="stable")
+    share = np.cumsum(data.weight[order]) / data.weight.sum()
+    low, high = (int(np.searchsorted(share, at)) for at in _UNSEEN_TAILS)
+    return float(data.y[order][low]), float(data.y[order][min(high, len(order) - 1)])
 
 
 def fit_stack(
@@ -157,7 +171,7 @@ def fit_stack(
     from scipy.optimize import nnls
 
     members = plan.members if members is None else members
-    low, high = float(np.min(data.y)), float(np.max(data.y))
+    low, high = _bounds(plan, data)
     fold = _folds(plan, data)
     held = np.empty((len(data.y), len(members)))
     for number in np.unique(fold):
