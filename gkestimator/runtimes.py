@@ -277,9 +277,9 @@ _LACKING: Mapping[tuple[str, str], str] = {
 def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> ResolvedDtype:
     """What ``dtype`` (one of :data:`DTYPE_WORDS`) means under ``profile`` on ``gpu``.
 
-    TF32 work is calculated in FP32 on hardware that does both at one rate; the effective word stays. Raises UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before
-    compute capability 8.0: torch would emulate bf16 at a fraction of the speed) and for one that the runtime
-    lacks.
+    TF32 work is calculated in FP32 on hardware that does both at one rate; the effective word stays. Raises
+    UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before compute
+    capability 8.0: torch would emulate bf16 at a fraction of the speed) and for one that the runtime lacks.
     """
     resolver = _RESOLVERS.get(dtype)
     if resolver is None:
