@@ -178,7 +178,8 @@ _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 def _least_of_peak(table: KernelTable) -> np.ndarray:
     """Least time over FLOPs / peak, per row: 1 for matrix products; dense convolutions of 3x3 and 5x5 may save
     arithmetic by Winograd (2.25x for 4x4 outputs in practice), other FP32 convolutions reach 0.9 of the peak
-    at most, half-precision ones twice the peak (DeepBench's fastest run at 1.9 times); 0 where the arithmetic counted is a convention (elementwise, softmax, LayerNorm)."""
+    at most, half-precision ones twice the peak (DeepBench's fastest run at 1.9 times); 0 where the arithmetic
+    counted is a convention (elementwise, softmax, LayerNorm)."""
     result = np.ones(len(table))
     result[np.isin(table.family.astype(str), [str(f) for f in _NO_FLOOR])] = 0.0
     conv = table.family == Family.CONV
