@@ -89,10 +89,17 @@ def shapes(space: Workspace) -> None:
     _experiment(space, "shapes", lambda: hold_out_shapes(space.rows), _LITERAL_ROWS)
 
 
+_MEMBER_TREES = 200
+"""Trees of a member that a plan's own stack does not ask for."""
+
+
 def member(space: Workspace, name: str) -> None:
     """One member in place of the whole stack, on the split of :func:`shapes`."""
     made = hold_out_shapes(space.rows)
-    plans = tuple(replace(p, members=(name,)) for p in plans_for(space, made.train, made.test, unseen=False))
+    plans = tuple(
+        replace(p, members=(name,), estimators={name: _MEMBER_TREES, **p.estimators})
+        for p in plans_for(space, made.train, made.test, unseen=False)
+    )
     job = f"member-{name}"
     key = [job, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
     if space.current(job, key):

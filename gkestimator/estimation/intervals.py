@@ -14,9 +14,9 @@ import numpy as np
 
 __all__ = ["COMMON_SHARE", "HOST_FACTOR", "STRUCTURE", "host_range_us", "widen"]
 
-COMMON_SHARE = 0.5
-STRUCTURE = 0.075
-HOST_FACTOR = 1.1
+COMMON_SHARE = 0.1
+STRUCTURE = 0.05
+HOST_FACTOR = 1.2
 """How far, up and down, a model's mean time per framework call lies from a host's figure: calls differ.
 
 The three are fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole

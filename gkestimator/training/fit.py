@@ -22,7 +22,7 @@ __all__ = ["Problem", "StackFit", "chip_numbers", "fit_stack", "problem", "sampl
 
 FOLDS = 3
 _FEW_ROWS, _FOLDS_OF_FEW = 2_000, 8  # few rows: members of a fold must not see a third less
-_UNSEEN_TAILS = (0.002, 0.99)
+_UNSEEN_TAILS = (0.002, 0.97)
 _DROP_BELOW = (
     0.03  # share of the weights below which a member is left out of the stack: it costs time and adds nothing
 )
