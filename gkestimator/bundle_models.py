@@ -38,8 +38,9 @@ SHORTEST_KERNEL_US = 1.0
 """No kernel is shorter: the least that Vidur's GPU traces show on A100, A40 and H100."""
 GROUPED_CONV_US = 150.0
 """What a grouped (not depthwise) FP32 convolution takes beyond its arithmetic, in microseconds a call: fitted
-on whole ResNeXt networks on a V100. No kernel measurements of grouped convolutions are public, so they count
-as out of range."""
+on whole ResNeXt networks on a V100, and so counted up to Turing alone. No kernel measurements of grouped
+convolutions are public, so they count as out of range."""
+_GROUPED_CONV_BEFORE = (8, 0)
 SIZE_EDGES_US = (20.0, 200.0)
 """Interval widths are calibrated apart for kernels predicted below, between and above these durations."""
 
@@ -167,6 +168,7 @@ class BundleModel:
         grouped = (
             (table.family == Family.CONV) & (table.precision == "fp32") & (table.columns["conv_groups"] > 1)
         )
+        grouped &= gpu.compute_capability < _GROUPED_CONV_BEFORE
         return np.where(grouped, result + GROUPED_CONV_US, result), np.minimum(width, _WIDEST)
 
 
