@@ -25,7 +25,7 @@ from gkestimator.bundles import load_bundle
 from gkestimator.estimation import intervals, requirement
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
-STRUCTURES = (0.0, 0.05, 0.075, 0.1, 0.125, 0.15)
+STRUCTURES = (0.05, 0.075, 0.1, 0.125, 0.15)  # no lowering is exact, so never 0
 STREAMING = (1.1, 1.25, 1.5, 2.0)
 HOSTS = (1.0, 1.025, 1.05, 1.075, 1.1, 1.125, 1.15, 1.2, 1.25, 1.3)
 

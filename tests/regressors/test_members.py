@@ -65,7 +65,7 @@ def test_lasso_equals_scikit_learn(data: tuple[np.ndarray, ...]) -> None:
 
     x, y, _ = data
     reference = make_pipeline(StandardScaler(), Lasso(alpha=1e-3, max_iter=5000)).fit(x.astype(float), y)
-    ours = members.fit_lasso(x, y, np.ones(len(y)), seed=0, estimators=0).predict(grid(x))
+    ours = members.fit_lasso(x, y, np.ones(len(y)), seed=0, estimators=0, loss="squared").predict(grid(x))
     np.testing.assert_allclose(ours, reference.predict(grid(x).astype(float)), rtol=0, atol=1e-2)
 
 
@@ -73,7 +73,7 @@ def test_kernel_ridge_equals_scikit_learn(data: tuple[np.ndarray, ...]) -> None:
     from sklearn.kernel_ridge import KernelRidge
 
     x, y, w = data
-    ours = members.fit_kernel_ridge(x, y, w, seed=0, estimators=0)
+    ours = members.fit_kernel_ridge(x, y, w, seed=0, estimators=0, loss="squared")
     reference = KernelRidge(alpha=0.05, kernel="rbf", gamma=ours.gamma)
     standard = (x - ours.mean) / ours.scale
     chosen = [int(np.argmin(np.abs(standard - s).sum(axis=1))) for s in ours.support]
