@@ -175,7 +175,8 @@ class BundleModel:
 _WIDEST = 5.0
 _BORROWED = float(np.log(1.35))
 """Least 90 % half-width of log(time) where a regressor answers for a family or precision that it was not trained on
-(convolutions in half precision by matrix products, say): judged, wider than any such regressor's own."""
+(convolutions in half precision by matrix products, say). Judged, and known to be too narrow for such convolutions on
+a GPU left out: docs/accuracy.md gives the share inside."""
 _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 
@@ -200,8 +201,8 @@ def _least_of_peak(table: KernelTable) -> np.ndarray:
 
 _SHORT_CONVOLUTION_US = 50.0
 _SHORT_CONVOLUTION_SHARE = 0.9
-"""Of NeuSight's convolutions that take less than 50 us by :func:`attainable_us`, nineteen in twenty take more than 0.93
-of it: tiles that short neither split k nor gain by Winograd. Below the launch gap their times say nothing."""
+"""Judged: tiles so short neither split k nor gain by Winograd, so they take about what they attain. Times below
+NeuSight's launch gap, of 50 to 780 us for convolutions (docs/data-defects.md), cannot say."""
 
 
 def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:

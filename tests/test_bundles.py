@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gkestimator.attainable import attainable_us
 from gkestimator.bundle_files import LARGEST_BUNDLE_BYTES, write_bundle
 from gkestimator.bundles import Bundle, load_bundle, stack_bundles
 from gkestimator.dtypes import Precision
 from gkestimator.errors import BundleError, OutputError
 from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable
+from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
 
 CATALOGUE = gpu_catalogue()
 V100 = CATALOGUE.resolve("V100-SXM2-16GB")[0]
@@ -112,6 +113,43 @@ def test_predictions_do_not_depend_on_neighbours() -> None:
     whole = predict(*kernels)
     for i, kernel in enumerate(kernels):
         assert predict(kernel).duration_us[0] == pytest.approx(whole.duration_us[i], rel=1e-12)
+
+
+def convolution(side: int, channels: int, *, kernel: int = 1, groups: int = 1) -> Kernel:
+    """An FP32 convolution of one square image, as many channels out as in."""
+    m, k = side * side, channels // groups * kernel * kernel
+    size = channels * m * 4
+    return Kernel(
+        name="c", family=Family.CONV, variant="conv", precision=Precision.FP32, flops=2 * m * channels * k,
+        read_bytes=size + 4 * channels * k, write_bytes=size, weight_bytes=4 * channels * k, rows=channels * m,
+        gemm=GemmShape(batch=groups, m=m, n=channels // groups, k=k),
+        conv=ConvShape(
+            batch=1, in_channels=channels, out_channels=channels, groups=groups, in_h=side, in_w=side, out_h=side,
+            out_w=side, kernel_h=kernel, kernel_w=kernel, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
+        ),
+    )  # fmt: skip
+
+
+def test_a_grouped_convolution_pays_for_its_call_up_to_turing_alone() -> None:
+    grouped = convolution(28, 256, kernel=3, groups=32)
+    a100 = CATALOGUE.resolve("A100-PCIE-40GB")[0]
+    assert predict(grouped).duration_us[0] > 150 > 3 * predict(grouped, gpu=a100).duration_us[0]
+
+
+def test_a_short_convolution_takes_nearly_what_it_attains_at_least() -> None:
+    kernels = [convolution(side, channels) for side in (6, 13) for channels in (16, 64, 256)]
+    table = KernelTable.from_kernels(kernels)
+    for name in ("V100-SXM2-16GB", "A100-PCIE-80GB", "T4"):
+        gpu = CATALOGUE.resolve(name)[0]
+        assert (attainable_us(table, gpu) < 50).all()
+        assert (predict(*kernels, gpu=gpu).duration_us >= 0.9 * attainable_us(table, gpu) - 1e-9).all()
+
+
+def test_half_precision_rows_make_no_chip_known_in_fp32() -> None:
+    for name in ("H100-SXM", "A40"):
+        answers = load_bundle().covering("elementwise", "fp32", CATALOGUE.resolve(name)[0])
+        assert answers is not None and answers.scope == "unseen"
+    assert load_bundle().covering("elementwise", "fp16", CATALOGUE.resolve("A40")[0]).scope == "seen"  # type: ignore[union-attr]
 
 
 def test_an_empty_table() -> None:

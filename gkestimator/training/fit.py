@@ -9,6 +9,7 @@ import numpy as np
 
 from gkestimator.analytical import analytical_duration_us
 from gkestimator.anchors import ANCHORS
+from gkestimator.bundle_models import Chip, chip_of
 from gkestimator.errors import TableError
 from gkestimator.features import feature_matrix
 from gkestimator.gpus import GpuSpec
@@ -65,12 +66,9 @@ class StackFit:
 
 
 def chip_numbers(names: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
-    """A number per row that boards of one chip (compute capability and SMs) share."""
-    chips: dict[tuple[int, int, int], int] = {}
-    number = {
-        name: chips.setdefault((*gpus[name].compute_capability, gpus[name].sms), len(chips))
-        for name in sorted(set(names.tolist()))
-    }
+    """A number per row that boards of one chip (``chip_of``) share."""
+    chips: dict[Chip, int] = {}
+    number = {name: chips.setdefault(chip_of(gpus[name]), len(chips)) for name in sorted(set(names.tolist()))}
     return np.array([number[name] for name in names.tolist()], dtype=np.int64)
 
 

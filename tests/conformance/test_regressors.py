@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -104,3 +106,19 @@ def test_damaged_arrays_are_refused(stack: Stack, name: str, change: object) -> 
     with pytest.raises(BundleError, match=r"t\.npz") as caught:
         Stack.from_arrays(arrays, features=8, where="t.npz")
     assert "\n" not in str(caught.value)
+
+
+def test_regressors_for_unseen_gpus_are_held_inside_the_bulk_of_their_targets(
+    data: tuple[np.ndarray, ...],
+) -> None:
+    x, y, w = data
+    outlier = y.copy()
+    outlier[0] = 50.0
+    problem = Problem(
+        x=x, y=outlier, weight=w, hidden=np.zeros(len(y), dtype=bool), shape=np.linspace(0, 0.99, len(y)),
+        chip=np.arange(len(y)) % 3, names=tuple("abcdefgh"), anchor_us=np.ones(len(y)),
+    )  # fmt: skip
+    plan = ModelPlan(name="t", features="matrix", trains=(("linear", "fp32"),), members=("lasso",))
+    assert fit_stack(plan, problem, seed=0).stack.high == 50
+    unseen = fit_stack(replace(plan, scope="unseen", folds="gpu"), problem, seed=0)
+    assert unseen.stack.high < np.max(y) and set(unseen.fold.tolist()) == {0, 1, 2}

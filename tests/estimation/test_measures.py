@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gkestimator.dtypes import Precision
-from gkestimator.estimation.intervals import STRUCTURE, widen
+from gkestimator.estimation.intervals import HOST_FACTOR, STRUCTURE, host_range_us, widen
 from gkestimator.estimation.requirement import measure
 from gkestimator.estimation.timeline import Program
 from gkestimator.kernels import Family, Kernel, Step
@@ -128,3 +128,9 @@ def test_what_is_unknown_stays_unknown() -> None:
     m = ask(program(kernels(2)), predictions([30.0, 10.0]))
     assert np.isnan(m.occupancy_mean_pct) and np.isnan(m.occupancy_max_pct)
     assert np.isnan(ask(program([]), predictions([])).sm_util_mean_pct)
+
+
+def test_a_host_that_is_given_varies_per_call_and_one_that_is_not_spans_those_known() -> None:
+    assert host_range_us(20.0, (5.0, 40.0)) == pytest.approx((20 / HOST_FACTOR, 20 * HOST_FACTOR))
+    assert host_range_us(None, (5.0, 40.0)) == pytest.approx((5 / HOST_FACTOR, 40 * HOST_FACTOR))
+    assert host_range_us(0.0, (5.0, 40.0)) == (0.0, 0.0)
