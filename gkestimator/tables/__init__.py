@@ -5,7 +5,13 @@
 reads).
 """
 
-from gkestimator.tables.kernel_dataset import KERNEL_DATASET, KernelMeasurement
+from gkestimator.tables.kernel_dataset import (
+    KERNEL_DATASET,
+    KERNEL_DATASET_VERSION,
+    KINDS,
+    QUALITIES,
+    KernelMeasurement,
+)
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
 from gkestimator.tables.reading import read_table
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
@@ -15,7 +21,10 @@ from gkestimator.tables.writing import FORMATS, format_of, render, to_dataframe,
 __all__ = [
     "FORMATS",
     "KERNEL_DATASET",
+    "KERNEL_DATASET_VERSION",
     "KERNEL_ROWS",
+    "KINDS",
+    "QUALITIES",
     "REQUIREMENTS",
     "SCHEMA_VERSION",
     "Column",

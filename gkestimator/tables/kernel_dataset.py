@@ -1,13 +1,20 @@
 """The kernel dataset: what profiling measured and training learns from. One row per kernel launch of an
-operator."""
+operator.
+
+Version 2 adds ``kind``, ``opset``, ``graph``, ``entry_us``, ``host_us``, ``duration_cold_us``, ``power_w`` and
+``tenants``; a file of version 1 reads as version 2 in which they are not known (every launch then is a kernel).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gkestimator.tables.schema import SCHEMA_VERSION, TableSchema, spec
+from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["KERNEL_DATASET", "QUALITIES", "KernelMeasurement"]
+__all__ = ["KERNEL_DATASET", "KERNEL_DATASET_VERSION", "KINDS", "QUALITIES", "KernelMeasurement"]
+
+KERNEL_DATASET_VERSION = 2
+KINDS = ("kernel", "memcpy", "memset", "host")
 
 QUALITIES = ("ok", "noisy", "throttled")
 _KEY, _WHERE, _WHAT, _LAUNCH, _MEASURED = "key", "where", "what", "launch", "measured"
@@ -18,8 +25,10 @@ class KernelMeasurement:
     """One measured kernel launch; what was not measured is None. Shapes and attributes are JSON texts."""
 
     schema_version: int = field(
-        default=SCHEMA_VERSION,
-        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1, maximum=SCHEMA_VERSION),
+        default=KERNEL_DATASET_VERSION,
+        metadata=spec(
+            "", "Version of this table's columns.", group=_KEY, minimum=1, maximum=KERNEL_DATASET_VERSION
+        ),
     )
     entry_id: str = field(metadata=spec("", "Names the operator call; its kernels share it.", group=_KEY))
     gpu: str = field(metadata=spec("", "Canonical GPU name.", group=_WHERE))
@@ -47,6 +56,13 @@ class KernelMeasurement:
     attributes: str | None = field(
         default=None, metadata=spec("", "Attributes as a JSON object.", group=_WHAT)
     )
+    opset: int | None = field(
+        default=None, metadata=spec("", "Opset version of the domain.", group=_WHAT, minimum=1)
+    )
+    graph: str | None = field(
+        default=None,
+        metadata=spec("", "The operator or pattern as a fragment (JSON), as in the plan.", group=_WHAT),
+    )
     dtype: str = field(metadata=spec("", "Arithmetic of the kernel.", group=_WHAT))
     input_shapes: str = field(metadata=spec("", "Shapes of the inputs as a JSON list of lists.", group=_WHAT))
     batch_size: int | None = field(default=None, metadata=spec("samples", "Samples.", group=_WHAT, minimum=1))
@@ -70,6 +86,15 @@ class KernelMeasurement:
         default=None, metadata=spec("kernels", "Kernels of the operator.", group=_WHAT, minimum=1)
     )
     kernel_name: str | None = field(default=None, metadata=spec("", "Name in the binary.", group=_WHAT))
+    kind: str = field(
+        default="kernel",
+        metadata=spec(
+            "",
+            "`kernel`, `memcpy`, `memset`; `host`: a piece of a CPU executor.",
+            group=_WHAT,
+            choices=KINDS,
+        ),
+    )
     family: str = field(metadata=spec("", "Kernel family.", group=_WHAT))
     grid: str | None = field(default=None, metadata=spec("", "Grid `x,y,z`.", group=_LAUNCH))
     block: str | None = field(default=None, metadata=spec("", "Block `x,y,z`.", group=_LAUNCH))
@@ -92,6 +117,29 @@ class KernelMeasurement:
     duration_cv: float | None = field(
         default=None,
         metadata=spec("1", "Standard deviation / mean of the repeats.", group=_MEASURED, minimum=0),
+    )
+    duration_cold_us: float | None = field(
+        default=None,
+        metadata=spec("us", "The same with L2 flushed before each repeat.", group=_MEASURED, minimum=0),
+    )
+    entry_us: float | None = field(
+        default=None,
+        metadata=spec(
+            "us",
+            "Device time of the whole operator call: all its launches, median.",
+            group=_MEASURED,
+            minimum=0,
+        ),
+    )
+    host_us: float | None = field(
+        default=None,
+        metadata=spec("us", "Host time of the operator call, median.", group=_MEASURED, minimum=0),
+    )
+    power_w: float | None = field(
+        default=None, metadata=spec("W", "Mean power of the device meanwhile.", group=_MEASURED, minimum=0)
+    )
+    tenants: int | None = field(
+        default=None, metadata=spec("processes", "Other processes on the device.", group=_MEASURED, minimum=0)
     )
     repeats: int | None = field(default=None, metadata=spec("runs", "Repeats.", group=_MEASURED, minimum=1))
     quality: str = field(
@@ -122,5 +170,9 @@ class KernelMeasurement:
 
 
 KERNEL_DATASET: TableSchema[KernelMeasurement] = TableSchema(
-    "kernel dataset", KernelMeasurement, key=("entry_id", "kernel_index")
+    "kernel dataset",
+    KernelMeasurement,
+    key=("entry_id", "gpu", "runtime", "kernel_index"),
+    version=KERNEL_DATASET_VERSION,
+    oldest=1,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gkestimator.errors import TableError
-from gkestimator.tables.schema import SCHEMA_VERSION, Cell, Column, TableSchema
+from gkestimator.tables.schema import Cell, Column, TableSchema
 from gkestimator.tables.writing import _pyarrow, format_of
 
 __all__ = ["MAX_FILE_BYTES", "MAX_ROWS", "parquet_records", "read_table"]
@@ -59,13 +59,16 @@ def _check_file(path: Path) -> None:
 
 
 def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, Cell]) -> Row:
-    for name, value in cells.items():
-        column = schema.by_name[name]
-        if name == "schema_version" and value != SCHEMA_VERSION:
+    if "schema_version" in cells:
+        found = cells["schema_version"]
+        if not schema.reads(found):
             raise TableError(
-                f"{path}: row {number}, column {name}: found {value!r}, expected {SCHEMA_VERSION} (what "
+                f"{path}: row {number}, column schema_version: found {found!r}, expected {schema.versions} (what "
                 "this program reads)"
             )
+        cells = {**cells, "schema_version": schema.version}
+    for name, value in cells.items():
+        column = schema.by_name[name]
         problem = column.problem(value)
         if problem:
             raise TableError(f"{path}: row {number}, column {name}: {problem}")
@@ -146,10 +149,10 @@ def _json_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]
     except (OSError, ValueError, RecursionError) as e:
         raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
     if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
-        raise TableError(f'{path}: expected {{"schema_version": {SCHEMA_VERSION}, "rows": [...]}}')
+        raise TableError(f'{path}: expected {{"schema_version": {schema.version}, "rows": [...]}}')
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        raise TableError(f"{path}: schema_version: found {version!r}, expected {SCHEMA_VERSION}")
+    if not schema.reads(version):
+        raise TableError(f"{path}: schema_version: found {version!r}, expected {schema.versions}")
     checked: set[tuple[str, ...]] = set()
     for number, found in enumerate(document["rows"], start=1):
         if not isinstance(found, dict):

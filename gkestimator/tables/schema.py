@@ -95,12 +95,37 @@ class TableSchema(Generic[Row]):
     """The columns of one table, in order, and the row class they come from.
 
     ``key`` names the columns that together identify a row; two rows with equal keys contradict each other.
+    ``version`` is what is written; files from version ``oldest`` on are read, columns that they lack taking their
+    defaults.
     """
 
-    def __init__(self, name: str, row_type: type[Row], *, key: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        row_type: type[Row],
+        *,
+        key: tuple[str, ...] = (),
+        version: int = SCHEMA_VERSION,
+        oldest: int | None = None,
+    ) -> None:
         self.name = name
         self.row_type = row_type
         self.key = key
+        self.version = version
+        self.oldest = version if oldest is None else oldest
+
+    @property
+    def versions(self) -> str:
+        """The versions that are read, in words."""
+        return str(self.version) if self.oldest == self.version else f"{self.oldest} to {self.version}"
+
+    def reads(self, version: object) -> bool:
+        """Whether a file of ``version`` is read."""
+        return (
+            isinstance(version, int)
+            and not isinstance(version, bool)
+            and self.oldest <= version <= self.version
+        )
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:

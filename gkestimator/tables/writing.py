@@ -97,7 +97,7 @@ def encode_parquet(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
         {c.name: arrow.array([getattr(r, c.name) for r in rows], type=types[c.type]) for c in schema.columns},
         schema=arrow.schema(
             [arrow.field(c.name, types[c.type], nullable=c.nullable) for c in schema.columns],
-            metadata={"schema_version": str(SCHEMA_VERSION)},
+            metadata={"schema_version": str(schema.version)},
         ),
     )
     sink = io.BytesIO()
@@ -125,7 +125,7 @@ def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form:
     form = form or format_of(path)
     schema.check(rows, where=str(path))
     if form == "json":
-        document = {"schema_version": SCHEMA_VERSION, "rows": [schema.record(r) for r in rows]}
+        document = {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
         data = (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
     elif form in ("csv", "parquet"):
         data = encode_csv(schema, rows) if form == "csv" else encode_parquet(schema, rows)

@@ -24,7 +24,7 @@ THIRD_PARTY_AT_START = {
 LAYERS = (
     {"errors"},
     {"dtypes"},
-    {"graph", "gpu_spec", "specfiles"},
+    {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels"},
     {"tables", "naming", "gpus"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},

@@ -1,0 +1,1 @@
+"""From raw captures to a kernel dataset, its lowering table, checks and report."""

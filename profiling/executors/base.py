@@ -1,0 +1,63 @@
+"""What an executor is, inside the child: it prepares one entry, then runs it as often as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gkestimator.profiling.plan import PlanEntry
+from gkestimator.profiling.records import HostKernel
+
+from gkestimator.errors import GkestimatorError
+
+__all__ = ["EntryUnsupportedError", "ExecutionError", "Executor", "Prepared"]
+
+
+class ExecutionError(GkestimatorError):
+    """An entry that could not be measured: the runtime refused it, or memory ran out."""
+
+
+class EntryUnsupportedError(GkestimatorError):
+    """An entry that this executor does not run, and why."""
+
+
+class Prepared(Protocol):
+    """One operator with its tensors on the device. Used from one thread; :meth:`close` frees everything."""
+
+    output_shapes: tuple[tuple[int, ...], ...]
+
+    def run(self) -> None:
+        """One call, as the runtime makes it: returns when the host is done, perhaps before the device is."""
+        ...
+
+    def synchronise(self) -> None:
+        """Wait until the device is done."""
+        ...
+
+    def workspace_bytes(self) -> int | None:
+        """Peak memory of a call beyond inputs, weights and outputs; None where the runtime does not tell."""
+        ...
+
+    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+        """On the CPU: run ``repeats`` times under the runtime's own profiler; the pieces in the order they ran. None on
+        a GPU."""
+        ...
+
+    def close(self) -> None:
+        """Free the tensors."""
+        ...
+
+
+class Executor(Protocol):
+    """``name`` as on the command line (``onnxruntime``, ``torch``). Made once per child for one device (``cpu`` or
+    ``cuda:N``)."""
+
+    name: str
+
+    def versions(self) -> Mapping[str, str]:
+        """Versions of the runtime and its libraries (torch, cuda, cudnn, onnxruntime, ...)."""
+        ...
+
+    def prepare(self, entry: PlanEntry, seed: int) -> Prepared:
+        """Tensors made and moved, model compiled. Raises EntryUnsupportedError or ExecutionError."""
+        ...

@@ -1,0 +1,1 @@
+"""Parsers: what profilers write, as captures."""

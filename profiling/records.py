@@ -1,0 +1,91 @@
+"""What an executor's child writes of each entry: one JSON line, as soon as the entry is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gkestimator.errors import TableError
+
+__all__ = ["STATUSES", "EntryRecord", "HostKernel", "read_records", "record_line"]
+
+STATUSES = ("ok", "failed", "skipped")
+"""Measured; could not be measured (``reason`` says why: out of memory, crashed, hung, the runtime's error); not
+something this executor runs (an operator it does not cover, a precision the device lacks)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostKernel:
+    """A piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
+
+    name: str
+    durations_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRecord:
+    """One entry of one child. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall clock; ``host_us`` is what
+    one call took on the host, one per repeat (without waiting for the device); ``elapsed_us`` the repeats from the
+    first call until the device was done, divided by ``repeats``. ``output_shapes``: of the fragment's outputs.
+    ``workspace_bytes``: peak memory of a call beyond inputs, weights and outputs. ``kernels``: on the CPU, what the
+    runtime's profiler says ran; None on a GPU, where the collector says it. What was not measured is None."""
+
+    entry_id: str
+    status: str
+    reason: str | None = None
+    repeats: int | None = None
+    started_unix_ns: int | None = None
+    ended_unix_ns: int | None = None
+    host_us: tuple[float, ...] | None = None
+    elapsed_us: float | None = None
+    output_shapes: tuple[tuple[int, ...], ...] | None = None
+    workspace_bytes: int | None = None
+    kernels: tuple[HostKernel, ...] | None = None
+
+
+_NAMES = frozenset(f.name for f in fields(EntryRecord))
+
+
+def record_line(record: EntryRecord) -> str:
+    """The record as one line of JSON, with its newline."""
+    return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def read_records(path: Path) -> Iterator[EntryRecord]:
+    """The records of a file. A last line without its newline (the child was killed) is dropped, anything else that
+    is no record refused with TableError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    whole, _, _ = text.rpartition("\n")
+    for number, line in enumerate(whole.split("\n") if whole else (), start=1):
+        try:
+            yield _record(json.loads(line))
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
+            raise TableError(f"{path}: line {number} is no record of an entry: {e}") from e
+
+
+def _record(found: Any) -> EntryRecord:
+    if not isinstance(found, dict) or not found.keys() <= _NAMES:
+        raise ValueError("unknown fields")
+    if found.get("status") not in STATUSES:
+        raise ValueError(f"status {found.get('status')!r}, expected one of {', '.join(STATUSES)}")
+    kernels, shapes, host = found.get("kernels"), found.get("output_shapes"), found.get("host_us")
+    return EntryRecord(
+        **{
+            **found,
+            "entry_id": str(found["entry_id"]),
+            "kernels": None
+            if kernels is None
+            else tuple(
+                HostKernel(name=str(k["name"]), durations_us=tuple(float(v) for v in k["durations_us"]))
+                for k in kernels
+            ),
+            "output_shapes": None if shapes is None else tuple(tuple(int(v) for v in s) for s in shapes),
+            "host_us": None if host is None else tuple(float(v) for v in host),
+        }
+    )

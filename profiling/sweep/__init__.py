@@ -1,0 +1,1 @@
+"""Sweep planning: what to measure, and how long it will take."""
