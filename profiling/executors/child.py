@@ -2,8 +2,8 @@
 
 ``python -m gkestimator.profiling.executors.child --entries FILE.json --records FILE.jsonl --executor NAME --device D``.
 Exit status 0 even when entries failed (their records say so); 3 where the device takes no more work (the rest is not
-done); 2 for wrong usage. Before each entry its id is written to ``<records>.current``, so that whoever started the child
-knows what it was at when it was killed.
+done); 2 for wrong usage. Before each entry its id is written to ``<records>.current``, so that whoever started the
+child knows what it was at when it was killed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _MOST_CALLS = 10_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the entries that ``arguments`` name; the exit status."""
     # A parent's ignored or handled signals are inherited or replaced by libraries: a child that is told to end, ends.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     faulthandler.enable()  # a crash leaves the Python stack in the child's log
     try:
         return _run(_Arguments(arguments))
@@ -109,7 +110,7 @@ def _run(given: _Arguments) -> int:
             trace.start()
         lost = False
         for entry in given.entries:
-            _name_current(current, entry)
+            _write_aside(given.records, ".current", entry.id)
             record, lost = _record(executor, entry, given, ranges)
             _append(records, record)
             if lost:
@@ -159,10 +160,11 @@ def _append(stream: IO[bytes], record: EntryRecord) -> None:
     os.fsync(stream.fileno())
 
 
-def _name_current(path: Path, entry: PlanEntry) -> None:
+def _write_aside(records: Path, suffix: str, text: str) -> None:
+    path = records.with_name(records.name + suffix)
     aside = path.with_name(path.name + ".aside")
     try:
-        aside.write_text(entry.id + "\n", encoding="ascii")
+        aside.write_text(text + "\n", encoding="ascii")
         os.replace(aside, path)
     except OSError as e:
         raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e

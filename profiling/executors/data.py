@@ -43,12 +43,13 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     if dtype not in _ML_DTYPES:
         raise EntryUnsupportedError(f"element type {dtype.value}: no data of this type can be made")
     try:
-        import ml_dtypes  # noqa: PLC0415
+        import ml_dtypes
     except ImportError as e:
         raise EntryUnsupportedError(
             f"element type {dtype.value} needs the package ml-dtypes, which is not installed"
         ) from e
-    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    found: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    return found
 
 
 def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:

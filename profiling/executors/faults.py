@@ -1,4 +1,4 @@
-"""What an error of a runtime means: an operator it lacks, memory that ran out, a device that is lost, or just a failure.
+"""What an error of a runtime means: an operator it lacks, memory that ran out, a lost device, or just a failure.
 
 Runtimes raise RuntimeError or classes of their own for all of these, so the text decides. A CUDA error of the sticky
 kind leaves the context of the process useless: every later call fails, and only a new process helps.

@@ -1,4 +1,4 @@
-"""How much memory of the host an entry may take: an entry too large is an error of its own, not the kernel's OOM killer."""
+"""Memory of the host that an entry may take: one too large is its own error, not the kernel's OOM killer."""
 
 from __future__ import annotations
 

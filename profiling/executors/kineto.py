@@ -21,8 +21,8 @@ class KinetoTrace:
     def __init__(self, path: Path, *, cuda: bool) -> None:
         """Raises UsageError without torch, or where torch's profiler cannot see the GPU."""
         try:
-            import torch  # noqa: PLC0415
-            from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+            import torch
+            from torch.profiler import ProfilerActivity, profile
         except ImportError as e:
             raise UsageError("--kineto needs the package torch, which is not installed") from e
         activities = [ProfilerActivity.CPU]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gkestimator.profiling.executors.base import Executor, Prepared
 from gkestimator.profiling.plan import PlanEntry
@@ -66,10 +67,7 @@ def _measured(
         prepared.run()
         prepared.synchronise()
         call_ns = clocks.elapsed_ns() - before  # the last counts: the first may choose algorithms
-    if effort.counters:
-        repeats = 1
-    else:
-        repeats = effort.repeats or choose_repeats(call_ns, effort.min_ms)
+    repeats = 1 if effort.counters else effort.repeats or choose_repeats(call_ns, effort.min_ms)
     marks = [0] * (repeats + 1)
     run, now = prepared.run, clocks.elapsed_ns
     collects = gc.isenabled()
@@ -94,7 +92,7 @@ def _measured(
         repeats=repeats,
         started_unix_ns=started,
         ended_unix_ns=ended,
-        host_us=tuple((b - a) / 1e3 for a, b in zip(marks, marks[1:], strict=False)),
+        host_us=tuple((b - a) / 1e3 for a, b in pairwise(marks)),
         elapsed_us=(done - marks[0]) / 1e3 / repeats,
         output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
         workspace_bytes=prepared.workspace_bytes(),

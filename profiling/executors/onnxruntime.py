@@ -90,7 +90,7 @@ class OnnxruntimeExecutor:
     def __init__(self, device: str) -> None:
         """Raises UsageError without onnxruntime or its CUDA provider, DeviceLostError where CUDA does not start."""
         try:
-            import onnxruntime  # noqa: PLC0415
+            import onnxruntime
         except ImportError as e:
             raise UsageError(
                 "executor onnxruntime needs the package onnxruntime (CPU) or onnxruntime-gpu, which is not installed"
@@ -130,7 +130,7 @@ class OnnxruntimeExecutor:
 
     def _probe(self) -> None:
         """One addition on the device: tells a missing driver or cuDNN from an operator that the provider lacks."""
-        import onnx  # noqa: PLC0415
+        import onnx
 
         graph = onnx.helper.make_graph(
             [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
@@ -147,8 +147,11 @@ class OnnxruntimeExecutor:
                 enable_fallback=0,
             )
             session.run(None, {"x": np.ones(8, dtype=np.float32)})
+            used = session.get_providers()
         except Exception as e:  # onnxruntime's errors have no public base class
             raise DeviceLostError(f"device {self._device}: onnxruntime cannot use it: {e}") from e
+        if used[0] != _CUDA:
+            raise DeviceLostError(f"device {self._device}: onnxruntime fell back to {used[0]}")
 
 
 def _options(ort: Any, device: str) -> Any:
