@@ -39,10 +39,6 @@ _MOST_CALLS = 10_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the entries that ``arguments`` name; the exit status."""
-    # A parent's ignored or handled signals are inherited or replaced by libraries: a child that is told to end, ends.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    faulthandler.enable()  # a crash leaves the Python stack in the child's log
     try:
         return _run(_Arguments(arguments))
     except GkestimatorError as e:
@@ -180,4 +176,8 @@ def _stop(trace: KinetoTrace, lost: bool) -> None:
 
 
 if __name__ == "__main__":
+    # A child that is told to end, ends: no handler of Python's, no signal ignored by inheritance.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable()  # a crash leaves the Python stack in the child's log
     sys.exit(main())

@@ -111,7 +111,9 @@ def _positive(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> n
 def _index(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:
     below = tensor.below or 1
     if tensor.dtype.is_integer:
-        below = min(below, int(np.iinfo(_NATIVE.get(tensor.dtype, "int8")).max) + 1)
+        below = min(below, int(np.iinfo(_NATIVE[tensor.dtype]).max) + 1)
+    else:
+        below = min(below, _LARGEST_INTEGER)  # whole numbers that even eight bits hold
     return rng.integers(0, below, count)
 
 
