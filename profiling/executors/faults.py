@@ -17,7 +17,7 @@ __all__ = ["judged"]
 _LOST = re.compile(
     r"illegal memory access|illegal instruction|device-side assert|unspecified launch failure|misaligned address"
     r"|hardware stack error|uncorrectable (ECC|NVLink) error|launch timed out|device is lost|has fallen off the bus"
-    r"|GPU is lost|(all CUDA-capable devices are|device is) busy or unavailable|invalid program counter"
+    r"|GPU is lost|busy or unavailable|invalid program counter"
     r"|no CUDA-capable device|context is destroyed|driver shutting down|system not (yet )?initialized"
     r"|cudaError(IllegalAddress|LaunchFailure|Assert|MisalignedAddress|ECCUncorrectable|LaunchTimeout|DevicesUnavailable)"
     r"|CUDA (failure|error):? ?(46|100|214|700|702|709|710|714|715|716|717|718|719|802)\b",
