@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.plan import PlanEntry, entry_id
+from gkestimator.profiling.plan import PlanEntry
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
@@ -24,6 +24,7 @@ _CONSTANT = frozenset(
     "value depth values start limit delta image_shape block_shape output_shape sequence_lens seq_lens size "
     "constant_value".split()
 )
+_CONSTANT_AT = {"Tile": (1,), "Expand": (1,)}
 _MOST_ELEMENTS = 4096
 _RANDOM = ("bernoulli", "dropout_default_mask_ratio", "training_dropout")
 # Operators of the tables that the node cases cannot check, and why.
@@ -68,7 +69,8 @@ def _fragment(case: Any) -> tuple[Fragment, list[np.ndarray]] | None:
         return None
     inputs, outputs = case.data_sets[0]
     tensors = []
-    for info, value in zip(graph.input, inputs, strict=True):
+    constant = _CONSTANT_AT.get(node.op_type, ())
+    for at, (info, value) in enumerate(zip(graph.input, inputs, strict=True)):
         if not isinstance(value, np.ndarray | np.generic) or not info.type.HasField("tensor_type"):
             return None
         value = np.asarray(value)
@@ -83,7 +85,7 @@ def _fragment(case: Any) -> tuple[Fragment, list[np.ndarray]] | None:
                 name=info.name,
                 dtype=dtype,
                 shape=value.shape,
-                role="constant" if info.name.lower() in _CONSTANT else "input",
+                role="constant" if info.name.lower() in _CONSTANT or at in constant else "input",
                 fill="value",
                 values=tuple(value.reshape(-1).tolist()),
             )
@@ -128,14 +130,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _tolerance(dtype: np.dtype) -> tuple[float, float]:
     if dtype.name == "bfloat16":
         return 3e-2, 3e-2
-    return (5e-3, 5e-3) if dtype == np.float16 else (1e-4, 1e-5)
+    return (5e-3, 5e-3) if dtype == np.float16 else (5e-4, 1e-5)  # examples print four digits
 
 
 def test_node_case(case: str) -> None:
     fragment, expected = _cases()[case]
     from gkestimator.profiling.executors.torch import TorchExecutor
 
-    entry = PlanEntry(id=entry_id(fragment, "fp32"), fragment=fragment, dtype="fp32", source="test")
+    entry = PlanEntry(id="node-case", fragment=fragment, dtype="fp32", source="test")
     try:
         prepared = TorchExecutor("cpu").prepare(entry, seed=0)
     except EntryUnsupportedError as e:
@@ -143,9 +145,9 @@ def test_node_case(case: str) -> None:
     try:
         outputs = prepared.outputs()
         assert len(outputs) == len(expected)
+        if "top_k_same_values" in case:  # ONNX takes the first of equals, torch whichever
+            outputs, expected = outputs[:1], expected[:1]
         for found, wanted in zip(outputs, expected, strict=True):
-            if found is None:
-                continue
             assert tuple(found.shape) == wanted.shape
             rtol, atol = _tolerance(wanted.dtype)
             numbers = found.float().numpy() if str(found.dtype) == "torch.bfloat16" else found.numpy()

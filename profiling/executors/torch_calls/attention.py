@@ -13,6 +13,10 @@ from gkestimator.graph import Operator, Tensor
 
 __all__: list[str] = []
 
+_ATTRIBUTES = frozenset(
+    {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"}
+)
+
 
 @pattern_call("attention")
 def attention_pattern(call: Call) -> Run:
@@ -112,6 +116,9 @@ def attention(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
+    unknown = sorted(set(call.op.attributes) - _ATTRIBUTES)
+    if unknown:
+        raise call.unsupported(f"attribute {unknown[0]}")
     if float(call.attribute("softcap", 0.0)):
         raise call.unsupported("torch's fused attention has no soft cap")
     if call.wants(3):

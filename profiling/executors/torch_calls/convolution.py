@@ -64,7 +64,8 @@ def conv_transpose(call: Call) -> Run:
         before, after = [0] * rank, [0] * rank
         for i in range(rank):
             total = whole[i] + extra[i] - result[i]
-            before[i] = total - total // 2 if mode == "SAME_LOWER" else total // 2
+            half = int(total / 2)  # towards zero: what is too short is made longer at the end
+            before[i] = total - half if mode == "SAME_LOWER" else half
             after[i] = total - before[i]
     # torch pads both sides alike; what the end lacks is output_padding, which must be less than stride or dilation.
     more = [before[i] - after[i] + extra[i] for i in range(rank)]

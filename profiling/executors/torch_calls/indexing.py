@@ -177,14 +177,16 @@ def one_hot(call: Call) -> Run:
     kind = torch_dtype(call.result().dtype)
     shape = [1] * rank
     shape[axis] = depth
+    ready = _indices(call, 0, depth)
     held: dict[Any, Any] = {}
 
     def run(index: Any, *_: Any) -> Any:
+        index = ready(index)
         if index.device not in held:
             classes = torch.arange(depth, device=index.device).reshape(shape)
             one = torch.tensor(on, dtype=kind, device=index.device)
             held[index.device] = classes, one, torch.tensor(off, dtype=kind, device=index.device)
         classes, one, zero = held[index.device]
-        return torch.where(index.unsqueeze(axis) % depth == classes, one, zero)
+        return torch.where(index.unsqueeze(axis) == classes, one, zero)
 
     return run

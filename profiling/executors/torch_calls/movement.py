@@ -126,8 +126,12 @@ def depth_to_space(call: Call) -> Run:
 
 @torch_call("SpaceToDepth")
 def space_to_depth(call: Call) -> Run:
-    """A reshape, a permute and the reshape that copies."""
+    """A reshape, a permute and the reshape that copies, or F.pixel_unshuffle for the other order of blocks."""
+    import torch.nn.functional as F  # noqa: N812
+
     size = int(call.attribute("blocksize", 1))
+    if str(call.attribute("mode", "DCR")) == "CRD":
+        return lambda x: F.pixel_unshuffle(x, size)
     batch, depth, height, width = call.shape(0)
     blocks = (batch, depth, height // size, size, width // size, size)
     shape = call.result().shape

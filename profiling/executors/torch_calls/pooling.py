@@ -90,14 +90,20 @@ def average_pool(call: Call) -> Run:
 
 @torch_call("LpPool")
 def lp_pool(call: Call) -> Run:
-    """F.lp_pool1d, 2d or 3d. Raises EntryUnsupportedError for padded or dilated windows."""
+    """F.lp_pool1d, 2d or 3d. Raises EntryUnsupportedError for padded or dilated windows, and for odd orders, whose
+    magnitudes torch does not take."""
     import torch.nn.functional as F  # noqa: N812
 
     window, strides, dilations, before, after, ceil = _geometry(call)
     if any(before) or any(after) or any(d != 1 for d in dilations):
         raise call.unsupported("padded or dilated windows")
     order = float(call.attribute("p", 2))
-    pool: Any = (F.lp_pool1d, F.lp_pool2d, F.lp_pool3d)[len(window) - 1]
+    if order % 2:
+        raise call.unsupported(f"order {order:g}, expected an even one")
+    if len(window) == 1:
+        size, step = window[0], strides[0]
+        return lambda x: F.lp_pool1d(x, order, size, step, ceil)
+    pool: Any = (F.lp_pool2d, F.lp_pool3d)[len(window) - 2]
     return lambda x: pool(x, order, window, strides, ceil)
 
 

@@ -34,6 +34,8 @@ def resize(call: Call) -> Run:
         exact = True  # the indices were compared with these sizes
     else:
         how = _interpolation(call, mode, rank, source[2:], size)
+        if how["align_corners"] and not exact:
+            raise call.unsupported("corners aligned by a factor that is not the ratio of the sizes")
     if exact:
         return lambda x, *_: F.interpolate(x, size=size, **how)
     return lambda x, *_: F.interpolate(x, scale_factor=scales, recompute_scale_factor=False, **how)
@@ -112,20 +114,19 @@ def _interpolation(
     call: Call, mode: str, rank: int, before: Sequence[int], after: Sequence[int]
 ) -> dict[str, Any]:
     transform = _transform(call)
-    alike = transform == "half_pixel" and all(a > 1 or b == 1 for a, b in zip(after, before, strict=True))
-    if not (alike or transform in ("pytorch_half_pixel", "align_corners")):
+    # To a length of one, ONNX's pytorch_half_pixel takes the first element; torch has ceased to.
+    alike = transform == "half_pixel" or (
+        transform == "pytorch_half_pixel" and all(a > 1 or b == 1 for a, b in zip(after, before, strict=True))
+    )
+    if not (alike or transform == "align_corners"):
         raise call.unsupported(f"{mode} by {transform}")
-    how: dict[str, Any] = {"align_corners": transform == "align_corners"}
     if call.attribute("antialias", 0):
-        if rank != 2:  # noqa: PLR2004
-            raise call.unsupported("antialias that is not over two dimensions")
-        how["antialias"] = True
+        raise call.unsupported("antialias, whose weights at the border torch takes otherwise")
+    how: dict[str, Any] = {"align_corners": transform == "align_corners"}
     if mode == "linear":
         return {"mode": _LINEAR[rank], **how}
     if mode == "cubic" and rank == 2:  # noqa: PLR2004
-        if not call.attribute("antialias", 0) and (
-            call.attribute("exclude_outside", 0) or call.attribute("cubic_coeff_a", _CUBIC) != _CUBIC
-        ):
+        if call.attribute("exclude_outside", 0) or call.attribute("cubic_coeff_a", _CUBIC) != _CUBIC:
             raise call.unsupported("cubic with another coefficient or weights cut at the border")
         return {"mode": "bicubic", **how}
     raise call.unsupported(f"mode {mode} over {rank} dimensions")
