@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import fill, tensor_rng
+from gkestimator.profiling.executors.faults import judged
+from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import Program, program_of
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
 
-from gkestimator.errors import GkestimatorError, UsageError, one_line
+from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.fragments import Fragment, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 
@@ -24,12 +26,6 @@ __all__ = ["TorchExecutor", "TorchPrepared"]
 
 _TENSOR_FLOAT_SINCE = (8, 0)  # compute capability with TF32 and bfloat16 units
 _RAISED = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, MemoryError, OverflowError)
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
-_NO_KERNEL = ("not implemented for", "could not run '", "not supported for", "unsupported dtype")
-_LIBRARIES = {
-    "cublas": ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11"),
-    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11"),
-}
 
 
 class TorchExecutor:
@@ -42,6 +38,7 @@ class TorchExecutor:
     name = "torch"
 
     def __init__(self, device: str = "cpu") -> None:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its profiler writes two lines a profile to stderr
         try:
             import torch
         except ImportError as e:
@@ -62,18 +59,13 @@ class TorchExecutor:
         return bool(self.device.type == "cuda")
 
     def versions(self) -> Mapping[str, str]:
-        """Versions of torch and, on a GPU, of CUDA, cuDNN and cuBLAS."""
+        """Versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
         import torch
 
         found = {"torch": str(torch.__version__)}
         if self.on_gpu:
-            found["cuda"] = str(torch.version.cuda)
-            cudnn = torch.backends.cudnn.version()
-            if cudnn is not None:
-                found["cudnn"] = str(cudnn)
-            cublas = _distribution(_LIBRARIES["cublas"])
-            if cublas is not None:
-                found["cublas"] = cublas
+            torch.backends.cudnn.version()  # loads what would be loaded with the first convolution
+            found |= {"cuda": str(torch.version.cuda), **cuda_versions()}
         return found
 
     def prepare(self, entry: PlanEntry, seed: int) -> TorchPrepared:
@@ -112,7 +104,7 @@ class TorchExecutor:
         try:
             yield
         except _RAISED as e:
-            raise _translate(e) from e
+            raise judged(e) from e
 
 
 class TorchPrepared:
@@ -336,20 +328,3 @@ def _folded(
 
 def _distinct(tensors: Sequence[Any]) -> list[Any]:
     return list({t.untyped_storage().data_ptr(): t for t in tensors}.values())
-
-
-def _distribution(names: Sequence[str]) -> str | None:
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return None
-
-
-def _translate(error: Exception) -> GkestimatorError:
-    text = one_line(str(error).split("\n")[0] or type(error).__name__, limit=300)
-    low = str(error).lower()
-    if isinstance(error, MemoryError) or any(word in low for word in _NO_MEMORY):
-        return ExecutionError(f"out of memory: {text}")
-    if isinstance(error, NotImplementedError) or any(word in low for word in _NO_KERNEL):
-        return EntryUnsupportedError(f"torch executor: {text}")
-    return ExecutionError(f"torch: {text}")

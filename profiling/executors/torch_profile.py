@@ -18,7 +18,7 @@ _BOOKKEEPING = frozenset(
     for name in (
         "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_",
         "as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_", "item", "_local_scalar_dense",
-        "is_nonzero", "result_type", "is_pinned", "lift_fresh",
+        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "lift_fresh",
     )
 )  # fmt: skip
 
@@ -69,17 +69,13 @@ def _nature(name: str) -> tuple[bool, bool]:
     its own for the CPU rather than being composed of other operators."""
     import torch
 
-    schemas = torch._C._jit_get_schemas_for_operator(name)  # noqa: SLF001
-    if not schemas:
-        return True, True
-    view = all(
-        s.returns and s.returns[0].alias_info is not None and not s.returns[0].alias_info.is_write for s in schemas
-    )
-    own = False
-    for schema in schemas:
+    views, own = [], False
+    for schema in torch._C._jit_get_schemas_for_operator(name):  # noqa: SLF001
         full = f"{name}.{schema.overload_name}" if schema.overload_name else name
         try:
-            own = own or torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU")  # noqa: SLF001
+            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU") or own  # noqa: SLF001
         except RuntimeError:  # an overload of TorchScript alone
             continue
-    return not view, own
+        alias = schema.returns[0].alias_info if schema.returns else None
+        views.append(alias is not None and not alias.is_write)
+    return (not all(views), own) if views else (True, True)

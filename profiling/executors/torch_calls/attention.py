@@ -33,19 +33,28 @@ def attention_pattern(call: Call) -> Run:
             q, turn(k), v, is_causal=causal, scale=scale
         )
     mask = call.tensor(3)
-    if mask.dtype is DType.BOOL:
-        change: Callable[[Any], Any] = (lambda m: ~m) if group.drops(mask) else _same
-    elif mask.dtype is call.tensor(0).dtype:
-        change = _same
-    else:
-        kind = torch_dtype(call.tensor(0).dtype)
-        change = lambda m: m.to(kind)  # noqa: E731
-    ready = call.prepare(3, change)
+    drops = mask.dtype is DType.BOOL and group.drops(mask)
+    kind = torch_dtype(mask.dtype if mask.dtype is DType.BOOL else call.tensor(0).dtype)
+    batch = call.shape(0)[0]
+    # What is laid out here, authors pass as it has to be: it is done beforehand.
+    ready = call.prepare(3, lambda m: _aligned(~m if drops else m.to(kind), batch))
     return lambda q, k, v, m: F.scaled_dot_product_attention(q, turn(k), v, attn_mask=ready(m), scale=scale)
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _aligned(mask: Any, batch: int) -> Any:
+    """``mask`` of four dimensions at most: Swin's windows lie in a dimension of their own, (images, windows, heads, S,
+    S), where queries have images x windows."""
+    if mask.ndim <= 4:  # noqa: PLR2004
+        return mask
+    windows = 1
+    for size in mask.shape[1:-3]:
+        windows *= size
+    images = max(1, batch // windows) if mask.shape[0] == 1 and windows > 1 else mask.shape[0]
+    return mask.expand(images, *mask.shape[1:]).reshape(-1, *mask.shape[-3:])
 
 
 class _Group:

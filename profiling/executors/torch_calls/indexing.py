@@ -47,6 +47,8 @@ def gather(call: Call) -> Run:
         return lambda x, i: F.embedding(ready(i), x)
     if len(index.shape) == 1:
         return lambda x, i: torch.index_select(x, axis, ready(i))
+    if not index.shape:  # indexing by a tensor of one number would ask the device for it
+        return lambda x, i: torch.index_select(x, axis, ready(i)).squeeze(axis)
     before = (slice(None),) * axis
     return lambda x, i: x[(*before, ready(i))]
 
