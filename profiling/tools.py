@@ -245,10 +245,11 @@ def start_tool(
 ) -> RunningTool:
     """Start ``command`` in a process group of its own, stdout and stderr into ``output``, stdin empty. Messages and
     numbers are asked for in English (``LC_ALL=C.UTF-8``). Raises ToolError."""
-    mark = secrets.token_hex(16)
+    mark = f"{os.getpid()}.{secrets.token_hex(16)}"  # whose it is, and which
     variables = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {}), MARK: mark}
-    stream = open(output, "wb") if isinstance(output, Path) else output
+    stream: IO[bytes] | None = None
     try:
+        stream = output.open("wb") if isinstance(output, Path) else output
         process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -261,7 +262,7 @@ def start_tool(
     except OSError as e:
         raise ToolError(f"{command[0]}: cannot be started: {e.strerror or e}") from e
     finally:
-        if isinstance(output, Path):
+        if isinstance(output, Path) and stream is not None:
             stream.close()
     return RunningTool(process, mark)
 
