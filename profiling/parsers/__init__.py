@@ -1,1 +1,6 @@
-"""Parsers: what profilers write, as captures."""
+"""Parsers of what the profilers leave behind: each makes a capture of one file."""
+
+from gkestimator.profiling.parsers.nsys import parse_nsys
+from gkestimator.profiling.parsers.repeats import split_repeats
+
+__all__ = ["parse_nsys", "split_repeats"]
