@@ -222,6 +222,7 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Found]:
             registers_per_thread=registers,
             static_smem_bytes=static,
             dynamic_smem_bytes=dynamic,
+            smem_bytes=static + dynamic if static is not None and dynamic is not None else None,
             in_graph=bool(node),
         )
         found.append(_Found(process, correlation, launch))
