@@ -103,7 +103,9 @@ class _Events:
 
     def _ns(self, event: dict[str, Any], field: str) -> int:
         found = event.get(field)
-        if not isinstance(found, int | Decimal) or isinstance(found, bool) or not abs(found) < 10**15:
+        if type(found) is not int and type(found) is not Decimal:
+            raise self._fail(event, field, found, "microseconds")
+        if not -(10**15) < found < 10**15:
             raise self._fail(event, field, found, "microseconds")
         return round(found * 1000)
 
@@ -263,12 +265,12 @@ def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> di
         if isinstance(properties, dict) and number is not None and properties.get("id") == number:
             facts.update(list(properties.items())[:200])
     facts.update({name: rest[name] for name in _FACTS if name in rest})
-    return {
-        one_line(name, limit=80): one_line(value, limit=200) if isinstance(value, str) else _number(value)
-        for name, value in facts.items()
-        if isinstance(value, str) or (isinstance(value, int | Decimal) and abs(value) < 2**64)
-    }
-
-
-def _number(value: int | Decimal) -> int | float:
-    return float(value) if isinstance(value, Decimal) else int(value)
+    kept: dict[str, str | int | float] = {}
+    for name, value in facts.items():
+        if isinstance(value, str):
+            kept[one_line(name, limit=80)] = one_line(value, limit=200)
+        elif isinstance(value, int) and -(2**63) <= value < 2**64:
+            kept[one_line(name, limit=80)] = int(value)
+        elif isinstance(value, Decimal) and -(10**18) < value < 10**18:
+            kept[one_line(name, limit=80)] = float(value)
+    return kept
