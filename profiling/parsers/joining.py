@@ -25,7 +25,8 @@ def base_name(name: str) -> str:
     name = (
         name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("operator()", "operator ")
     )
-    depth, kept = 0, []
+    depth = 0
+    kept: list[str] = []
     for character in name:
         if character in "<(":
             # The first bracket of parameters at the outermost level ends the name.

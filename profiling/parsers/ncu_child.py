@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["NOT_INSTALLED", "main", "report_lines"]
 
 NOT_INSTALLED = 3
+_LIBRARY = "ncu_report"
 _MAX_MEMORY = 16 * 2**30
 
 
