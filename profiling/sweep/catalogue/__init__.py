@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-
 from gkestimator.profiling.sweep.catalogue import (
     attention,
     convolution,

@@ -172,29 +172,36 @@ TRANSPOSED = (
 """Transposed convolutions of U-Net, Mask R-CNN and DCGAN: channels in and out, kernel, stride, size."""
 
 _TEXT, _PREFILL = (1, 16, 128, 512), (1, 128, 512, 2048)
+_LANGUAGE = (  # width, results, inner width, tokens
+    (384, (384, 1536), 1536, _TEXT),  # MiniLM
+    (768, (768, 2304, 3072), 3072, _TEXT),  # BERT-base, GPT-2
+    (1024, (1024, 3072, 4096), 4096, _TEXT),  # BERT-large, GPT-2 medium, BLOOM-560m
+    (2048, (2048, 512, 8192), 8192, _PREFILL),  # Llama 3.2 1B
+    (4096, (4096, 1024, 11008, 14336), 11008, _PREFILL),  # Llama 2 7B, Llama 3 8B
+)
+_VISION = (
+    (192, (197,)), (384, (197,)), (768, (50, 197, 577)), (1024, (197, 257)),  # ViT, DeiT, CLIP
+    (96, (3136,)), (192, (784,)), (384, (196,)), (768, (49,)),  # Swin, ConvNeXt
+)  # fmt: skip
 LINEARS: Mapping[str, tuple[LinearLayer, ...]] = {
-    "language": tuple(
-        LinearLayer(k, n, tokens)
-        for width, outs, inner, tokens in (
-            (384, (384, 1536), 1536, _TEXT),  # MiniLM
-            (768, (768, 2304, 3072), 3072, _TEXT),  # BERT-base, GPT-2
-            (1024, (1024, 3072, 4096), 4096, _TEXT),  # BERT-large, GPT-2 medium, BLOOM-560m
-            (2048, (2048, 512, 8192), 8192, _PREFILL),  # Llama 3.2 1B
-            (4096, (4096, 1024, 11008, 14336), 11008, _PREFILL),  # Llama 2 7B, Llama 3 8B
-        )
-        for k, n in (*((width, out) for out in outs), (inner, width))
-    )
-    + (LinearLayer(4096, 32000, (1, 128)), LinearLayer(768, 50257, (1, 128)), LinearLayer(14336, 4096, (1, 512))),
-    "vision": tuple(
-        LinearLayer(k, n, tokens)
-        for width, tokens in (
-            (192, (197,)), (384, (197,)), (768, (50, 197, 577)), (1024, (197, 257)),  # ViT, DeiT, CLIP
-            (96, (3136,)), (192, (784,)), (384, (196,)), (768, (49,)),  # Swin, ConvNeXt
-        )
-        for k, n in ((width, width), (width, 3 * width), (width, 4 * width), (4 * width, width))
-    )
-    + tuple(LinearLayer(k, 1000, (1,)) for k in (512, 768, 1024, 1280, 2048, 4096))
-    + (LinearLayer(25088, 4096, (1,)), LinearLayer(4096, 4096, (1,)), LinearLayer(9216, 4096, (1,))),
+    "language": (
+        *(
+            LinearLayer(k, n, tokens)
+            for width, outs, inner, tokens in _LANGUAGE
+            for k, n in (*((width, out) for out in outs), (inner, width))
+        ),
+        *(LinearLayer(k, n, (1, 128)) for k, n in ((4096, 32000), (768, 50257))),
+        LinearLayer(14336, 4096, (1, 512)),
+    ),
+    "vision": (
+        *(
+            LinearLayer(k, n, tokens)
+            for width, tokens in _VISION
+            for k, n in ((width, width), (width, 3 * width), (width, 4 * width), (4 * width, width))
+        ),
+        *(LinearLayer(k, 1000, (1,)) for k in (512, 768, 1024, 1280, 2048, 4096)),
+        *(LinearLayer(k, 4096, (1,)) for k in (25088, 4096, 9216)),
+    ),
     "detection": (
         LinearLayer(12544, 1024, (1000,)), LinearLayer(1024, 91, (1000,)), LinearLayer(256, 256, (100, 300, 900)),
         LinearLayer(256, 2048, (100, 850)), LinearLayer(2048, 256, (100, 850)),

@@ -56,7 +56,7 @@ def unary(op_type: str, shape: tuple[int, ...]) -> Fragment:
 def gate(shape: tuple[int, ...]) -> Fragment:
     """x * sigmoid(x), which torch calls silu."""
     nodes = (("Sigmoid", ["x0"], "s", {}), ("Mul", ["x0", "s"], "y", {}))
-    return chain("sigmoid_gate", [x(*shape)], *nodes)
+    return chain("silu", [x(*shape)], *nodes)
 
 
 def binary(op_type: str, first: tuple[int, ...], second: tuple[int, ...]) -> Fragment:

@@ -25,7 +25,7 @@ def transpose_copy(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
         ("Transpose", ["x0"], "t", {"perm": tuple(perm)}),
         ("Reshape", ["t", "c1"], "y", {}),
     )
-    return chain("transpose_copy", [x(*shape), constant([-1])], *nodes)
+    return chain("contiguous_copy", [x(*shape), constant([-1])], *nodes)
 
 
 def concat(shapes: Sequence[Sequence[int]], axis: int) -> Fragment:
@@ -98,7 +98,8 @@ def corners() -> Iterator[Item]:
     ):  # fmt: skip
         yield from _both(shape, perm, "corner")
     for shape, axis, start, stop, step in (
-        ((1, 7), 1, 0, 1, 1), ((4096, 4096), 1, 0, 4096, 2), ((4096, 4096), 0, 1, 4095, 1), ((64, 513, 513), 2, 1, 512, 3),
+        ((1, 7), 1, 0, 1, 1), ((4096, 4096), 1, 0, 4096, 2), ((4096, 4096), 0, 1, 4095, 1),
+        ((64, 513, 513), 2, 1, 512, 3),
     ):  # fmt: skip
         yield item(_slice(shape, axis, start, stop, step), "corner")
     for count, shape, axis in ((2, (1, 1), 0), (8, (1, 513, 57), 1), (32, (64, 64), 0), (2, (4096, 8192), 1)):
