@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
+from typing import TypeVar
 
 import numpy as np
 
 __all__ = ["choose_order", "spread", "standardised"]
 
+Key = TypeVar("Key")
 _FARTHEST = 3.0  # standard deviations: one absurd size shall not outweigh everything else
 
 
@@ -42,8 +44,8 @@ def spread(points: np.ndarray, weights: np.ndarray, taken: np.ndarray) -> Iterat
     squares = np.einsum("ij,ij->i", points, points)
     left = ~np.asarray(taken, dtype=bool)
     nearest = np.full(count, np.inf, dtype=np.float64)
-    for row in np.flatnonzero(~left):
-        np.minimum(nearest, _distances(points, squares, row), out=nearest)
+    for given in np.flatnonzero(~left):
+        np.minimum(nearest, _distances(points, squares, int(given)), out=nearest)
     if left.all() and count:
         central = np.sqrt(squares) / weights
         first = int(np.argmin(central))
@@ -60,14 +62,15 @@ def spread(points: np.ndarray, weights: np.ndarray, taken: np.ndarray) -> Iterat
 
 def _distances(points: np.ndarray, squares: np.ndarray, row: int) -> np.ndarray:
     """Squared distances of all rows to one."""
-    return np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0).astype(np.float64)
+    found: np.ndarray = np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0)
+    return found.astype(np.float64)
 
 
 def choose_order(
-    groups: Mapping[object, Sequence[int]],
-    points: Mapping[object, np.ndarray],
+    groups: Mapping[Key, Sequence[int]],
+    points: Mapping[Key, np.ndarray],
     weights: np.ndarray,
-    shares: Mapping[object, float],
+    shares: Mapping[Key, float],
     taken: np.ndarray,
 ) -> Iterator[int]:
     """Candidates that are not ``taken``, the most valuable next one first.
@@ -76,7 +79,7 @@ def choose_order(
     ``weights`` and ``taken`` are by candidate. A group is due after ``1 / share`` of every entry it had.
     """
     streams = {}
-    heap: list[tuple[float, int, object]] = []
+    heap: list[tuple[float, int, Key]] = []
     for number, (name, members) in enumerate(groups.items()):
         index = np.asarray(members, dtype=np.intp)
         streams[name] = (index, spread(points[name], weights[index], taken[index]))

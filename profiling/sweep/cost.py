@@ -13,8 +13,8 @@ from types import MappingProxyType
 import numpy as np
 
 __all__ = [
-    "COSTS", "CPU_BYTES_PER_S", "CPU_FLOPS_PER_S", "CPU_LONGEST_S", "GENERIC_GPU", "GENERIC_KERNELS", "Costs", "counters_s", "entry_s",
-    "repeats_of",
+    "COSTS", "CPU_BYTES_PER_S", "CPU_FLOPS_PER_S", "CPU_LONGEST_S", "GENERIC_GPU", "GENERIC_KERNELS", "Costs",
+    "counters_s", "entry_s", "repeats_of",
 ]  # fmt: skip
 
 GENERIC_GPU = "A10G"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from gkestimator.profiling.sweep.valuation import Valued, value
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.kernels import Kernel
 from gkestimator.naming import find_models
 
 __all__ = ["DEFAULT_MINUTES", "PlanRequest", "Planned", "make_plan"]
@@ -136,7 +137,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     known = request.gpu is not None
     valued = value(candidates, bundle, gpu, doubt=known, cpu=request.cpu)
     seconds = _Seconds.of(request, candidates, valued)
-    head = _model_order(sweep, origins, valued.call_us, of_models)
+    head = _model_order(sweep, origins, candidates, valued.call_us)
     taken = np.zeros(len(candidates), dtype=bool)
     taken[:of_models] = True
     weights = valued.weights * seconds.cheapness()
@@ -192,29 +193,26 @@ def _add_models(collector: Collector, sweep: ModelSweep) -> list[str]:
     return origins
 
 
-def _model_order(sweep: ModelSweep, origins: Sequence[str], call_us: np.ndarray, count: int) -> list[int]:
-    """Candidates of models by the part of their models' estimated time that they stand for; a kernel that an earlier
-    one stands for already comes after all that are new."""
-    totals: Counter[tuple[str, int]] = Counter()
-    for position in range(count):
-        for place, launches in sweep.calls[origins[position]].launches.items():
-            totals[place] += float(call_us[position]) * launches
-    value = np.array(
-        [
-            sum(
-                float(call_us[p]) * launches / totals[place]
-                for place, launches in sweep.calls[origins[p]].launches.items()
-                if totals[place] > 0
-            )
-            for p in range(count)
-        ]
-    )
-    ordered = [int(p) for p in np.argsort(-value, kind="stable")] if count else []
-    seen: set[object] = set()
-    new, again = [], []
-    for p in ordered:
-        kernels = (sweep.calls[origins[p]].kernels, round(float(call_us[p]), 6))
-        (again if kernels in seen else new).append(p)
+def _model_order(
+    sweep: ModelSweep, origins: Sequence[str], candidates: Sequence[Candidate], call_us: np.ndarray
+) -> list[int]:
+    """Candidates of models (``origins`` names their calls) by the part of their models' estimated time that they stand
+    for; one whose kernels an earlier one launches already comes after all that are new."""
+    totals: defaultdict[tuple[str, str, int], float] = defaultdict(float)
+    parts: list[list[tuple[tuple[str, str, int], float]]] = []
+    for position, text in enumerate(origins):
+        dtype, each = candidates[position].dtype, float(call_us[position])
+        mine = [((dtype, *place), each * n) for place, n in sweep.calls[text].launches.items()]
+        parts.append(mine)
+        for place, spent in mine:
+            totals[place] += spent
+    value = np.array([sum(spent / totals[place] for place, spent in mine if spent > 0) for mine in parts])
+    seen: set[tuple[Kernel, ...]] = set()
+    new: list[int] = []
+    again: list[int] = []
+    for position in np.argsort(-value, kind="stable") if len(value) else ():
+        kernels = candidates[position].kernels
+        (again if kernels in seen else new).append(int(position))
         seen.add(kernels)
     return new + again
 
@@ -297,4 +295,5 @@ def _cut(
 def _left_out(sweep: ModelSweep, collector: Collector) -> Counter[str]:
     """What is not in the plan whatever the budget, by reason."""
     found = Counter({f"of the models: {reason}": n for reason, n in sweep.left_out.items()})
-    return found + collector.left_out
+    found.update(collector.left_out)
+    return found

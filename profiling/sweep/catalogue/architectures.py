@@ -149,11 +149,11 @@ def _detection() -> Iterator[ConvLayer]:
     for width, size in ((128, 80), (256, 40), (512, 20)):
         yield _c(width, 255, 1, 1, size)
         yield _c(width, 80, 3, 1, size)
-    for c_in, size in ((256, (200, 304)), (512, (100, 152)), (1024, (50, 76)), (2048, (25, 38))):
-        yield ConvLayer(c_in, 256, (1, 1), 1, 1, 1, size)
-        yield ConvLayer(256, 256, (3, 3), 1, 1, 1, size)
-        yield ConvLayer(256, 720, (3, 3), 1, 1, 1, size)
-        yield ConvLayer(256, 15, (1, 1), 1, 1, 1, size)
+    for c_in, image in ((256, (200, 304)), (512, (100, 152)), (1024, (50, 76)), (2048, (25, 38))):
+        yield ConvLayer(c_in, 256, (1, 1), 1, 1, 1, image)
+        yield ConvLayer(256, 256, (3, 3), 1, 1, 1, image)
+        yield ConvLayer(256, 720, (3, 3), 1, 1, 1, image)
+        yield ConvLayer(256, 15, (1, 1), 1, 1, 1, image)
 
 
 CONVOLUTIONS: Mapping[str, tuple[ConvLayer, ...]] = {

@@ -97,8 +97,8 @@ def corners() -> Iterator[Item]:
         layers += [(4, ConvLayer(c, c, (3, 3), 1, 1, dilation, (65, 65))) for c in (8, 96, 512)]
     for groups in (2, 4, 8, 16):
         layers += [(4, ConvLayer(128, 128, (3, 3), 1, groups, 1, (s, s))) for s in (7, 28, 112)]
-    for kernel in ((1, 7), (7, 1), (1, 3), (3, 1), (1, 15)):
-        layers += [(8, ConvLayer(c, c, kernel, 1, 1, 1, (17, 17))) for c in (32, 192)]
+    for sides in ((1, 7), (7, 1), (1, 3), (3, 1), (1, 15)):
+        layers += [(8, ConvLayer(c, c, sides, 1, 1, 1, (17, 17))) for c in (32, 192)]
     for batch, layer in layers:
         yield item(conv(batch, layer), "corner")
     for batch, c_in, c_out, kernel, length, stride in (

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS
 from gkestimator.profiling.sweep.catalogue.making import (
     Item,
+    Link,
     chain,
     constant,
     item,
@@ -55,7 +56,7 @@ def unary(op_type: str, shape: tuple[int, ...]) -> Fragment:
 
 def gate(shape: tuple[int, ...]) -> Fragment:
     """x * sigmoid(x), which torch calls silu."""
-    nodes = (("Sigmoid", ["x0"], "s", {}), ("Mul", ["x0", "s"], "y", {}))
+    nodes: tuple[Link, ...] = (("Sigmoid", ["x0"], "s", {}), ("Mul", ["x0", "s"], "y", {}))
     return chain("silu", [x(*shape)], *nodes)
 
 

@@ -103,22 +103,26 @@ def real() -> Iterator[Item]:
 def corners() -> Iterator[Item]:
     """Tiny and huge tables, one row, columns, other axes, scatters."""
     for entries, width, ids in (
-        (2, 1, (1,)), (1000000, 16, (65536,)), (1000000, 128, (1024,)), (50257, 1, (4096,)), (7, 513, (1000, 7)),
-        (128, 4096, (8192,)),
+        (2, 1, 1), (1000000, 16, 65536), (1000000, 128, 1024), (50257, 1, 4096), (7, 513, 7000), (128, 4096, 8192),
     ):  # fmt: skip
-        yield item(embedding(entries, width, ids), "corner")
-    for shape, axis, ids in (((64, 512, 768), 1, 1), ((64, 768, 512), 2, 100), ((8, 256, 56, 56), 1, 128)):
-        yield item(
-            operator("Gather", x(*shape), index((ids,), shape[axis]), attributes={"axis": axis}), "corner"
-        )
-    for shape, k in (((1, 1000003), 1), ((4096, 64), 8), ((1024, 1000), 5), ((3, 513), 513)):
-        yield item(topk(shape, k), "corner")
-    for shape, axis, taken in (((1000, 1000), 0, 500), ((64, 4096), 1, 64), ((7, 513, 33), 2, 9)):
+        yield item(embedding(entries, width, (ids,)), "corner")
+    looked: tuple[tuple[tuple[int, ...], int, int], ...] = (
+        ((64, 512, 768), 1, 1), ((64, 768, 512), 2, 100), ((8, 256, 56, 56), 1, 128),
+    )  # fmt: skip
+    for shape, axis, taken in looked:
+        places = index((taken,), shape[axis])
+        yield item(operator("Gather", x(*shape), places, attributes={"axis": axis}), "corner")
+    for sides, k in (((1, 1000003), 1), ((4096, 64), 8), ((1024, 1000), 5), ((3, 513), 513)):
+        yield item(topk(sides, k), "corner")
+    picked: tuple[tuple[tuple[int, ...], int, int], ...] = (
+        ((1000, 1000), 0, 500), ((64, 4096), 1, 64), ((7, 513, 33), 2, 9),
+    )  # fmt: skip
+    for shape, axis, taken in picked:
         yield item(_elements("GatherElements", shape, axis, taken), "corner")
         yield item(_elements("ScatterElements", shape, axis, taken), "corner")
-    for shape, rows in (((16, 7), 3), ((65536, 64), 8192), ((512, 4096), 512)):
-        yield item(_scatter_nd(shape, rows), "corner")
-        yield item(operator("GatherND", x(*shape), index((rows, 1), shape[0])), "corner")
+    for sides, rows in (((16, 7), 3), ((65536, 64), 8192), ((512, 4096), 512)):
+        yield item(_scatter_nd(sides, rows), "corner")
+        yield item(operator("GatherND", x(*sides), index((rows, 1), sides[0])), "corner")
 
 
 def sampled(sampler: Sampler, count: int) -> Iterator[Item]:

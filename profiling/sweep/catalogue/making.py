@@ -24,6 +24,8 @@ __all__ = [
 
 OPSET = 18
 """Opset of catalogue fragments that need no later one: what every ONNX Runtime since 1.14 runs."""
+Link = tuple[str, Sequence[str], str, Mapping[str, JsonAttribute]]
+"""A node of a chain: type, inputs, output, attributes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def operator(
 def chain(
     pattern: str,
     tensors: Sequence[FragmentTensor],
-    *nodes: tuple[str, Sequence[str], str, Mapping[str, JsonAttribute]],
+    *nodes: Link,
     opset: int = OPSET,
 ) -> Fragment:
     """A pattern: ``nodes`` are (type, inputs, output, attributes); tensors are called by their kind's letter and their

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gkestimator.profiling.sweep.catalogue.making import Item, chain, constant, item, operator, x
+from gkestimator.profiling.sweep.catalogue.making import Item, Link, chain, constant, item, operator, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
 
 from gkestimator.fragments import Fragment
@@ -21,7 +21,7 @@ def transpose(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
 
 def transpose_copy(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
     """A Transpose and a flattening Reshape: what torch's eager mode copies."""
-    nodes = (
+    nodes: tuple[Link, ...] = (
         ("Transpose", ["x0"], "t", {"perm": tuple(perm)}),
         ("Reshape", ["t", "c1"], "y", {}),
     )
