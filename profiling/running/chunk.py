@@ -112,10 +112,9 @@ def _run(
     write_plan(SweepPlan(runtime=job.runtime, entries=job.entries, seed=job.seed), work / "entries.json")
     told, variables = child_device(job.device)
     records = folder / RECORDS
-    child = machine.child_command() + [
-        *("--entries", str((work / "entries.json").resolve()), "--records", str(records.resolve())),
-        *("--executor", job.executor, "--device", told, "--seed", str(job.seed), "--pass", job.pass_name),
-    ]
+    child = machine.child_command()
+    child += ["--entries", str((work / "entries.json").resolve()), "--records", str(records.resolve())]
+    child += ["--executor", job.executor, "--device", told, "--seed", str(job.seed), "--pass", job.pass_name]
     for option, value in (("--warmup", job.warmup), ("--repeats", job.repeats), ("--min-ms", job.min_ms)):
         if value is not None:
             child += [option, str(value)]

@@ -84,14 +84,15 @@ class RawFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path}: is a file, expected a folder for raw measurements")
         if self.path.is_dir() and not (self.path / "run.json").exists():
-            strange = [p.name for p in self.path.iterdir() if p.name not in ("lock", "plan.json", "chunks")]
+            own = ("lock", "plan.json", "chunks")
+            strange = [p.name for p in self.path.iterdir() if p.name not in own and not _is_scrap(p)]
             if strange:
                 raise UsageError(
                     f"{self.path}: holds {sorted(strange)[0]} but no run.json, expected an empty or a new folder"
                 )
         try:
             self.chunks.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115 - open as long as locked
+            lock = open(self.path / "lock", "a+", encoding="utf-8")
         except OSError as e:
             raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
         try:
@@ -148,6 +149,8 @@ class RawFolder:
         left = [p for p in self.chunks.iterdir() if p.name.startswith(ASIDE)]
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
+        for path in [p for p in self.path.iterdir() if _is_scrap(p)]:
+            path.unlink(missing_ok=True)
         return len(left)
 
     def aside(self, name: str) -> Path:
@@ -188,6 +191,11 @@ class RawFolder:
     def free_bytes(self) -> int:
         """Free space where the folder lies."""
         return shutil.disk_usage(self.path).free
+
+
+def _is_scrap(path: Path) -> bool:
+    """A file that a killed run was writing aside."""
+    return path.name.startswith((".run.json.", ".plan.json.")) and path.name.endswith(".tmp")
 
 
 def _names(info: RunInfo) -> str:

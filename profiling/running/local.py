@@ -75,7 +75,10 @@ class _Crew:
     def _next(self, device: str) -> ChunkJob | None:
         with self.changed:
             while self.stop() is None and self.campaign.stopped is None:
-                if self.folder.free_bytes() < self.campaign.options.min_free_mb * 2**20:
+                if (
+                    self.campaign.waiting
+                    and self.folder.free_bytes() < self.campaign.options.min_free_mb * 2**20
+                ):
                     self.campaign.disk_full()
                     return None
                 job = self.campaign.next_job(device, self.stop.seconds_left())
