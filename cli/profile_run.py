@@ -52,7 +52,7 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     help="With --engine ray: GPU types to measure; default: all that the cluster offers.",
 )
 @click.option("--repeats", type=click.IntRange(1, 10_000), help="Calls per operator; default: by its time.")
-@click.option("--warmup", type=click.IntRange(0, 10_000), help="Calls before those that count.")
+@click.option("--warmup", type=click.IntRange(1, 10_000), help="Calls before those that count.")
 @click.option("--minutes", type=float, help="Stop in time; the same command goes on later.")
 @click.option(
     "--chunk-seconds", type=float, default=20.0, show_default=True, help="Length of one child's work."

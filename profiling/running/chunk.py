@@ -110,7 +110,7 @@ def _run(
     work = folder / _WORK
     work.mkdir()
     write_plan(SweepPlan(runtime=job.runtime, entries=job.entries, seed=job.seed), work / "entries.json")
-    told, variables = child_device(job.device)
+    told, variables = child_device(job.device, job.facts)
     records = folder / RECORDS
     child = machine.child_command()
     child += ["--entries", str((work / "entries.json").resolve()), "--records", str(records.resolve())]

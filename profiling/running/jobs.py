@@ -55,7 +55,7 @@ class RunOptions:
         checks = (
             ("engine", self.engine, self.engine in ENGINES, "local or ray"),
             ("repeats", self.repeats, self.repeats is None or 1 <= self.repeats <= 10_000, "1 to 10000"),
-            ("warmup", self.warmup, self.warmup is None or 0 <= self.warmup <= 10_000, "0 to 10000"),
+            ("warmup", self.warmup, self.warmup is None or 1 <= self.warmup <= 10_000, "1 to 10000"),
             ("minutes", self.minutes, self.minutes is None or 0 < self.minutes < 1e6, "a positive number"),
             (
                 "chunk-seconds",

@@ -74,15 +74,17 @@ def _visible() -> list[str] | None:
     return None if found is None else [v.strip() for v in found.split(",") if v.strip()]
 
 
-def child_device(device: str) -> tuple[str, dict[str, str]]:
-    """The device as the child is told it, and the variables that let it see that GPU alone."""
+def child_device(device: str, facts: DeviceFacts | None = None) -> tuple[str, dict[str, str]]:
+    """The device as the child is told it, and the variables that let it see that GPU alone: by its UUID where that is
+    known, for numbers depend on who counts (CUDA: the fastest first, NVML: by the bus)."""
     if not device.startswith("cuda:"):
         return device, {}
+    if facts is not None and facts.uuid:
+        return "cuda:0", {"CUDA_VISIBLE_DEVICES": facts.uuid}
     number, visible = int(device[5:]), _visible()
     if visible is not None and number >= len(visible):
         raise UsageError(f"device {device}: CUDA_VISIBLE_DEVICES shows {len(visible)} GPUs")
-    chosen = str(number) if visible is None else visible[number]
-    return "cuda:0", {"CUDA_VISIBLE_DEVICES": chosen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return "cuda:0", {"CUDA_VISIBLE_DEVICES": str(number) if visible is None else visible[number]}
 
 
 def _nvml_count() -> int | None:

@@ -115,12 +115,13 @@ def _loop(
     process: subprocess.Popen[bytes], watch: _Watch, log: Path, limits: Limits, stop: Callable[[], str | None]
 ) -> Ending:
     why, seen = "ended", (watch.entry(), watch.records_bytes())
+    # A child that is done removes its word of what it is at; the last one it gave still counts.
     since = time.monotonic()
     closing: float | None = None  # since when the profiler alone has been at work
     while process.poll() is None:
         time.sleep(_POLL_S)
         now, wish = time.monotonic(), stop()
-        found = (watch.entry(), watch.records_bytes())
+        found = (watch.entry() or seen[0], watch.records_bytes())
         if found != seen:
             seen, since = found, now
         if wish == "hard":
@@ -143,7 +144,7 @@ def _loop(
                 if not alive:  # the profiler never came to start it
                     return Ending(status=_end(process), why=why, entry=None, tool_hung=True)
         _bound(log)
-    return Ending(status=process.returncode, why=why, entry=watch.entry(), tool_hung=False)
+    return Ending(status=process.returncode, why=why, entry=watch.entry() or seen[0], tool_hung=False)
 
 
 def _limit(entry: str | None, watch: _Watch, limits: Limits) -> float:
