@@ -1,0 +1,158 @@
+"""Measured entries to rows of the kernel dataset."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gkestimator.profiling.building.describing import Description
+from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch, variation
+from gkestimator.profiling.building.families import family_of
+
+from gkestimator.gpus import GpuSpec
+from gkestimator.launch import Launch as Geometry
+from gkestimator.launch import occupancy, sm_utilisation_pct
+from gkestimator.tables import KernelMeasurement
+
+__all__ = ["rows_of"]
+
+_OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+_DRAM_SHARE = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+_L2_HITS = "lts__t_sector_hit_rate.pct"
+_DRAM_BYTES = (
+    ("dram__bytes.sum",),
+    ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
+)
+_ROUNDING_PCT = 0.5  # counters of several passes put a full pipe at 100.01 %
+
+
+def rows_of(
+    entries: Iterable[tuple[MeasuredEntry, Description, GpuSpec]],
+) -> list[KernelMeasurement]:
+    """One row per launch, entries in their order, kernels in launch order."""
+    cells: list[dict[str, Any]] = []
+    for measured, description, gpu in entries:
+        shared = _entry_cells(measured, description, gpu)
+        count = len(measured.launches)
+        known = all(m.name is not None for m in measured.launches)
+        for index, launch in enumerate(measured.launches):
+            cells.append(
+                shared
+                | _launch_cells(launch, description)
+                | {"kernel_index": index, "kernels_in_op": count if known else None, "_gpu": gpu}
+            )
+    _add_geometry(cells)
+    return [KernelMeasurement(**row) for row in cells]
+
+
+def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
+    chunk, run, record = measured.chunk, measured.run, measured.record
+    return {
+        "entry_id": measured.entry.id,
+        "gpu": gpu.name,
+        "driver": chunk.device.driver,
+        "cuda": chunk.device.cuda or run.versions.get("cuda"),
+        "runtime": chunk.executor,
+        "runtime_version": run.versions.get(chunk.executor),
+        "library_versions": json.dumps(dict(sorted(run.versions.items()))),
+        "collector": chunk.collector,
+        "collector_version": chunk.collector_version,
+        "clock_control": chunk.clock_control,
+        "sm_clock_mhz": measured.sm_clock_mhz,
+        "op_type": description.op_type,
+        "op_domain": description.op_domain,
+        "attributes": description.attributes,
+        "opset": description.opset,
+        "graph": description.graph,
+        "dtype": measured.entry.dtype,
+        "input_shapes": description.input_shapes,
+        "batch_size": description.batch_size,
+        "weight_bytes": description.weight_bytes,
+        "input_bytes": description.input_bytes,
+        "output_bytes": description.output_bytes,
+        "workspace_bytes": record.workspace_bytes,
+        "flops": description.flops,
+        "entry_us": measured.entry_us,
+        "host_us": statistics.median(record.host_us) if record.host_us else None,
+        "power_w": measured.power_w,
+        "tenants": measured.tenants,
+        "repeats": measured.repeats,
+        "quality": measured.quality,
+    }
+
+
+def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[str, Any]:
+    launch = measured.launch
+    cells: dict[str, Any] = {
+        "kernel_name": measured.name,
+        "kind": measured.kind,
+        "family": family_of(measured.name, measured.kind, description.families).value,
+        "duration_us": measured.duration_us,
+        "duration_cv": variation(measured.durations_us),
+    }
+    if launch is not None:
+        cells |= {
+            "grid": _triple(launch.grid),
+            "block": _triple(launch.block),
+            "registers_per_thread": launch.registers_per_thread,
+            "static_smem_bytes": launch.static_smem_bytes,
+            "dynamic_smem_bytes": launch.dynamic_smem_bytes,
+        }
+    return cells | _counters(measured.counters or {})
+
+
+def _triple(found: tuple[int, int, int] | None) -> str | None:
+    return None if found is None else ",".join(map(str, found))
+
+
+def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
+    """Columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be believed."""
+    cells: dict[str, Any] = {}
+    for metric, column in ((_OCCUPANCY, "achieved_occupancy_pct"), (_L2_HITS, "l2_hit_pct")):
+        value = counters.get(metric)
+        if value is not None and 0 <= value <= 100 + _ROUNDING_PCT:
+            cells[column] = min(100.0, float(value))
+    share = counters.get(_DRAM_SHARE)
+    if share is not None and share >= 0:
+        cells["dram_util_pct"] = float(share)
+    for names in _DRAM_BYTES:
+        if all(counters.get(n) is not None for n in names):
+            cells["dram_bytes"] = round(sum(counters[n] for n in names))
+            break
+    return cells
+
+
+def _add_geometry(cells: Sequence[dict[str, Any]]) -> None:
+    """Theoretical occupancy and SM utilisation of the launches whose geometry is wholly known."""
+    by_gpu: dict[str, tuple[GpuSpec, list[dict[str, Any]]]] = {}
+    for row in cells:
+        gpu: GpuSpec = row.pop("_gpu")
+        needed = ("grid", "block", "registers_per_thread")
+        if row["kind"] == "kernel" and all(row.get(n) is not None for n in needed):
+            by_gpu.setdefault(gpu.name, (gpu, []))[1].append(row)
+    for gpu, rows in by_gpu.values():
+        whole = [
+            r for r in rows if r["static_smem_bytes"] is not None and r["dynamic_smem_bytes"] is not None
+        ]
+        if not whole:
+            continue
+        geometry = Geometry(
+            grid_blocks=np.array([_product(r["grid"]) for r in whole]),
+            block_threads=np.array([_product(r["block"]) for r in whole]),
+            registers_per_thread=np.array([float(r["registers_per_thread"]) for r in whole]),
+            shared_bytes=np.array([float(r["static_smem_bytes"] + r["dynamic_smem_bytes"]) for r in whole]),
+        )
+        theoretical, _ = occupancy(geometry, gpu)
+        used = sm_utilisation_pct(geometry, gpu)
+        for row, limit, share in zip(whole, theoretical.tolist(), used.tolist(), strict=True):
+            row["theoretical_occupancy_pct"] = limit
+            row["sm_util_pct"] = share
+
+
+def _product(text: str) -> float:
+    x, y, z = (float(v) for v in text.split(","))
+    return x * y * z
