@@ -25,8 +25,9 @@ def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs
     """Make a kernel dataset of what gkest profile run measured.
 
     RAW is the folder of a run, or a folder of several. Beside the dataset are written its provenance (.json), its
-    lowering table (.lowering.json: which kernels each operator became) and, for a GPU that the catalogue does not know,
-    its specification (.toml). Exit status: 0 done, 1 a part could not be used, 2 nothing could or the command was wrong.
+    lowering table (.lowering.json: which kernels each operator became) and, for a GPU that the catalogue does not
+    know, its specification (.toml). Exit status: 0 done, 1 a part could not be used, 2 nothing could or the command
+    was wrong.
     """
     from gkestimator.profiling.building import build_dataset
     from gkestimator.profiling.building.report import write_report

@@ -212,7 +212,7 @@ def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Pr
 
 
 def _notes(contents: Sequence[RawContents]) -> list[str]:
-    notes = []
+    notes: list[str] = []
     for c in contents:
         notes += c.remarks.all()
         if c.not_measured:

@@ -97,7 +97,7 @@ def check_rows(
         Check(
             name="launches of which it cannot be told what they belong to", count=sum(unjoined.values()),
             of=launches + sum(unjoined.values()),
-            examples=tuple(f"{n:,} {reason}" for reason, n in sorted(unjoined.items(), key=lambda i: -i[1])[:_EXAMPLES]),
+            examples=tuple(f"{n:,} {why}" for why, n in sorted(unjoined.items(), key=lambda i: -i[1])[:_EXAMPLES]),
             what_happens="left out",
         ),
         _undescribed(groups, descriptions),

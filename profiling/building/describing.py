@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gkestimator.profiling.plan import PlanEntry
@@ -109,7 +110,7 @@ def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description
     )
 
 
-def _own(fragment: Fragment) -> dict[str, str | int | None]:
+def _own(fragment: Fragment) -> dict[str, Any]:
     domain = fragment.nodes[0].domain
     single = len(fragment.nodes) == 1
     attributes = (

@@ -31,7 +31,7 @@ def samples_of(samples: Sequence[EnvironmentSample], record: EntryRecord) -> Seq
     first, last = bisect_left(times, start), bisect_right(times, end)
     if first < last:
         return samples[first:last]
-    near = [s for s in samples[max(0, first - 1) : first + 1]]
+    near = samples[max(0, first - 1) : first + 1]
     nearest = min(near, key=lambda s: max(start - s.unix_ns, s.unix_ns - end), default=None)
     if nearest is None or max(start - nearest.unix_ns, nearest.unix_ns - end) > NEAR_NS:
         return ()

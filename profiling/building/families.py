@@ -3,8 +3,8 @@
 A name is cut into words at everything that is no letter or digit and where the case changes (``nchwToNhwcKernel``:
 nchw, to, nhwc, kernel). Only the function's own name counts, not its template arguments, unless it is one of the
 generic ones (``elementwise_kernel<...>``, which its functor names). The first table that holds one of the words
-decides; a name without any is of the operator's main family. Sources: the kernel names of PyTorch (aten/src/ATen/native/
-cuda), CUTLASS, and those that nsys shows of cuBLAS, cuDNN and ONNX Runtime.
+decides; a name without any is of the operator's main family. Sources: the kernel names of PyTorch
+(aten/src/ATen/native/cuda), CUTLASS, and those that nsys shows of cuBLAS, cuDNN and ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TABLES: tuple[tuple[str, frozenset[str]], ...] = (
     (Family.DEPTHWISE, frozenset({"depthwise", "dwconv", "depthwise2d", "depthwise3d"})),
     (Family.SOFTMAX, frozenset({"softmax", "logsoftmax", "hardmax"})),
     (Family.LAYERNORM, frozenset({
-        "layernorm", "layernormalization", "rmsnorm", "groupnorm", "rowwise", "instancenorm", "lrn", "simplifiedlayernorm",
-        "skiplayernorm",
+        "layernorm", "layernormalization", "rmsnorm", "groupnorm", "rowwise", "instancenorm", "lrn",
+        "simplifiedlayernorm", "skiplayernorm",
     })),
     (Family.BATCHNORM, frozenset({"batchnorm", "bn"})),
     (Family.POOLING, frozenset({"pool", "pooling", "maxpool", "avgpool", "averagepool", "pool1d", "pool2d", "pool3d"})),
@@ -93,7 +93,12 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Family.COPY, ("to", "nchw")),
 )
 _GENERIC = frozenset({"elementwise", "vectorized", "unrolled"})
-_FUNCTORS = (("copy", Family.COPY), ("direct", Family.COPY), ("fill", Family.COPY), ("gather", Family.GATHER))
+_FUNCTORS: tuple[tuple[str, str], ...] = (
+    ("copy", Family.COPY),
+    ("direct", Family.COPY),
+    ("fill", Family.COPY),
+    ("gather", Family.GATHER),
+)
 _SPLIT = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 
 

@@ -86,8 +86,8 @@ class MergeResult:
         """What happened, for people."""
         lines = [f"{path.name}: {count:,} operators kept" for path, count in self.kept]
         lines.append(
-            f"{self.identical:,} identical duplicates dropped, {self.conflicts:,} measured differently: better quality, "
-            f"then more repeats, then less variation kept"
+            f"{self.identical:,} identical duplicates dropped, {self.conflicts:,} measured differently: better "
+            f"quality, then more repeats, then less variation kept"
         )
         return lines
 
