@@ -12,7 +12,10 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, RunInfo
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["MeasuredEntry", "MeasuredLaunch", "host_launches", "launches_of", "variation"]
+__all__ = ["MeasuredEntry", "MeasuredLaunch", "host_launches", "launches_of", "typical", "variation"]
+
+
+_COARSE_US = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,8 @@ class MeasuredLaunch:
 
     @property
     def duration_us(self) -> float:
-        """Median over the repeats."""
-        return statistics.median(self.durations_us)
+        """Of one repeat: :func:`typical`."""
+        return typical(self.durations_us, kind=self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,13 @@ class MeasuredEntry:
         )
 
 
+def typical(values: Sequence[float], *, kind: str) -> float:
+    """Median of the repeats. The pieces of a CPU executor come in whole microseconds (ONNX Runtime's profile), so below
+    ten of them the mean, which resolves more."""
+    middle = statistics.median(values)
+    return math.fsum(values) / len(values) if kind == "host" and middle < _COARSE_US else middle
+
+
 def variation(values: Sequence[float]) -> float | None:
     """Standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
     if len(values) < 2:
@@ -90,8 +100,9 @@ def host_launches(record: EntryRecord) -> tuple[tuple[MeasuredLaunch, ...], str 
     """What a CPU executor's own profiler saw of an entry, and what is wrong with it.
 
     Without a profile the call as a whole is one piece without a name: on a CPU the host's time is the device's.
+    A profile without a piece (the shape of an input, say) says that nothing ran.
     """
-    if not record.kernels:
+    if record.kernels is None:
         whole = record.host_us or (() if record.elapsed_us is None else (record.elapsed_us,))
         if not whole:
             return (), "the executor recorded no time"

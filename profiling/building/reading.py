@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gkestimator.profiling.building.entries import MeasuredEntry, host_launches, launches_of, variation
-from gkestimator.profiling.building.environment_means import meanwhile, samples_of
+from gkestimator.profiling.building.entries import (
+    MeasuredEntry,
+    host_launches,
+    launches_of,
+    typical,
+    variation,
+)
+from gkestimator.profiling.building.environment_means import meanwhile
 from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
@@ -172,7 +177,7 @@ class _Chunk:
                 ranges.setdefault(found.entry_id, []).append(found)
                 self._contents.launches += len(found.launches)
             _add(self._contents.unjoined, capture.unjoined)
-            self._problems.lines(f"{self._where}: {line}" for line in capture.problems)
+            self._contents.remarks.lines(f"{self._where}: {line}" for line in capture.problems)
         samples = list(read_environment(self._folder))
         self._contents.environment.setdefault(self._info.device.name, []).extend(samples)
         for record in records:
@@ -248,8 +253,10 @@ class _Chunk:
             return None
         totals = [math.fsum(each) for each in zip(*(m.durations_us for m in launches), strict=True)]
         cv = variation(totals)
-        around = samples_of(samples, record)
-        clock, power, tenants = meanwhile(around)
+        if self._info.device.kind == "cpu" and record.host_us:
+            # Profilers of CPU runtimes count whole microseconds; the executor's own clock does not.
+            cv = variation(record.host_us)
+        clock, power, tenants = meanwhile(self._tools.during(samples, record))
         return MeasuredEntry(
             entry=self._entries[record.entry_id],
             record=record,
@@ -257,7 +264,7 @@ class _Chunk:
             run=self._contents.run,
             origin=self._where,
             launches=launches,
-            entry_us=statistics.median(totals),
+            entry_us=typical(totals, kind=launches[0].kind),
             cv=cv,
             repeats=len(totals),
             quality=self._tools.judge(samples, record, cv),
@@ -312,7 +319,7 @@ def _join_counters(
         have = {contents.measured[i].entry.id for i in at}
         for entry_id in sorted(wanted - have):
             problems.of_entry(where, "counters of an entry without a timeline", entry_id[:80])
-        problems.lines(f"{where}: {line}" for line in capture.problems)
+        contents.remarks.lines(f"{where}: {line}" for line in capture.problems)
         _add(contents.unjoined, capture.unjoined)
         for attempt in _distinct(contents.measured, at):
             timeline = Capture(
@@ -331,7 +338,7 @@ def _join_counters(
             joined = tools.join(timeline, mine)
             by_id = {r.entry_id: r for r in joined.ranges}
             _add(contents.unjoined, joined.unjoined)
-            problems.lines(f"{where}: {line}" for line in joined.problems)
+            contents.remarks.lines(f"{where}: {line}" for line in joined.problems)
             for i in attempt:
                 _give(contents, i, by_id.get(contents.measured[i].entry.id))
 

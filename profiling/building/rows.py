@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch, variation
 from gkestimator.profiling.building.families import family_of
+from gkestimator.profiling.captures import Launch
 
 from gkestimator.gpus import GpuSpec
 from gkestimator.launch import Launch as Geometry
@@ -35,18 +36,57 @@ def rows_of(
 ) -> list[KernelMeasurement]:
     """One row per launch, entries in their order, kernels in launch order."""
     cells: list[dict[str, Any]] = []
+    geometries: dict[str, _Geometries] = {}
     for measured, description, gpu in entries:
         shared = _entry_cells(measured, description, gpu)
         count = len(measured.launches)
         known = all(m.name is not None for m in measured.launches)
         for index, launch in enumerate(measured.launches):
-            cells.append(
-                shared
-                | _launch_cells(launch, description)
-                | {"kernel_index": index, "kernels_in_op": count if known else None, "_gpu": gpu}
-            )
-    _add_geometry(cells)
+            row = shared | _launch_cells(launch, description)
+            row |= {"kernel_index": index, "kernels_in_op": count if known else None}
+            cells.append(row)
+            if launch.launch is not None and launch.kind == "kernel":
+                geometries.setdefault(gpu.name, _Geometries(gpu)).add(launch.launch, row)
+    for each in geometries.values():
+        each.finish()
     return [KernelMeasurement(**row) for row in cells]
+
+
+class _Geometries:
+    """Launches of one GPU whose geometry is wholly known; their occupancy is calculated at once."""
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self._gpu = gpu
+        self._numbers: list[tuple[float, float, float, float]] = []
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, launch: Launch, row: dict[str, Any]) -> None:
+        shared = launch.smem_bytes
+        if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:
+            shared = launch.static_smem_bytes + launch.dynamic_smem_bytes
+        registers = launch.registers_per_thread
+        if launch.grid is None or launch.block is None or registers is None or shared is None:
+            return
+        self._numbers.append((_product(launch.grid), _product(launch.block), float(registers), float(shared)))
+        self._rows.append(row)
+
+    def finish(self) -> None:
+        """Write theoretical occupancy and SM utilisation into the rows."""
+        if not self._rows:
+            return
+        grid, block, registers, shared = np.array(self._numbers).T
+        geometry = Geometry(
+            grid_blocks=grid, block_threads=block, registers_per_thread=registers, shared_bytes=shared
+        )
+        theoretical, _ = occupancy(geometry, self._gpu)
+        used = sm_utilisation_pct(geometry, self._gpu)
+        for row, limit, share in zip(self._rows, theoretical.tolist(), used.tolist(), strict=True):
+            row["theoretical_occupancy_pct"] = limit
+            row["sm_util_pct"] = share
+
+
+def _product(sizes: tuple[int, int, int]) -> float:
+    return float(max(1, sizes[0]) * max(1, sizes[1]) * max(1, sizes[2]))
 
 
 def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
@@ -124,35 +164,3 @@ def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
             cells["dram_bytes"] = round(sum(counters[n] for n in names))
             break
     return cells
-
-
-def _add_geometry(cells: Sequence[dict[str, Any]]) -> None:
-    """Theoretical occupancy and SM utilisation of the launches whose geometry is wholly known."""
-    by_gpu: dict[str, tuple[GpuSpec, list[dict[str, Any]]]] = {}
-    for row in cells:
-        gpu: GpuSpec = row.pop("_gpu")
-        needed = ("grid", "block", "registers_per_thread")
-        if row["kind"] == "kernel" and all(row.get(n) is not None for n in needed):
-            by_gpu.setdefault(gpu.name, (gpu, []))[1].append(row)
-    for gpu, rows in by_gpu.values():
-        whole = [
-            r for r in rows if r["static_smem_bytes"] is not None and r["dynamic_smem_bytes"] is not None
-        ]
-        if not whole:
-            continue
-        geometry = Geometry(
-            grid_blocks=np.array([_product(r["grid"]) for r in whole]),
-            block_threads=np.array([_product(r["block"]) for r in whole]),
-            registers_per_thread=np.array([float(r["registers_per_thread"]) for r in whole]),
-            shared_bytes=np.array([float(r["static_smem_bytes"] + r["dynamic_smem_bytes"]) for r in whole]),
-        )
-        theoretical, _ = occupancy(geometry, gpu)
-        used = sm_utilisation_pct(geometry, gpu)
-        for row, limit, share in zip(whole, theoretical.tolist(), used.tolist(), strict=True):
-            row["theoretical_occupancy_pct"] = limit
-            row["sm_util_pct"] = share
-
-
-def _product(text: str) -> float:
-    x, y, z = (float(v) for v in text.split(","))
-    return x * y * z

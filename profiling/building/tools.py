@@ -21,12 +21,14 @@ Split: TypeAlias = "tuple[Sequence[Sequence[Launch]] | None, str | None]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """``parsers`` by collector; ``split`` a range into repeats; ``join`` a timeline with counters; ``judge`` the
-    quality of a measurement; what is known of a device, and a specification made of what it says."""
+    """``parsers`` by collector; ``split`` a range into repeats; ``join`` a timeline with counters; the samples taken
+    ``during`` an entry; ``judge`` the quality of a measurement; what is known of a device, and a specification made of
+    what it says."""
 
     parsers: Mapping[str, Callable[[Path], Capture]]
     split: Callable[[EntryRange], Split]
     join: Callable[[Capture, Capture], Capture]
+    during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]]
     judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None], str]
     known_gpu: Callable[[DeviceFacts], GpuSpec | None]
     gpu_toml: Callable[[DeviceFacts], str]
@@ -35,13 +37,14 @@ class Tools:
 def default_tools() -> Tools:
     """The profiler's own."""
     from gkestimator.profiling.device import gpu_toml, known_gpu
-    from gkestimator.profiling.environment import judge
+    from gkestimator.profiling.environment import during, judge
     from gkestimator.profiling.parsers import join, parse_kineto, parse_ncu, parse_nsys, split_repeats
 
     return Tools(
         parsers={"nsys": parse_nsys, "ncu": parse_ncu, "kineto": parse_kineto},
         split=split_repeats,
         join=join,
+        during=during,
         judge=judge,
         known_gpu=known_gpu,
         gpu_toml=gpu_toml,
