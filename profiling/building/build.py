@@ -89,7 +89,7 @@ def build_dataset(
         duplicates=duplicates,
         unjoined=_sum(c.unjoined for c in contents),
         launches=sum(c.launches for c in contents),
-        without_launches=[],
+        without_launches=[entry for c in contents for entry in c.silent],
     )
     if not rows:
         raise TableError(f"{output}: every row breaks the table's rules: {checks[4].line()}")

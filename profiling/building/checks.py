@@ -170,37 +170,38 @@ def _undescribed(groups: Mapping[EntryKey, object], descriptions: Mapping[EntryK
 def outliers(
     groups: Mapping[EntryKey, Sequence[KernelMeasurement]], descriptions: Mapping[EntryKey, Description]
 ) -> dict[EntryKey, str]:
-    """Operators whose time over roofline is far from that of their nearest neighbours: the same operator type on the
-    same GPU in the same arithmetic, nearest in the logarithms of FLOPs, bytes and roofline.
+    """Operators whose time over what is expected is far from that of their nearest neighbours: the same operator type
+    on the same GPU in the same arithmetic, nearest in the logarithms of FLOPs, bytes and roofline.
 
-    Fewer than eight neighbours judge nobody.
+    Expected is the roofline plus what the least of them take (their 5 % quantile: the cost of a launch), so that small
+    and large ones compare. Fewer than eight neighbours judge nobody.
     """
-    alike: dict[tuple[str, ...], list[tuple[EntryKey, list[float], float]]] = {}
+    alike: dict[tuple[str, ...], list[tuple[EntryKey, list[float], float, float]]] = {}
     for key, group in groups.items():
         first, description = group[0], descriptions.get(key)
         if description is None or not description.roofline_us or not first.entry_us:
             continue
-        moved = (
-            (description.input_bytes or 0) + (description.weight_bytes or 0) + (description.output_bytes or 0)
-        )
+        read, weights, written = description.input_bytes, description.weight_bytes, description.output_bytes
+        moved = (read or 0) + (weights or 0) + (written or 0)
         place = [np.log1p(description.flops or 0), np.log1p(moved), np.log(description.roofline_us)]
-        residual = float(np.log(first.entry_us / description.roofline_us))
-        alike.setdefault((first.gpu, first.runtime, first.dtype, first.op_type), []).append(
-            (key, place, residual)
-        )
+        kin = (first.gpu, first.runtime, first.dtype, first.op_type)
+        alike.setdefault(kin, []).append((key, place, description.roofline_us, first.entry_us))
     found: dict[EntryKey, str] = {}
     for members in alike.values():
         if len(members) <= _FEWEST:
             continue
-        places = np.array([m[1] for m in members])
-        residuals = np.array([m[2] for m in members])
-        typical, spread = _neighbourhood(places, residuals)
+        taken = np.array([m[3] for m in members])
+        expected = np.array([m[2] for m in members]) + np.quantile(taken, 0.05)
+        residuals = np.log(taken / expected)
+        typical, spread = _neighbourhood(np.array([m[1] for m in members]), residuals)
         off = residuals - typical
         wild = (np.abs(off) > _ROBUST_Z * np.maximum(spread, _LEAST_SPREAD)) & (
             np.abs(off) > np.log(_LEAST_FACTOR)
         )
         for i in np.flatnonzero(wild):
-            found[members[i][0]] = f"{float(np.exp(off[i])):.3g} times its neighbours' time over roofline"
+            found[members[i][0]] = (
+                f"{float(np.exp(off[i])):.3g} times the time that its neighbours lead to expect"
+            )
     return found
 
 

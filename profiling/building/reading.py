@@ -50,7 +50,7 @@ class NotMeasured:
 @dataclass(slots=True, kw_only=True)
 class RawContents:
     """What a raw folder holds. ``measured``: every attempt. ``unstable``: entries whose repeats launched different
-    kernels, with what differs. ``unreached``: planned entries without any record. ``unjoined``: launches that belong
+    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any record. ``unjoined``: launches that belong
     to no entry, by reason. ``environment``: all samples, by device name. ``remarks``: oddities that spoil nothing."""
 
     path: Path
@@ -59,6 +59,7 @@ class RawContents:
     measured: list[MeasuredEntry] = field(default_factory=list)
     not_measured: list[NotMeasured] = field(default_factory=list)
     unstable: dict[str, str] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
     unreached: int = 0
     chunks: int = 0
     unfinished: int = 0
@@ -246,7 +247,7 @@ class _Chunk:
                 )
             launches = launches_of(cut)
         if not launches:
-            self._say("launched nothing", record.entry_id)
+            self._contents.silent.append(record.entry_id)
             return None
         if any(d < 0 or not math.isfinite(d) for m in launches for d in m.durations_us):
             self._say("a launch with a negative duration", record.entry_id)
