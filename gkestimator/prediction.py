@@ -99,6 +99,10 @@ class KernelEstimator(Protocol):
         """What ``source`` names: ``trained:<name>``."""
         ...
 
+    def name_on(self, gpu: GpuSpec) -> str:
+        """The same, for one GPU: a bundle that measured it answers instead."""
+        ...
+
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs."""
         ...

@@ -47,7 +47,7 @@ class MeasuredCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A kernel of the rules with the time it took. ``rows``: its launches; ``whole``: they are its own, none another's."""
+    """A kernel of the rules with the time it took. ``rows``: its launches; ``whole``: they are its own."""
 
     kernel: Kernel
     call: MeasuredCall

@@ -15,7 +15,7 @@ from typing import Any
 from gkestimator.bundle_files import NAME, read_arrays, read_json, write_bundle
 from gkestimator.bundles import Bundle, load_bundle
 from gkestimator.errors import BundleError, OutputError, TableError, UsageError
-from gkestimator.gpus import gpu_catalogue, load_gpu_file
+from gkestimator.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.measured_files import MEASURED_VERSION, Arrays, Documents, measured_files
 from gkestimator.training.calls import MeasuredCall, read_calls
 from gkestimator.training.importers.kernel_dataset import dataset_files, specification_files
@@ -75,7 +75,7 @@ def train_measured(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> MeasuredReport:
-    """Train bundle ``name`` on kernel datasets over the bundle in ``base`` (None: the package's) and write it to ``out``.
+    """Train bundle ``name`` on kernel datasets over the one in ``base`` (None: the package's) and write it to ``out``.
 
     GPUs are looked up in ``gpu_specs``, in files beside the datasets, then as everywhere. The same sources, base and
     seed give the same bundle. Raises TableError, UsageError, SpecError, BundleError, OutputError.
@@ -94,7 +94,7 @@ def train_measured(
     catalogue = gpu_catalogue(_distinct_specs(specs))
     calls: dict[str, list[MeasuredCall]] = {}
     skipped: Counter[str] = Counter()
-    gpus = {}
+    gpus: dict[str, GpuSpec] = {}
     trained_on: list[dict[str, Any]] = []
     seen: set[tuple[str, str, str]] = set()
     for path in sources:
@@ -200,11 +200,10 @@ def _card(
         "seed": seed,
         "trained_on": list(trained_on),
         "base": {"name": base.name, "date": base.card.get("date"), "sha256": _digest(files)},
-        "target": "log(measured / base prediction), or log(measured / anchor) where kept says regressors on these rows "
-        "(alone)",
-        "errors": "mean absolute percentage of GPU time; correction and alone out of fold: a row is predicted by members "
-        "fitted without its shape; base: the base bundle's own, which never saw these rows",
-        "answers": "kernels measured exactly: their measured time and launches; families listed with kept correction or "
+        "target": "log(measured / base prediction), or log(measured / anchor) where kept says alone",
+        "errors": "mean absolute percentage of GPU time; correction and alone out of fold: rows predicted by members fitted "
+        "without their shape; base: the base bundle's own, which never saw these rows",
+        "answers": "kernels measured exactly: their measured time and launches; families with kept correction or "
         "alone: regressors; everything else, and every other GPU: the base",
         "gpus": [_plain(asdict(report)) for report in reports],
     }
