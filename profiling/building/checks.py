@@ -171,12 +171,12 @@ def outliers(
     groups: Mapping[EntryKey, Sequence[KernelMeasurement]], descriptions: Mapping[EntryKey, Description]
 ) -> dict[EntryKey, str]:
     """Operators whose time over what is expected is far from that of their nearest neighbours: the same operator type
-    on the same GPU in the same arithmetic, nearest in the logarithms of FLOPs, bytes and roofline.
+    in as many launches on the same GPU in the same arithmetic, nearest in the logarithms of FLOPs, bytes and roofline.
 
     Expected is the roofline plus what the least of them take (their 5 % quantile: the cost of a launch), so that small
     and large ones compare. Fewer than eight neighbours judge nobody.
     """
-    alike: dict[tuple[str, ...], list[tuple[EntryKey, list[float], float, float]]] = {}
+    alike: dict[tuple[str | int, ...], list[tuple[EntryKey, list[float], float, float]]] = {}
     for key, group in groups.items():
         first, description = group[0], descriptions.get(key)
         if description is None or not description.roofline_us or not first.entry_us:
@@ -184,7 +184,7 @@ def outliers(
         read, weights, written = description.input_bytes, description.weight_bytes, description.output_bytes
         moved = (read or 0) + (weights or 0) + (written or 0)
         place = [np.log1p(description.flops or 0), np.log1p(moved), np.log(description.roofline_us)]
-        kin = (first.gpu, first.runtime, first.dtype, first.op_type)
+        kin = (first.gpu, first.runtime, first.dtype, first.op_type, len(group))
         alike.setdefault(kin, []).append((key, place, description.roofline_us, first.entry_us))
     found: dict[EntryKey, str] = {}
     for members in alike.values():

@@ -50,8 +50,9 @@ class NotMeasured:
 @dataclass(slots=True, kw_only=True)
 class RawContents:
     """What a raw folder holds. ``measured``: every attempt. ``unstable``: entries whose repeats launched different
-    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any record. ``unjoined``: launches that belong
-    to no entry, by reason. ``environment``: all samples, by device name. ``remarks``: oddities that spoil nothing."""
+    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any
+    record. ``unjoined``: launches that belong to no entry, by reason. ``environment``: all samples, by device name.
+    ``remarks``: oddities that spoil nothing."""
 
     path: Path
     run: RunInfo
