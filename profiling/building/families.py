@@ -74,7 +74,11 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Family.LAYERNORM, ("rms", "norm")),
     (Family.LAYERNORM, ("group", "norm")),
     (Family.LAYERNORM, ("instance", "norm")),
+    (Family.LAYERNORM, ("layer", "normalization")),
+    (Family.LAYERNORM, ("group", "normalization")),
+    (Family.LAYERNORM, ("instance", "normalization")),
     (Family.BATCHNORM, ("batch", "norm")),
+    (Family.BATCHNORM, ("batch", "normalization")),
     (Family.SOFTMAX, ("soft", "max")),
     (Family.POOLING, ("max", "pool")),
     (Family.POOLING, ("avg", "pool")),
@@ -100,6 +104,7 @@ _FUNCTORS: tuple[tuple[str, str], ...] = (
     ("gather", Family.GATHER),
 )
 _SPLIT = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_SIZE = re.compile(r"(?<=[a-z])[0-9]+(x[0-9]+)*\Z")
 
 
 def kernel_words(name: str) -> tuple[str, ...]:
@@ -141,10 +146,11 @@ def word_family(name: str) -> str | None:
         for word, family in _FUNCTORS:
             if word in inner and not set(words) & {"layer", "index", "gather", "scatter"}:
                 return family
+    plain = tuple(_SIZE.sub("", word) for word in words)  # data4x4, pool2, transpose4
     for family, pair in _PAIRS:
-        if any(words[i : i + len(pair)] == pair for i in range(len(words) - len(pair) + 1)):
+        if any(plain[i : i + len(pair)] == pair for i in range(len(plain) - len(pair) + 1)):
             return family
-    known = {*words, *(w.rstrip("0123456789") for w in words)}
+    known = {*words, *plain}
     for family, table in _TABLES:
         if known & table:
             return family

@@ -39,7 +39,11 @@ CPU = DeviceFacts(
     memory_bytes=8 * 2**30,
     clocks_mhz={"sm": 2000.0},
     limits={
-        "sms": 2.0, "cuda_cores_per_sm": 8.0, "dram_bytes_per_s": 1e10, "flops_per_s": 6.4e10, "l2_bytes": 8.0 * 2**20
+        "sms": 2.0,
+        "cuda_cores_per_sm": 8.0,
+        "dram_bytes_per_s": 1e10,
+        "flops_per_s": 6.4e10,
+        "l2_bytes": 8.0 * 2**20,
     },  # fmt: skip
 )
 
