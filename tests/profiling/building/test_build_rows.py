@@ -44,7 +44,7 @@ CPU = DeviceFacts(
         "dram_bytes_per_s": 1e10,
         "flops_per_s": 6.4e10,
         "l2_bytes": 8.0 * 2**20,
-    },  # fmt: skip
+    },
 )
 
 
