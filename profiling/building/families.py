@@ -92,6 +92,12 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Family.COPY, ("winograd", "forward", "filter")),
     (Family.COPY, ("winograd", "forward", "output")),
     (Family.COPY, ("generate", "winograd", "tiles")),
+    (Family.SORT, ("non", "max")),
+    (Family.REDUCTION, ("arg", "max")),
+    (Family.REDUCTION, ("arg", "min")),
+    (Family.SCAN, ("cum", "sum")),
+    (Family.RESAMPLE, ("grid", "sample")),
+    (MATRIX, ("mat", "mul")),
     (MATRIX, ("conv", "transpose")),
     (Family.COPY, ("to", "nhwc")),
     (Family.COPY, ("to", "nchw")),
@@ -159,12 +165,15 @@ def word_family(name: str) -> str | None:
     return None
 
 
-def family_of(name: str | None, kind: str, rules: Sequence[Family]) -> Family:
+def family_of(name: str | None, kind: str, rules: Sequence[Family], *, alone: bool = False) -> Family:
     """The family of a launch of an operator whose rule says that it becomes kernels of the families ``rules``, its
-    main one (the longest) first. Copies and memory sets are ``copy``; a matrix library's kernel is of the operator's
-    own matrix family, ``linear`` if it has none; an unknown name, or none, is of the main family."""
+    main one (the longest) first. Copies and memory sets are ``copy``; a kernel that does the operator ``alone`` is of
+    the main family whatever its name; a matrix library's kernel is of the operator's own matrix family, ``linear`` if
+    it has none; an unknown name, or none, is of the main family."""
     if kind in ("memcpy", "memset"):
         return Family.COPY
+    if alone and rules:
+        return rules[0]
     main = rules[0] if rules else Family.ELEMENTWISE
     found = word_family(name) if name else None
     if found is None:

@@ -178,7 +178,7 @@ def _variation(result: BuildResult) -> bytes | None:
     middle = values[len(values) // 2]
     axis.axvline(middle, color=_INK, lw=0.8, ls="--")
     axis.annotate(
-        f" median {middle:.2g} %", (middle, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=7
+        f" median {middle:.3g} %", (middle, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=7
     )
     axis.margins(y=0.16)
     axis.set(xscale="log", xlabel="standard deviation / mean over the repeats, %", ylabel="launches")
@@ -218,7 +218,7 @@ def _conditions(result: BuildResult) -> bytes | None:
         for name, samples in contents.environment.items():
             devices.setdefault(name, []).extend(samples)
     wanted = (
-        ("SM clock, MHz", "sm_clock_mhz", _BLUE),
+        ("clock, MHz", "sm_clock_mhz", _BLUE),
         ("power, W", "power_w", "#588157"),
         ("temperature, °C", "temperature_c", _AMBER),
     )

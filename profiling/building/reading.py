@@ -138,8 +138,8 @@ def _check_chunk(info: ChunkInfo, path: Path) -> None:
 
 
 def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
-    """The parsed capture of a chunk; None where its collector records nothing."""
-    if info.collector == "none":
+    """The parsed capture of a chunk; None where its collector records nothing, or where it was lost."""
+    if info.collector == "none" or not info.files:
         return None
     suffixes = _SUFFIXES[info.collector]
     for suffix in suffixes:
@@ -173,6 +173,8 @@ class _Chunk:
         records = self._records()
         seen.update(record.entry_id for record in records)
         capture = _capture(self._folder, self._info, self._tools)
+        for problem in self._info.problems:
+            self._contents.remarks.of_entry(self._contents.path.name, problem, self._folder.name)
         ranges: dict[str, list[EntryRange]] = {}
         if capture is not None:
             for found in capture.ranges:
@@ -192,9 +194,8 @@ class _Chunk:
                     )
                 )
                 continue
-            measured = self._entry(
-                record, None if capture is None else ranges.get(record.entry_id, []), samples
-            )
+            recorded = self._info.collector != "none"
+            measured = self._entry(record, ranges.get(record.entry_id, []) if recorded else None, samples)
             if measured is not None:
                 self._contents.measured.append(measured)
 

@@ -40,9 +40,10 @@ def rows_of(
     for measured, description, gpu in entries:
         shared = _entry_cells(measured, description, gpu)
         count = len(measured.launches)
+        alone = sum(m.kind in ("kernel", "host") for m in measured.launches) == 1
         known = all(m.name is not None for m in measured.launches)
         for index, launch in enumerate(measured.launches):
-            row = shared | _launch_cells(launch, description)
+            row = shared | _launch_cells(launch, description, alone=alone)
             row |= {"kernel_index": index, "kernels_in_op": count if known else None}
             cells.append(row)
             if launch.launch is not None and launch.kind == "kernel":
@@ -125,12 +126,12 @@ def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec
     }
 
 
-def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[str, Any]:
+def _launch_cells(measured: MeasuredLaunch, description: Description, *, alone: bool) -> dict[str, Any]:
     launch = measured.launch
     cells: dict[str, Any] = {
         "kernel_name": measured.name,
         "kind": measured.kind,
-        "family": family_of(measured.name, measured.kind, description.families).value,
+        "family": family_of(measured.name, measured.kind, description.families, alone=alone).value,
         "duration_us": measured.duration_us,
         "duration_cv": variation(measured.durations_us),
     }

@@ -67,7 +67,8 @@ def test_an_export_that_is_gone(two_chunks):
         ("collector", "vtune", "vtune"),
         ("collector", 7, "expected texts"),
         ("files", ["../../run.json.sqlite"], "names of files beside it"),
-        ("files", [], "expected a .sqlite"),
+        ("files", ["capture.txt"], "expected a .sqlite"),
+        ("files", [], "the capture holds no NVTX range"),
         ("attempt", "first", "attempt"),
         ("surprise", 1, "ChunkInfo"),
     ],
@@ -121,7 +122,7 @@ def test_many_alike_are_one_line(raw):
     kernels = fixed(("vectorized_elementwise_kernel", (3, 3)))
     write_chunk(raw, 1, [Measured(entry=e, kernels=kernels, repeats=2, in_capture=False) for e in entries])
     (problem,) = _build(raw).problems
-    assert "40 entries, first" in problem and len(problem) < 300
+    assert "40 times, first" in problem and len(problem) < 300
 
 
 def test_record_and_range_that_disagree(two_chunks):
@@ -177,6 +178,21 @@ def test_failed_and_skipped_entries_are_counted_not_errors(tmp_path):
         "1 attempts failed, 0 operators were skipped" in result.notes[0]
         and "out of memory" in result.notes[0]
     )
+
+
+def test_a_lost_capture_of_failed_entries_is_a_note(two_chunks):
+    raw, chunk = two_chunks
+    record = json.loads((chunk / "records.jsonl").read_text())
+    (chunk / "records.jsonl").write_text(
+        json.dumps(record | {"status": "failed", "reason": "its capture was lost"}) + "\n"
+    )
+    document = json.loads((chunk / "chunk.json").read_text())
+    (chunk / "chunk.json").write_text(
+        json.dumps(document | {"files": [], "problems": ["nsys: no range was recorded"]})
+    )
+    result = _build(raw)
+    assert result.exit_status == 0 and len(result.rows) == 5
+    assert any("nsys: no range was recorded" in note for note in result.notes)
 
 
 def test_nothing_measured_is_one_line(tmp_path):

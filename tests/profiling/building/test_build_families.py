@@ -58,6 +58,10 @@ NAMES = {
     "FusedConv": MATRIX,
     "ReorderInput": Family.COPY,
     "Gemm": MATRIX,
+    "MatMul": MATRIX,
+    "ArgMax": Family.REDUCTION,
+    "CumSum": Family.SCAN,
+    "NonMaxSuppression": Family.SORT,
     "LayerNormalization": Family.LAYERNORM,
     "krnl_7f3a": None,
     "": None,
@@ -79,6 +83,14 @@ def test_a_matrix_library_does_what_its_operator_is():
     assert family_of(name, "kernel", [Family.ELEMENTWISE, Family.BMM]) is Family.BMM
     assert family_of(name, "kernel", [Family.ELEMENTWISE]) is Family.LINEAR
     assert family_of(name, "kernel", []) is Family.LINEAR
+
+
+def test_a_kernel_that_does_the_operator_alone_is_of_its_family():
+    name = "void at::native::elementwise_kernel<128, 2>(int)"
+    assert family_of(name, "kernel", [Family.SOFTMAX, Family.COPY], alone=True) is Family.SOFTMAX
+    assert family_of(name, "kernel", [Family.SOFTMAX, Family.COPY]) is Family.ELEMENTWISE
+    assert family_of(name, "kernel", [], alone=True) is Family.ELEMENTWISE
+    assert family_of(name, "memset", [Family.SOFTMAX], alone=True) is Family.COPY
 
 
 def test_unknown_names_are_of_the_main_family():
