@@ -165,15 +165,12 @@ def word_family(name: str) -> str | None:
     return None
 
 
-def family_of(name: str | None, kind: str, rules: Sequence[Family], *, alone: bool = False) -> Family:
-    """The family of a launch of an operator whose rule says that it becomes kernels of the families ``rules``, its
-    main one (the longest) first. Copies and memory sets are ``copy``; a kernel that does the operator ``alone`` is of
-    the main family whatever its name; a matrix library's kernel is of the operator's own matrix family, ``linear`` if
-    it has none; an unknown name, or none, is of the main family."""
+def family_of(name: str | None, kind: str, rules: Sequence[Family]) -> Family:
+    """The family of one of several launches of an operator whose rule says that it becomes kernels of the families
+    ``rules``, its main one (the longest) first. Copies and memory sets are ``copy``; a matrix library's kernel is of
+    the operator's own matrix family, ``linear`` if it has none; an unknown name, or none, is of the main family."""
     if kind in ("memcpy", "memset"):
         return Family.COPY
-    if alone and rules:
-        return rules[0]
     main = rules[0] if rules else Family.ELEMENTWISE
     found = word_family(name) if name else None
     if found is None:

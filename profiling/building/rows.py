@@ -43,8 +43,10 @@ def rows_of(
         alone = sum(m.kind in ("kernel", "host") for m in measured.launches) == 1
         known = all(m.name is not None for m in measured.launches)
         for index, launch in enumerate(measured.launches):
-            row = shared | _launch_cells(launch, description, alone=alone)
+            row = shared | _launch_cells(launch, description)
             row |= {"kernel_index": index, "kernels_in_op": count if known else None}
+            if alone and description.families and launch.kind in ("kernel", "host"):
+                row["family"] = description.families[0].value  # it does the operator, whatever its name
             cells.append(row)
             if launch.launch is not None and launch.kind == "kernel":
                 geometries.setdefault(gpu.name, _Geometries(gpu)).add(launch.launch, row)
@@ -126,12 +128,12 @@ def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec
     }
 
 
-def _launch_cells(measured: MeasuredLaunch, description: Description, *, alone: bool) -> dict[str, Any]:
+def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[str, Any]:
     launch = measured.launch
     cells: dict[str, Any] = {
         "kernel_name": measured.name,
         "kind": measured.kind,
-        "family": family_of(measured.name, measured.kind, description.families, alone=alone).value,
+        "family": family_of(measured.name, measured.kind, description.families).value,
         "duration_us": measured.duration_us,
         "duration_cv": variation(measured.durations_us),
     }

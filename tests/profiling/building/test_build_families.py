@@ -85,14 +85,6 @@ def test_a_matrix_library_does_what_its_operator_is():
     assert family_of(name, "kernel", []) is Family.LINEAR
 
 
-def test_a_kernel_that_does_the_operator_alone_is_of_its_family():
-    name = "void at::native::elementwise_kernel<128, 2>(int)"
-    assert family_of(name, "kernel", [Family.SOFTMAX, Family.COPY], alone=True) is Family.SOFTMAX
-    assert family_of(name, "kernel", [Family.SOFTMAX, Family.COPY]) is Family.ELEMENTWISE
-    assert family_of(name, "kernel", [], alone=True) is Family.ELEMENTWISE
-    assert family_of(name, "memset", [Family.SOFTMAX], alone=True) is Family.COPY
-
-
 def test_unknown_names_are_of_the_main_family():
     assert family_of("krnl_7f3a", "kernel", [Family.SORT, Family.COPY]) is Family.SORT
     assert family_of(None, "host", [Family.CONV]) is Family.CONV

@@ -79,6 +79,14 @@ def test_rows_hold_what_was_measured(raw):
         assert row.host_us == 20.0 and row.opset == 17
 
 
+def test_a_kernel_that_does_its_operator_alone_is_of_the_operators_family(tmp_path):
+    raw, entry = tmp_path / "run", entry_of(matmul(64, 64, 64))
+    write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
+    name = "void at::native::elementwise_kernel<128, 2>(int)"
+    write_chunk(raw, 0, [Measured(entry=entry, kernels=fixed((name, (5, 5))), repeats=2)])
+    assert [r.family for r in _built(raw).rows] == ["linear"]
+
+
 def test_columns_of_the_operator_come_from_the_fragment_and_the_rules(raw):
     rows = _by_op(_built(raw))
     row = rows["Conv"][0]
