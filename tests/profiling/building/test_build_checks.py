@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from _synthetic_raw import Made, Measured, conv, entry_of, fixed, matmul, relu, sweep, write_chunk, write_run
 from gkestimator.profiling.building import build_dataset
-from gkestimator.profiling.building.checks import NEIGHBOURS, _neighbourhood
+from gkestimator.profiling.building.checks import NEAR, NEIGHBOURS, _neighbourhood
 from gkestimator.profiling.building.describing import describe
 from gkestimator.profiling.plan import SweepPlan
 
@@ -94,13 +94,21 @@ def test_an_outlier_is_found_and_kept_and_a_law_has_none(tmp_path):
 def test_neighbours_are_the_nearest():
     rng = np.random.default_rng(3)
     places, residuals = rng.normal(size=(700, 3)), rng.normal(size=700)
+    places[:100] += 50 * np.arange(100)[:, None]  # far from everyone
     typical, spread = _neighbourhood(places, residuals)
-    for i in range(0, 700, 37):
+    judged = 0
+    for i in range(0, 700, 13):
         far = ((places - places[i]) ** 2).sum(axis=1)
         far[i] = np.inf
-        near = residuals[np.argsort(far)[:NEIGHBOURS]]
+        nearest = np.argsort(far)[:NEIGHBOURS]
+        near = residuals[nearest[far[nearest] <= NEAR**2]]
+        if len(near) < 8:
+            assert np.isnan(typical[i]) and np.isnan(spread[i])
+            continue
+        judged += 1
         assert typical[i] == pytest.approx(np.median(near))
         assert spread[i] == pytest.approx(1.4826 * np.median(np.abs(near - np.median(near))))
+    assert 20 < judged < 50
 
 
 def test_checks_say_their_counts(tmp_path):
