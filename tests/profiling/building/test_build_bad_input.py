@@ -65,7 +65,7 @@ def test_an_export_that_is_gone(two_chunks):
     ("field", "value", "word"),
     [
         ("collector", "vtune", "vtune"),
-        ("collector", 7, "expected texts"),
+        ("collector", 7, "found 7, expected one of nsys"),
         ("files", ["../../run.json.sqlite"], "names of files beside it"),
         ("files", ["capture.txt"], "expected a .sqlite"),
         ("files", [], "the capture holds no NVTX range"),
