@@ -86,9 +86,9 @@ def check_rows(
         ),
         _check(
             "faster than physically possible", impossible, judged, impossible,
-            "kept with quality noisy, so that training leaves them out", bad=True,
+            "kept with quality noisy, so that training leaves them out",
         ),
-        _check("launches of zero duration", zero, len(groups), {}, "kept with quality noisy", bad=True),
+        _check("launches of zero duration", zero, len(groups), {}, "kept with quality noisy"),
         _check("outliers among operators of their size", odd, len(groups), odd, "kept; look at them"),
         _check("rows that break the table's rules", broken, len(groups), broken, "left out", bad=True),
         Check(
