@@ -12,8 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, plan_of, write_plan
 from gkestimator.profiling.raw import (
     RAW_VERSION,
@@ -24,6 +22,9 @@ from gkestimator.profiling.raw import (
     document_of,
 )
 from gkestimator.profiling.records import EntryRecord, record_line
+
+from gkestimator.dtypes import DType
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 
 H100 = DeviceFacts(
     kind="gpu",
@@ -358,3 +359,51 @@ def _kernels(
     if len(fragment.tensors) == 3:
         parts.append(kernel(_BIAS, 0, moved / 2, 128))
     return tuple(parts)
+
+
+def fixed(
+    *names_and_us: tuple[str, Sequence[float]], shared: int = 0, registers: int = 32
+) -> tuple[Made, ...]:
+    """Kernels of 1,056 blocks of 256 threads with the given durations in microseconds."""
+    return tuple(
+        Made(
+            name=name,
+            grid=(132, 8, 1),
+            block=(256, 1, 1),
+            durations_ns=tuple(round(us * 1000) for us in durations),
+            registers=registers,
+            shared=shared,
+        )
+        for name, durations in names_and_us
+    )
+
+
+def entry_of(fragment: Fragment, dtype: str = "fp32") -> PlanEntry:
+    """A plan's entry for the fragment."""
+    return plan_of([(fragment, dtype, "synthetic")], runtime="torch").entries[0]
+
+
+def small_measured() -> list[Measured]:
+    """A convolution of three kernels, a matrix product and an activation, three repeats each."""
+    before, product, after = _CONV
+    return [
+        Measured(
+            entry=entry_of(conv(8, 64, 56, 3, 64)),
+            kernels=fixed((before, (10, 11, 12)), (product, (100, 104, 102)), (after, (9, 9, 9))),
+            repeats=3,
+        ),
+        Measured(
+            entry=entry_of(matmul(1024, 512, 768)),
+            kernels=fixed((_GEMM, (40, 41, 42)), registers=122, shared=49152),
+            repeats=3,
+        ),
+        Measured(entry=entry_of(relu(4096, 1024)), kernels=fixed((_ELEMENTWISE, (20, 20, 22))), repeats=3),
+    ]
+
+
+def small_run(raw: Path) -> list[Measured]:
+    """:func:`small_measured` in one chunk of a whole run."""
+    measured = small_measured()
+    write_run(raw, SweepPlan(runtime="torch", entries=tuple(m.entry for m in measured)))
+    write_chunk(raw, 0, measured)
+    return measured

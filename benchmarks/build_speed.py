@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 from _synthetic_raw import sweep, write_chunk, write_run
-
 from gkestimator.profiling.plan import SweepPlan
 
 
@@ -50,8 +49,12 @@ def main() -> None:
             check=True,
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-        print(f"build: {seconds:.1f} s (at most 60 s), peak {peak:.2f} GB (at most 2 GB)")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        busy = used.ru_utime + used.ru_stime
+        print(
+            f"build: {seconds:.1f} s, {busy:.1f} s of them at work (at most 60 s), peak {used.ru_maxrss / 2**20:.2f} GB "
+            f"(at most 2 GB)"
+        )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ _FLOOR_TOLERANCE = 0.95
 """A time below this share of what is physically possible is refused: GPUs clock above the boost clock of their data
 sheet by a few percent."""
 NEIGHBOURS = 16
+NEAR = 2.0
+"""Neighbours are this near in the logarithms: within a factor of seven or so of each other's size."""
 _FEWEST = 8
 _MOST_REFERENCES = 8192
 _ROBUST_Z = 8.0
@@ -84,9 +86,9 @@ def check_rows(
         ),
         _check(
             "faster than physically possible", impossible, judged, impossible,
-            "kept with quality noisy, so that training leaves them out", bad=True,
+            "kept with quality noisy, so that training leaves them out",
         ),
-        _check("launches of zero duration", zero, len(groups), {}, "kept with quality noisy", bad=True),
+        _check("launches of zero duration", zero, len(groups), {}, "kept with quality noisy"),
         _check("outliers among operators of their size", odd, len(groups), odd, "kept; look at them"),
         _check("rows that break the table's rules", broken, len(groups), broken, "left out", bad=True),
         Check(
@@ -171,12 +173,12 @@ def outliers(
     groups: Mapping[EntryKey, Sequence[KernelMeasurement]], descriptions: Mapping[EntryKey, Description]
 ) -> dict[EntryKey, str]:
     """Operators whose time over what is expected is far from that of their nearest neighbours: the same operator type
-    on the same GPU in the same arithmetic, nearest in the logarithms of FLOPs, bytes and roofline.
+    in as many launches on the same GPU in the same arithmetic, nearest in the logarithms of FLOPs, bytes and roofline.
 
     Expected is the roofline plus what the least of them take (their 5 % quantile: the cost of a launch), so that small
-    and large ones compare. Fewer than eight neighbours judge nobody.
+    and large ones compare. Fewer than eight near ones judge nobody.
     """
-    alike: dict[tuple[str, ...], list[tuple[EntryKey, list[float], float, float]]] = {}
+    alike: dict[tuple[str | int, ...], list[tuple[EntryKey, list[float], float, float]]] = {}
     for key, group in groups.items():
         first, description = group[0], descriptions.get(key)
         if description is None or not description.roofline_us or not first.entry_us:
@@ -184,7 +186,7 @@ def outliers(
         read, weights, written = description.input_bytes, description.weight_bytes, description.output_bytes
         moved = (read or 0) + (weights or 0) + (written or 0)
         place = [np.log1p(description.flops or 0), np.log1p(moved), np.log(description.roofline_us)]
-        kin = (first.gpu, first.runtime, first.dtype, first.op_type)
+        kin = (first.gpu, first.runtime, first.dtype, first.op_type, len(group))
         alike.setdefault(kin, []).append((key, place, description.roofline_us, first.entry_us))
     found: dict[EntryKey, str] = {}
     for members in alike.values():
@@ -206,14 +208,15 @@ def outliers(
 
 
 def _neighbourhood(places: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Median residual of each place's nearest neighbours and its robust spread (1.4826 x MAD), itself not counted.
+    """Median residual of each place's nearest neighbours and its robust spread (1.4826 x MAD), itself not counted; NaN
+    where fewer than eight are near.
 
     Of more than 8,192 places every n-th serves as a neighbour, so that the work stays bounded.
     """
     step = max(1, -(-len(places) // _MOST_REFERENCES))
     references = np.arange(0, len(places), step)
     count = min(NEIGHBOURS, len(references) - 1)
-    typical, spread = np.empty(len(places)), np.empty(len(places))
+    typical, spread = np.full(len(places), np.nan), np.full(len(places), np.nan)
     theirs = places[references]
     for start in range(0, len(places), 512):
         block = np.arange(start, min(start + 512, len(places)))
@@ -221,8 +224,11 @@ def _neighbourhood(places: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarra
         for axis in range(places.shape[1]):
             far += (places[block, axis, None] - theirs[None, :, axis]) ** 2
         far[block[:, None] == references[None, :]] = np.inf
-        near = residuals[references[np.argpartition(far, count - 1, axis=1)[:, :count]]]
-        middle = np.median(near, axis=1)
-        typical[block] = middle
-        spread[block] = 1.4826 * np.median(np.abs(near - middle[:, None]), axis=1)
+        nearest = np.argpartition(far, count - 1, axis=1)[:, :count]
+        near = residuals[references[nearest]]
+        near[np.take_along_axis(far, nearest, axis=1) > NEAR**2] = np.nan
+        judged = np.isfinite(near).sum(axis=1) >= _FEWEST
+        middle = np.nanmedian(near[judged], axis=1)
+        typical[block[judged]] = middle
+        spread[block[judged]] = 1.4826 * np.nanmedian(np.abs(near[judged] - middle[:, None]), axis=1)
     return typical, spread

@@ -74,7 +74,11 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Family.LAYERNORM, ("rms", "norm")),
     (Family.LAYERNORM, ("group", "norm")),
     (Family.LAYERNORM, ("instance", "norm")),
+    (Family.LAYERNORM, ("layer", "normalization")),
+    (Family.LAYERNORM, ("group", "normalization")),
+    (Family.LAYERNORM, ("instance", "normalization")),
     (Family.BATCHNORM, ("batch", "norm")),
+    (Family.BATCHNORM, ("batch", "normalization")),
     (Family.SOFTMAX, ("soft", "max")),
     (Family.POOLING, ("max", "pool")),
     (Family.POOLING, ("avg", "pool")),
@@ -88,6 +92,12 @@ _PAIRS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Family.COPY, ("winograd", "forward", "filter")),
     (Family.COPY, ("winograd", "forward", "output")),
     (Family.COPY, ("generate", "winograd", "tiles")),
+    (Family.SORT, ("non", "max")),
+    (Family.REDUCTION, ("arg", "max")),
+    (Family.REDUCTION, ("arg", "min")),
+    (Family.SCAN, ("cum", "sum")),
+    (Family.RESAMPLE, ("grid", "sample")),
+    (MATRIX, ("mat", "mul")),
     (MATRIX, ("conv", "transpose")),
     (Family.COPY, ("to", "nhwc")),
     (Family.COPY, ("to", "nchw")),
@@ -100,6 +110,7 @@ _FUNCTORS: tuple[tuple[str, str], ...] = (
     ("gather", Family.GATHER),
 )
 _SPLIT = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_SIZE = re.compile(r"(?<=[a-z])[0-9]+(x[0-9]+)*\Z")
 
 
 def kernel_words(name: str) -> tuple[str, ...]:
@@ -141,10 +152,11 @@ def word_family(name: str) -> str | None:
         for word, family in _FUNCTORS:
             if word in inner and not set(words) & {"layer", "index", "gather", "scatter"}:
                 return family
+    plain = tuple(_SIZE.sub("", word) for word in words)  # data4x4, pool2, transpose4
     for family, pair in _PAIRS:
-        if any(words[i : i + len(pair)] == pair for i in range(len(words) - len(pair) + 1)):
+        if any(plain[i : i + len(pair)] == pair for i in range(len(plain) - len(pair) + 1)):
             return family
-    known = {*words, *(w.rstrip("0123456789") for w in words)}
+    known = {*words, *plain}
     for family, table in _TABLES:
         if known & table:
             return family
@@ -154,9 +166,9 @@ def word_family(name: str) -> str | None:
 
 
 def family_of(name: str | None, kind: str, rules: Sequence[Family]) -> Family:
-    """The family of a launch of an operator whose rule says that it becomes kernels of the families ``rules``, its
-    main one (the longest) first. Copies and memory sets are ``copy``; a matrix library's kernel is of the operator's
-    own matrix family, ``linear`` if it has none; an unknown name, or none, is of the main family."""
+    """The family of one of several launches of an operator whose rule says that it becomes kernels of the families
+    ``rules``, its main one (the longest) first. Copies and memory sets are ``copy``; a matrix library's kernel is of
+    the operator's own matrix family, ``linear`` if it has none; an unknown name, or none, is of the main family."""
     if kind in ("memcpy", "memset"):
         return Family.COPY
     main = rules[0] if rules else Family.ELEMENTWISE

@@ -135,11 +135,11 @@ def _roofline(result: BuildResult) -> bytes | None:
     figure, axes = _figure(4.9 * len(gpus), 4.4, len(gpus), squeeze=False)
     for axis, (gpu, families) in zip(axes[0], gpus.items(), strict=True):
         points = [p for found in families.values() for p in found]
-        low, high = min(min(p[:2]) for p in points), max(max(p[:2]) for p in points)
-        ends = [low / 1.5, high * 1.5]
+        across = [min(p[0] for p in points) / 1.5, max(p[0] for p in points) * 1.5]
+        up = [min(*(p[1] for p in points), across[0] * 3) / 1.5, max(p[1] for p in points) * 1.5]
+        ends = [min(across[0], up[0]), max(across[1], up[1])]
         axis.plot(ends, ends, color=_GREY, lw=0.9)
         axis.plot(ends, [10 * e for e in ends], color=_GREY, lw=0.6, ls=":")
-        axis.annotate("roofline", (ends[1] / 1.3, ends[1]), ha="right", va="top", fontsize=7, color="#777777")
         for at, (name, found) in enumerate(families.items()):
             axis.scatter(
                 [p[0] for p in found], [p[1] for p in found], s=9, lw=0, alpha=0.75, color=_COLOURS[at],
@@ -151,8 +151,8 @@ def _roofline(result: BuildResult) -> bytes | None:
                 [p[0] for p in wrong], [p[1] for p in wrong], s=42, lw=1.1, facecolors="none", edgecolors=_RED,
                 label="faster than possible",
             )  # fmt: skip
-        axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-        axis.set(xlabel="roofline, us (dotted: ten times it)", ylabel="measured, us")
+        axis.set(xscale="log", yscale="log", xlim=across, ylim=up)
+        axis.set(xlabel="roofline, us (line: as fast as that; dotted: ten times it)", ylabel="measured, us")
         axis.set_title(f"{gpu}: {len(points):,} operators", loc="left")
         axis.legend(loc="lower right", fontsize=6.5, handletextpad=0.2, borderaxespad=0.2)
     return _png(figure)
@@ -178,8 +178,9 @@ def _variation(result: BuildResult) -> bytes | None:
     middle = values[len(values) // 2]
     axis.axvline(middle, color=_INK, lw=0.8, ls="--")
     axis.annotate(
-        f" median {middle:.2g} %", (middle, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=7
+        f" median {middle:.3g} %", (middle, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=7
     )
+    axis.margins(y=0.16)
     axis.set(xscale="log", xlabel="standard deviation / mean over the repeats, %", ylabel="launches")
     axis.set_title(f"Variation of {len(found):,} launches", loc="left")
     if len(shown) > 1:
@@ -217,7 +218,7 @@ def _conditions(result: BuildResult) -> bytes | None:
         for name, samples in contents.environment.items():
             devices.setdefault(name, []).extend(samples)
     wanted = (
-        ("SM clock, MHz", "sm_clock_mhz", _BLUE),
+        ("clock, MHz", "sm_clock_mhz", _BLUE),
         ("power, W", "power_w", "#588157"),
         ("temperature, °C", "temperature_c", _AMBER),
     )

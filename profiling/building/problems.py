@@ -31,7 +31,7 @@ class Problems:
         grouped = [
             f"{where}: {what}: {found[0]}"
             if len(found) == 1
-            else f"{where}: {what}: {len(found)} entries, first {found[0]}"
+            else f"{where}: {what}: {len(found)} times, first {found[0]}"
             for (where, what), found in self._groups.items()
         ]
         return (*self._lines, *grouped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from gkestimator.profiling.building.entries import (
 )
 from gkestimator.profiling.building.environment_means import meanwhile
 from gkestimator.profiling.building.problems import Problems
+from gkestimator.profiling.building.soundness import check_chunk, check_run, sound_record, sound_sample
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, read_plan
@@ -50,8 +51,9 @@ class NotMeasured:
 @dataclass(slots=True, kw_only=True)
 class RawContents:
     """What a raw folder holds. ``measured``: every attempt. ``unstable``: entries whose repeats launched different
-    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any record. ``unjoined``: launches that belong
-    to no entry, by reason. ``environment``: all samples, by device name. ``remarks``: oddities that spoil nothing."""
+    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any
+    record. ``unjoined``: launches that belong to no entry, by reason. ``environment``: all samples, by device name.
+    ``remarks``: oddities that spoil nothing."""
 
     path: Path
     run: RunInfo
@@ -73,7 +75,7 @@ class RawContents:
 def read_raw(raw: Path, tools: Tools, problems: Problems) -> RawContents:
     """The folder's measurements. Raises TableError or UsageError where the folder as a whole cannot be read."""
     run = read_run(raw)
-    _check_run(run, raw / "run.json")
+    check_run(run, raw / "run.json")
     plan = read_plan(raw / "plan.json")
     contents = RawContents(path=raw, run=run, plan=plan)
     contents.unfinished = _unfinished(raw)
@@ -84,7 +86,7 @@ def read_raw(raw: Path, tools: Tools, problems: Problems) -> RawContents:
         where = f"{raw.name}/{folder.name}"
         try:
             info = read_chunk(folder)
-            _check_chunk(info, folder / "chunk.json")
+            check_chunk(info, folder / "chunk.json")
             contents.chunks += 1
             if info.pass_name == "counters":
                 capture = _capture(folder, info, tools)
@@ -109,36 +111,9 @@ def _unfinished(raw: Path) -> int:
         return 0
 
 
-def _check_run(run: RunInfo, path: Path) -> None:
-    if run.executor not in ("onnxruntime", "torch"):
-        raise TableError(f"{path}: executor: found {run.executor!r}, expected onnxruntime or torch")
-    if not isinstance(run.versions, dict) or not all(
-        isinstance(k, str) and isinstance(v, str) for k, v in run.versions.items()
-    ):
-        raise TableError(f"{path}: versions: expected an object of texts")
-
-
-def _check_chunk(info: ChunkInfo, path: Path) -> None:
-    """The fields that are used, as a stranger's."""
-    texts = (info.pass_name, info.executor, info.collector, info.device.name, info.device.kind)
-    if not all(isinstance(t, str) for t in texts):
-        raise TableError(f"{path}: pass_name, executor, collector and device: expected texts")
-    if info.collector not in (*_SUFFIXES, "none"):
-        raise TableError(
-            f"{path}: collector: found {info.collector[:40]!r}, expected one of {', '.join((*_SUFFIXES, 'none'))}"
-        )
-    if info.device.kind not in ("cpu", "gpu"):
-        raise TableError(f"{path}: device.kind: found {info.device.kind[:40]!r}, expected cpu or gpu")
-    if not isinstance(info.attempt, int):
-        raise TableError(f"{path}: attempt: found {info.attempt!r}, expected a whole number")
-    for name in info.files:
-        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
-            raise TableError(f"{path}: files: found {str(name)[:40]!r}, expected names of files beside it")
-
-
 def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
-    """The parsed capture of a chunk; None where its collector records nothing."""
-    if info.collector == "none":
+    """The parsed capture of a chunk; None where its collector records nothing, or where it was lost."""
+    if info.collector == "none" or not info.files:
         return None
     suffixes = _SUFFIXES[info.collector]
     for suffix in suffixes:
@@ -172,6 +147,8 @@ class _Chunk:
         records = self._records()
         seen.update(record.entry_id for record in records)
         capture = _capture(self._folder, self._info, self._tools)
+        for problem in self._info.problems:
+            self._contents.remarks.of_entry(self._contents.path.name, problem, self._folder.name)
         ranges: dict[str, list[EntryRange]] = {}
         if capture is not None:
             for found in capture.ranges:
@@ -179,7 +156,7 @@ class _Chunk:
                 self._contents.launches += len(found.launches)
             _add(self._contents.unjoined, capture.unjoined)
             self._contents.remarks.lines(f"{self._where}: {line}" for line in capture.problems)
-        samples = list(read_environment(self._folder))
+        samples = self._samples()
         self._contents.environment.setdefault(self._info.device.name, []).extend(samples)
         for record in records:
             if record.status != "ok":
@@ -191,11 +168,24 @@ class _Chunk:
                     )
                 )
                 continue
-            measured = self._entry(
-                record, None if capture is None else ranges.get(record.entry_id, []), samples
-            )
+            recorded = self._info.collector != "none"
+            measured = self._entry(record, ranges.get(record.entry_id, []) if recorded else None, samples)
             if measured is not None:
                 self._contents.measured.append(measured)
+
+    def _samples(self) -> list[EnvironmentSample]:
+        """Sound samples in order of time; without them the measurements stand, their surroundings are not known."""
+        try:
+            found = list(read_environment(self._folder))
+        except TableError as e:
+            self._contents.remarks.line(str(e))
+            return []
+        sound = sorted((s for s in found if sound_sample(s)), key=lambda s: s.unix_ns)
+        if len(sound) < len(found):
+            self._contents.remarks.line(
+                f"{self._where}: {len(found) - len(sound)} samples of the environment that make no sense"
+            )
+        return sound
 
     def _records(self) -> list[EntryRecord]:
         path = self._folder / "records.jsonl"
@@ -212,7 +202,7 @@ class _Chunk:
                 self._say("a record for an entry that is not in the plan", record.entry_id)
             elif record.entry_id in kept:
                 self._say("two records for one entry, expected one; the first is kept", record.entry_id)
-            elif not _sound(record):
+            elif not sound_record(record):
                 self._say("a record whose times or repeats are no numbers from 0", record.entry_id)
             else:
                 kept[record.entry_id] = record
@@ -288,22 +278,6 @@ class _Chunk:
         else:
             return True
         return False
-
-
-def _sound(record: EntryRecord) -> bool:
-    """Whether the numbers of a record are numbers of the right kind."""
-    numbers: Iterable[object] = (
-        *(record.host_us or ()),
-        *(d for k in record.kernels or () for d in k.durations_us),
-        record.elapsed_us if record.elapsed_us is not None else 0.0,
-    )
-    whole = (record.repeats, record.started_unix_ns, record.ended_unix_ns, record.workspace_bytes)
-    return (
-        all(isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in numbers)
-        and all(v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0) for v in whole)
-        and record.repeats != 0
-        and (record.reason is None or isinstance(record.reason, str))
-    )
 
 
 def _join_counters(

@@ -41,10 +41,13 @@ def rows_of(
     for measured, description, gpu in entries:
         shared = _entry_cells(measured, description, gpu)
         count = len(measured.launches)
+        alone = sum(m.kind in ("kernel", "host") for m in measured.launches) == 1
         known = all(m.name is not None for m in measured.launches)
         for index, launch in enumerate(measured.launches):
             row = shared | _launch_cells(launch, description)
             row |= {"kernel_index": index, "kernels_in_op": count if known else None}
+            if alone and description.families and launch.kind in ("kernel", "host"):
+                row["family"] = description.families[0].value  # it does the operator, whatever its name
             cells.append(row)
             if launch.launch is not None and launch.kind == "kernel":
                 geometries.setdefault(gpu.name, _Geometries(gpu)).add(launch.launch, row)
