@@ -34,6 +34,7 @@ __all__ = ["FamilyReport", "GpuReport", "fit_correction", "fit_gpu"]
 
 FEWEST_ALONE = 200
 """Shapes from which the public recipe, relative to a roofline instead of the base, is tried as well."""
+_FEW_ROWS, _TREES_OF_FEW = 2_000, 120
 _FEWEST_OF_VARIANT, _MOST_VARIANTS = 5, 24
 _FEWEST_FAMILIES = 3
 _WORTH_SHIFTING = 0.9
@@ -241,6 +242,8 @@ def _alone(
 ) -> tuple[str, Stack, np.ndarray]:
     """The public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold microseconds."""
     plan = _plan(family, precision)
+    if len(table) < _FEW_ROWS:
+        plan = replace(plan, estimators={k: min(n, _TREES_OF_FEW) for k, n in plan.estimators.items()})
     anchor_us = reference_us(plan.anchor, table, gpu, duration_us)
     data = Problem(
         x=x,
