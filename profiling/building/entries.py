@@ -12,7 +12,7 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, RunInfo
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["MeasuredEntry", "MeasuredLaunch", "host_launches", "launches_of", "typical", "variation"]
+__all__ = ["MeasuredEntry", "MeasuredLaunch", "host_launches", "launches_of", "typical"]
 
 
 _COARSE_US = 10.0
@@ -73,14 +73,6 @@ def typical(values: Sequence[float], *, kind: str) -> float:
     ten of them the mean, which resolves more."""
     middle = statistics.median(values)
     return math.fsum(values) / len(values) if kind == "host" and middle < _COARSE_US else middle
-
-
-def variation(values: Sequence[float]) -> float | None:
-    """Standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
-    if len(values) < 2:
-        return None
-    mean = math.fsum(values) / len(values)
-    return statistics.stdev(values) / mean if mean > 0 else None
 
 
 def launches_of(repeats: Sequence[Sequence[Launch]]) -> tuple[MeasuredLaunch, ...]:

@@ -12,7 +12,6 @@ from gkestimator.profiling.building.entries import (
     host_launches,
     launches_of,
     typical,
-    variation,
 )
 from gkestimator.profiling.building.environment_means import meanwhile
 from gkestimator.profiling.building.problems import Problems
@@ -29,6 +28,7 @@ from gkestimator.profiling.raw import (
     read_run,
 )
 from gkestimator.profiling.records import EntryRecord, read_records
+from gkestimator.profiling.variation import judged_variation
 
 from gkestimator.errors import GkestimatorError, TableError
 
@@ -253,10 +253,7 @@ class _Chunk:
             self._say("a launch with a negative duration", record.entry_id)
             return None
         totals = [math.fsum(each) for each in zip(*(m.durations_us for m in launches), strict=True)]
-        cv = variation(totals)
-        if self._info.device.kind == "cpu" and record.host_us:
-            # Profilers of CPU runtimes count whole microseconds; the executor's own clock does not.
-            cv = variation(record.host_us)
+        cv = judged_variation(record, totals)
         clock, power, tenants = meanwhile(self._tools.during(samples, record))
         return MeasuredEntry(
             entry=self._entries[record.entry_id],

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from gkestimator.profiling.building.describing import Description
-from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch, variation
+from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch
 from gkestimator.profiling.building.families import family_of
 from gkestimator.profiling.captures import Launch
+from gkestimator.profiling.variation import coefficient_of_variation
 
 from gkestimator.gpus import GpuSpec
 from gkestimator.launch import Launch as Geometry
@@ -132,7 +133,7 @@ def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[st
         "kind": measured.kind,
         "family": family_of(measured.name, measured.kind, description.families).value,
         "duration_us": measured.duration_us,
-        "duration_cv": variation(measured.durations_us),
+        "duration_cv": coefficient_of_variation(measured.durations_us),
     }
     if launch is not None:
         cells |= {
