@@ -43,7 +43,7 @@ BOARDS = {
 SHARES = {"conv": 0.3, "linear": 0.2, "bmm": 0.15, "elementwise": 0.15, "softmax": 0.1, "layernorm": 0.1}
 BUDGETS = (0, 50, 100, 200, 400, 800, 1600)
 HELD_OUT, MOST_TESTED, POOL = 0.3, 1_500, 4_000
-SEEDS = {"spread": 1, "random": 1}
+SEEDS = {"spread": 2, "random": 2}
 COLOURS = ("#2a6f97", "#c8553d", "#588157", "#9a7b4f", "#6d597a")
 
 
