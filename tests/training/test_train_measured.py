@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from measured_law import FACTOR, GPU, law_us, linear, measurements, operators, relu, write_dataset
+from gkestimator.cli import run
+from measured_law import FACTOR, GPU, achieved, law_us, linear, measurements, operators, relu, write_dataset
 
 from gkestimator.bundle_models import chip_of
 from gkestimator.bundles import load_bundle, stack_bundles
@@ -154,7 +155,6 @@ def test_achieved_occupancy_learns_the_law_of_the_counters(trained: tuple[Path, 
         registers_per_thread=np.array([64.0, 64.0]),
         shared_bytes=np.array([0.0, 0.0]),
     )
-    from measured_law import achieved
 
     streaming = np.array([True, False])
     learned = model.predict_pct(launch, np.array([100.0, 100.0]), streaming, L4)
@@ -396,3 +396,46 @@ def test_without_a_base_the_rows_stand_alone(tmp_path: Path) -> None:
     report = train([dataset], tmp_path / "alone", base=None)
     assert {m.name for m in report.models} >= {"linear", "elementwise", "softmax", "conv"}  # type: ignore[union-attr]
     assert not load_bundle(tmp_path / "alone").measured
+
+
+@pytest.mark.parametrize(
+    "name", ["measured.json", "g0_lowering.json", "g0_lowering.npz", "g0_linear_fp32.npz", "g0_occupancy.npz"]
+)
+def test_a_mutated_file_answers_or_is_refused_in_one_line(
+    name: str, trained: tuple[Path, MeasuredReport], tmp_path: Path
+) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(trained[0], folder)
+    original = (folder / name).read_bytes()
+    rng = np.random.default_rng(7)
+    table = KernelTable.from_kernels([k for _, f in unseen(1) for k in kernels_of(f)])
+    refused = 0
+    for _ in range(25):
+        data = bytearray(original)
+        for at in rng.integers(0, len(data), 3):
+            data[at] = rng.integers(0, 256)
+        (folder / name).write_bytes(bytes(data[: rng.integers(1, len(data))] if rng.random() < 0.3 else data))
+        try:
+            answer = load_bundle(folder).under("torch").predict(table, L4)
+        except BundleError as e:
+            refused += 1
+            assert "\n" not in str(e)
+        else:
+            assert np.isfinite(answer.duration_us).all() and (answer.duration_us > 0).all()
+    assert refused
+
+
+def test_the_command_trains_and_says_what_it_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = write_dataset(tmp_path / "d.parquet", measurements(15))
+    assert run(["train", str(dataset), "-o", str(tmp_path / "2nd try")]) == 0
+    done = capsys.readouterr()
+    assert "L4: 60 measured calls, 60 distinct kernels" in done.out and "elementwise" in done.out
+    assert load_bundle(tmp_path / "2nd try").name == "bundle_2nd_try"
+    for arguments, said in (
+        (["--base", str(tmp_path / "nowhere")], "no such bundle folder"),
+        (["--gpu-spec", str(tmp_path / "no.toml")], "no.toml"),
+    ):
+        assert run(["train", str(dataset), *arguments, "-o", str(tmp_path / "b")]) == 2
+        refused = capsys.readouterr().err.strip().splitlines()
+        assert said in refused[-1] and refused[-1].startswith("gkest: error:")
+    assert not (tmp_path / "b").exists()
