@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             return result
     except (
         zipfile.BadZipFile,
+        zlib.error,
         ValueError,
         EOFError,
         KeyError,

@@ -24,7 +24,7 @@ LAUNCH_COLUMNS = (
     "shared_bytes",
     "occupancy_pct",
 )
-"""Of each launch: its share of the call's time, its geometry, and the achieved occupancy of a counter. NaN: not told."""
+"""Of each launch: its share of the call's time, its geometry, and a counter's achieved occupancy. NaN: not told."""
 MOST_CALLS, _MOST_LAUNCHES, _MOST_NAMES, _MOST_TEXT = 100_000, 400_000, 20_000, 200
 SIZES = (
     "flops", "read_bytes", "write_bytes", "weight_bytes", "rows", "cols", "element_bytes", "inputs",

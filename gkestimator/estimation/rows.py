@@ -16,8 +16,6 @@ __all__ = ["answers_within", "fits", "kernel_rows", "requirement_row"]
 
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
-CPU = "CPU"
-"""``architecture`` of a specification that describes a CPU, for trying the whole chain without a GPU."""
 MEASURED = "measured"
 
 
@@ -47,7 +45,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     warnings = tuple(_warnings(engine, e, mreq))
     # Where all of the work is unknown or on the CPU, nothing is known of the time that shares would be means over.
     mean = _unknown if partial and m.kernels == 0 else _known
-    cpu = gpu.architecture == CPU
+    cpu = gpu.stands_in
     of_sms = _unknown if cpu else _known  # a CPU has neither warps nor SMs
     mean_of_sms = _unknown if cpu else mean
     trained = m.trained_pct >= 50 if not math.isnan(m.trained_pct) else False
@@ -135,7 +133,7 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
         yield "most of the time is predicted outside the trained range (coverage_pct)"
     if mreq is not None and mreq > e.target.gpu.memory_visible_bytes:
         yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
-    if e.target.gpu.architecture == CPU:
+    if e.target.gpu.stands_in:
         yield "a CPU stands in for a GPU: no occupancy, no SM utilisation, and memory as a GPU would need it"
     if engine.streams > 1:
         yield f"{engine.streams} streams: overlapping kernels are assumed not to slow each other down"
@@ -160,7 +158,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     kernel = engine.pool.kernels[int(lowering.rows[row])]
     busy = timeline.busy_us
     trained = f"trained:{e.estimator}" if p.trained[row] else "analytical"
-    cpu = e.target.gpu.architecture == CPU
+    cpu = e.target.gpu.stands_in
     return KernelRow(
         model=lowering.model,
         gpu=e.target.gpu.name,

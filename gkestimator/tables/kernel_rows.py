@@ -93,7 +93,14 @@ class KernelRow:
     sm_util_pct: float | None = field(
         default=None, metadata=spec("%", "SM utilisation.", group=_LAUNCH, minimum=0)
     )
-    source: str = field(metadata=spec("", "`trained:<bundle>` or `analytical`.", group=_TRUST))
+    source: str = field(
+        metadata=spec(
+            "",
+            "`measured` (this very kernel, by profiling: a row per launch, the work with the longest), "
+            "`trained:<bundle>` or `analytical`.",
+            group=_TRUST,
+        )
+    )
 
 
 KERNEL_ROWS: TableSchema[KernelRow] = TableSchema("kernel listing", KernelRow)

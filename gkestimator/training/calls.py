@@ -1,5 +1,5 @@
-"""Measured operator calls: rows of a kernel dataset grouped by entry, beside the kernels that our rules say the operator
-becomes, and how a call's time is shared out among those."""
+"""Measured operator calls: rows of a kernel dataset grouped by entry, beside the kernels that our rules make of the
+operator, and how a call's time is shared out among those."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ __all__ = ["FamilyReport", "GpuReport", "fit_correction", "fit_gpu"]
 
 FEWEST_ALONE = 200
 """Shapes from which the public recipe, relative to a roofline instead of the base, is tried as well."""
+_FEW_ROWS, _TREES_OF_FEW = 2_000, 120
 _FEWEST_OF_VARIANT, _MOST_VARIANTS = 5, 24
 _FEWEST_FAMILIES = 3
 _WORTH_SHIFTING = 0.9
@@ -48,8 +49,8 @@ Progress = Callable[[str, int, int], None]
 class FamilyReport:
     """One family in one precision on one GPU. Errors: mean absolute percentage of GPU time. ``base_pct``: the base
     bundle's; ``correction_pct`` and ``alone_pct``: of the correction and of the public recipe on these rows, every row
-    predicted with its shape left out (None: not tried). ``kept``: the one that answers. ``coverage_pct``: how often
-    its 90 % interval held, each half of the shapes calibrated on the other."""
+    predicted with its shape left out (None: not tried). ``kept``: the one that answers, by mean |log error|.
+    ``coverage_pct``: how often its 90 % interval held, each half of the shapes calibrated on the other."""
 
     family: str
     precision: str
@@ -175,6 +176,10 @@ def fit_correction(
     def error(predicted: np.ndarray) -> float:
         return round(float(np.average(np.abs(predicted / duration_us - 1), weights=weight) * 100), 2)
 
+    def distance(predicted: np.ndarray) -> float:
+        """What decides: too short by half and twice too long are as wrong as each other, which percentages deny."""
+        return float(np.average(np.abs(np.log(predicted / duration_us)), weights=weight))
+
     report = FamilyReport(
         family=family,
         precision=precision,
@@ -201,9 +206,9 @@ def fit_correction(
     if len(set(shape.tolist())) >= FEWEST_ALONE:
         anchor, alone, out = _alone(family, precision, table, gpu, x, names, duration_us, weight, shape, seed)
         report = replace(report, alone_pct=error(out))
-        if error(out) < error(corrected):
+        if distance(out) < distance(corrected):
             reference, stack, predicted = anchor, alone, out
-    if error(predicted) >= report.base_pct:
+    if distance(predicted) >= distance(base_us):
         return None, report
     errors = np.abs(np.log(predicted / duration_us))
     factors = [min(f, 5.0) for f in size_quantiles(predicted, errors, weight, SIZE_EDGES_US)]
@@ -241,6 +246,8 @@ def _alone(
 ) -> tuple[str, Stack, np.ndarray]:
     """The public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold microseconds."""
     plan = _plan(family, precision)
+    if len(table) < _FEW_ROWS:
+        plan = replace(plan, estimators={k: min(n, _TREES_OF_FEW) for k, n in plan.estimators.items()})
     anchor_us = reference_us(plan.anchor, table, gpu, duration_us)
     data = Problem(
         x=x,

@@ -69,7 +69,7 @@ def train(
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
-    title = name or "".join(c if c.isalnum() and c.isascii() else "_" for c in out.name.lower()) or "bundle"
+    title = name or _title(out)
     kinds = {source_format(Path(path)) for path in sources}
     if base is not None and kinds == {"kernel dataset"}:
         from gkestimator.training.train_measured import train_measured
@@ -91,6 +91,12 @@ def train(
     fitted = fit_bundle(rows, gpus, seed=seed, progress=progress)
     fitted.write(out, card=card(title, loaded, fitted))
     return TrainReport(path=out, name=title, models=tuple(m.report for m in fitted.models))
+
+
+def _title(out: Path) -> str:
+    """A bundle's name from its folder's: lower-case letters, digits and underscores, a letter first."""
+    word = "".join(c if c.isalnum() and c.isascii() else "_" for c in out.absolute().name.lower())
+    return (word if word[:1].isalpha() else f"bundle_{word}".rstrip("_"))[:40]
 
 
 Loaded = list[tuple[Path, str, list[TrainingRows]]]

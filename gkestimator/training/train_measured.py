@@ -201,8 +201,8 @@ def _card(
         "trained_on": list(trained_on),
         "base": {"name": base.name, "date": base.card.get("date"), "sha256": _digest(files)},
         "target": "log(measured / base prediction), or log(measured / anchor) where kept says alone",
-        "errors": "mean absolute percentage of GPU time; correction and alone out of fold: rows predicted by members fitted "
-        "without their shape; base: the base bundle's own, which never saw these rows",
+        "errors": "mean absolute percentage of GPU time; correction and alone out of fold: rows predicted by members "
+        "fitted without their shape; base: the base bundle's own, which never saw these rows",
         "answers": "kernels measured exactly: their measured time and launches; families with kept correction or "
         "alone: regressors; everything else, and every other GPU: the base",
         "gpus": [_plain(asdict(report)) for report in reports],
