@@ -124,13 +124,21 @@ def test_without_the_library_the_tool_reads(case: tuple[Path, Path], monkeypatch
 def test_a_truncated_report_is_refused_in_one_line(
     case: tuple[Path, Path], tmp_path: Path, share: float
 ) -> None:
+    """NVIDIA's library reads each of them without a word, and gives no kernel or one without metrics. A cut that falls
+    between two blocks after the last result takes nothing away that is read."""
     ncu, path = case
     content = path.read_bytes()
     cut = tmp_path / path.name
     cut.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(TableError) as caught:
-        parse_ncu(cut, ncu=ncu)
-    assert "\n" not in str(caught.value) and str(cut) in str(caught.value)
+    try:
+        read = read_report_by_library(cut)
+    except TableError as e:
+        assert "\n" not in str(e) and str(cut) in str(e)
+        with pytest.raises(TableError):
+            parse_ncu(cut, ncu=ncu)
+    else:
+        assert share > 0.99
+        assert read.actions == read_report_by_library(path).actions
 
 
 def test_kernels_have_a_duration(case: tuple[Path, Path]) -> None:
