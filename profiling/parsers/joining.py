@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from statistics import fmean
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
@@ -16,7 +17,9 @@ _NO_TIMELINE = "counters: entry is not in the timeline"
 _NO_REPEATS = "counters: repeats of the entry differ"
 _NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
 
-Key = tuple[str, tuple[int, int, int] | None, tuple[int, int, int] | None]
+_GRID_SIZE, _BLOCK_SIZE = "launch__grid_size", "launch__block_size"
+
+Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 
 
 def base_name(name: str) -> str:
@@ -125,17 +128,32 @@ def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _key(launch: Launch) -> Key:
-    return (base_name(launch.name), launch.grid, launch.block)
+def _key(launch: Launch, *, sizes: bool = False) -> Key:
+    """Name and geometry; ``sizes``: blocks of the grid and threads of the block in all, where the dimensions of one side
+    are not known."""
+    if not sizes:
+        return (base_name(launch.name), launch.grid, launch.block)
+    return (
+        base_name(launch.name),
+        *(_size(launch, *of) for of in ((launch.grid, _GRID_SIZE), (launch.block, _BLOCK_SIZE))),
+    )
+
+
+def _size(launch: Launch, dimensions: tuple[int, int, int] | None, counter: str) -> tuple[int, ...] | None:
+    if dimensions is not None:
+        return (prod(dimensions),)
+    size = (launch.counters or {}).get(counter)
+    return None if size is None else (round(size),)
 
 
 def _pairs(pattern: Sequence[Launch], counted: Sequence[Launch]) -> dict[int, int]:
     """Place in ``pattern`` -> place in ``counted`` for every kernel that has one sure partner."""
     places: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    sizes = any(launch.grid is None or launch.block is None for launch in counted)
     for side, launches in enumerate((pattern, counted)):
         for i, launch in enumerate(launches):
             if launch.kind == "kernel":
-                places[_key(launch)][side].append(i)
+                places[_key(launch, sizes=sizes)][side].append(i)
     pairs = sorted(
         pair
         for ours, theirs in places.values()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import unit_factor
+from gkestimator.profiling.tools import find_tool, missing_tool
 
 from gkestimator.errors import TableError, one_line
 
@@ -47,7 +47,7 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
     """The capture in the report or CSV file at ``path``. Neighbouring kernels of one NVTX range are one range; ncu
     replays kernels and tells no times, so ``start_ns`` is the position in the report. ``duration_ns`` is
     gpu__time_duration.sum, which must have been collected. ``device``: the device__attribute_* metrics. ``ncu``: the
-    executable for the second way; without it $GKEST_NCU, $GKEST_NSIGHT and PATH are searched. Raises TableError."""
+    executable for the second way, looked for where none is given. Raises TableError."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
@@ -94,9 +94,9 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
 def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> ReadReport:
     """The report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises TableError."""
     expected = count_results(path)
-    tool = ncu if ncu is not None else _find_ncu()
+    tool = ncu if ncu is not None else find_tool("ncu")
     if tool is None:
-        raise _ReaderMissingError(f"{path}: ncu is not on PATH")
+        raise _ReaderMissingError(f"{path}: {missing_tool('ncu')}")
     command = [str(tool), "--import", str(path.absolute()), "--page", "raw", "--csv", "--print-units", "base"]
     with tempfile.TemporaryDirectory(prefix="gkest-ncu-") as folder:
         printed = Path(folder) / "raw.csv"
@@ -130,15 +130,6 @@ def _complete(path: Path, expected: int, read: ReadReport) -> ReadReport:
             f"{expected} with metrics"
         )
     return read
-
-
-def _find_ncu() -> Path | None:
-    named = os.environ.get("GKEST_NCU")
-    if named:
-        return Path(named)
-    folders = [str(Path(p) / "bin") for p in os.environ.get("GKEST_NSIGHT", "").split(":") if p]
-    found = shutil.which("ncu", path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
-    return None if found is None else Path(found)
 
 
 def _run(path: Path, command: Sequence[str], output: IO[bytes], limit_s: float) -> tuple[int, str]:

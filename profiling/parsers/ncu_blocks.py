@@ -21,8 +21,8 @@ _RESULTS, _PAYLOAD = 2, 5
 
 
 def count_results(path: Path) -> int:
-    """How many profiled kernels, ranges and graphs the report holds. Raises TableError if it is none, or not whole; a file
-    that ends between two blocks cannot be told from one that was meant to."""
+    """How many profiled kernels, ranges and graphs the report holds. Raises TableError if it is none, or not whole; one
+    that ends between two blocks cannot be told from a shorter one."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -20,9 +20,40 @@ pytestmark = pytest.mark.skipif(
 
 # Inputs that say how to calculate, which exporters write as constants.
 _CONSTANT = frozenset(
-    "shape axes axis repeats pads starts ends steps k split sizes scales roi min max ratio t mode training_mode "
-    "value depth values start limit delta image_shape block_shape output_shape sequence_lens seq_lens size "
-    "constant_value".split()
+    [
+        "shape",
+        "axes",
+        "axis",
+        "repeats",
+        "pads",
+        "starts",
+        "ends",
+        "steps",
+        "k",
+        "split",
+        "sizes",
+        "scales",
+        "roi",
+        "min",
+        "max",
+        "ratio",
+        "t",
+        "mode",
+        "training_mode",
+        "value",
+        "depth",
+        "values",
+        "start",
+        "limit",
+        "delta",
+        "image_shape",
+        "block_shape",
+        "output_shape",
+        "sequence_lens",
+        "seq_lens",
+        "size",
+        "constant_value",
+    ]
 )
 _CONSTANT_AT = {"Tile": (1,), "Expand": (1,)}
 _MOST_ELEMENTS = 4096
@@ -57,9 +88,8 @@ def _cases() -> dict[str, tuple[Fragment, list[np.ndarray]]]:
 
 
 def _fragment(case: Any) -> tuple[Fragment, list[np.ndarray]] | None:
-    from onnx import helper, numpy_helper
-
     from gkestimator.profiling.executors.torch_calls import CALLS
+    from onnx import helper, numpy_helper
 
     graph = case.model.graph
     if len(graph.node) != 1 or not case.data_sets:
@@ -75,10 +105,18 @@ def _fragment(case: Any) -> tuple[Fragment, list[np.ndarray]] | None:
             return None
         value = np.asarray(value)
         try:
-            dtype = DType(helper.tensor_dtype_to_string(info.type.tensor_type.elem_type).removeprefix("TensorProto.").lower())
+            dtype = DType(
+                helper.tensor_dtype_to_string(info.type.tensor_type.elem_type)
+                .removeprefix("TensorProto.")
+                .lower()
+            )
         except ValueError:
             return None
-        if value.size > _MOST_ELEMENTS or value.dtype.kind in "OUSc" or not value.size and info.name not in _CONSTANT:
+        if (
+            value.size > _MOST_ELEMENTS
+            or value.dtype.kind in "OUSc"
+            or (not value.size and info.name not in _CONSTANT)
+        ):
             return None
         tensors.append(
             FragmentTensor(
@@ -152,7 +190,9 @@ def test_node_case(case: str) -> None:
             rtol, atol = _tolerance(wanted.dtype)
             numbers = found.float().numpy() if str(found.dtype) == "torch.bfloat16" else found.numpy()
             if wanted.dtype.kind in "fV" or wanted.dtype.name == "bfloat16":
-                np.testing.assert_allclose(numbers.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol)
+                np.testing.assert_allclose(
+                    numbers.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol
+                )
             else:
                 np.testing.assert_array_equal(numbers, wanted)
                 assert numbers.dtype == wanted.dtype

@@ -162,6 +162,16 @@ def test_launches_that_come_once_stay_without_counters() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("grid_size", [6.0, 7.0, None])
+def test_without_dimensions_the_sizes_are_compared(grid_size: float | None) -> None:
+    timeline = capture(range_of([launch("a", grid=6)], 1))
+    sizes = {"launch__block_size": 32.0} | ({} if grid_size is None else {"launch__grid_size": grid_size})
+    bare = Launch(kind="kernel", name="a", start_ns=0, duration_ns=1, counters=sizes)
+    joined = join(timeline, capture(range_of([bare], 1)))
+    assert (joined.ranges[0].launches[0].counters is not None) == (grid_size == 6.0)
+    assert sum(joined.unjoined.values()) == (grid_size != 6.0)
+
+
 def test_repeats_that_differ_are_not_joined() -> None:
     joined = join(capture(range_of(kernels("abcabd"), 2)), capture(range_of([counted("a", 1.0)], 1)))
     assert joined.unjoined == {"counters: repeats of the entry differ": 1}

@@ -368,7 +368,7 @@ def test_neither_library_nor_tool_is_told(
     child(tmp_path, monkeypatch, "raise SystemExit(3)")
     for name in ("GKEST_NCU", "GKEST_NSIGHT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr("gkestimator.profiling.parsers.ncu.find_tool", lambda name: None)
     with pytest.raises(TableError, match=r"neither ncu_report \(pip install ncu-report\) nor ncu is here"):
         parse_ncu(report)
 

@@ -35,10 +35,12 @@ REPORTS = {
 )
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if request.param is None:
-        pytest.skip("no nsys: neither in $GKEST_NSIGHT nor on PATH")
+        pytest.skip("no nsys: neither in $GKEST_NSIGHT nor elsewhere")
     export = genuine_export(request.param, tmp_path_factory.mktemp("genuine"))
     if export is None:
-        pytest.skip(f"{request.param} recorded no ranges: nothing here makes NVTX ranges that it takes")
+        pytest.skip(
+            f"{request.param} did not record all ranges: it takes none, or loses some on a busy machine"
+        )
     return request.param, export
 
 
