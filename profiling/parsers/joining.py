@@ -129,14 +129,12 @@ def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _key(launch: Launch, *, sizes: bool = False) -> Key:
-    """Name and geometry; ``sizes``: blocks of the grid and threads of the block in all, where the dimensions of one side
-    are not known."""
+    """Name and geometry; with ``sizes`` the blocks of the grid and the threads of a block in all, for where the
+    dimensions of one side are not known."""
+    name = base_name(launch.name)
     if not sizes:
-        return (base_name(launch.name), launch.grid, launch.block)
-    return (
-        base_name(launch.name),
-        *(_size(launch, *of) for of in ((launch.grid, _GRID_SIZE), (launch.block, _BLOCK_SIZE))),
-    )
+        return (name, launch.grid, launch.block)
+    return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
 
 
 def _size(launch: Launch, dimensions: tuple[int, int, int] | None, counter: str) -> tuple[int, ...] | None:
