@@ -28,18 +28,19 @@ def base_name(name: str) -> str:
     name = (
         name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("operator()", "operator ")
     )
-    depth = 0
+    depth, named = 0, False
     kept: list[str] = []
     for character in name:
         if character in "<(":
             # The first bracket of parameters at the outermost level ends the name.
-            if character == "(" and not depth and "".join(kept).strip():
+            if character == "(" and not depth and named:
                 break
             depth += 1
         elif character in ">)":
             depth = max(0, depth - 1)
         elif not depth:
             kept.append(character)
+            named = named or not character.isspace()
     words = "".join(kept).strip().split()
     return words[-1].rpartition("::")[2] if words else name
 

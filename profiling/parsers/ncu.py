@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
-from gkestimator.profiling.parsers.labels import parse_label
+from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
@@ -237,7 +237,7 @@ def _launch(path: Path, position: int, action: Action) -> Launch:
     dynamic = _whole(metrics, "launch__shared_mem_per_block_dynamic")
     return Launch(
         kind="kernel",
-        name=action.name,
+        name=printable_name(action.name),
         start_ns=position,
         duration_ns=round(metrics[DURATION]),
         stream=_whole(metrics, "launch__stream_id"),

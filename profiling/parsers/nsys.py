@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
-from gkestimator.profiling.parsers.labels import looks_like_label, parse_label
+from gkestimator.profiling.parsers.labels import looks_like_label, parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
 
@@ -217,7 +217,7 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Found]:
             )
         launch = Launch(
             kind="kernel",
-            name=name,
+            name=printable_name(name),
             start_ns=start,
             duration_ns=end - start,
             stream=stream,

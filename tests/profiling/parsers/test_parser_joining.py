@@ -110,6 +110,11 @@ def test_base_name(name: str, base: str) -> None:
     assert base_name(name) == base
 
 
+def test_base_name_of_a_hostile_name_is_found_in_time() -> None:
+    hostile = " " * 500_000 + ")(" * 500_000
+    assert base_name(hostile) == hostile
+
+
 def counted(name: str, value: float, **other: object) -> Launch:
     return launch(name, counters={"m": value}, **other)
 

@@ -157,6 +157,11 @@ def test_a_unit_that_is_not_understood_is_left_out_and_told(tmp_path: Path) -> N
     assert capture.problems == ("metrics in units that are not understood were left out: 'Zbyte²'",)
 
 
+def test_columns_of_any_length_are_read_in_time(tmp_path: Path) -> None:
+    text = page(row(0)).replace("launch__func_cache_config", "a" + "_" * 100_000 + "!")
+    assert len(parse_ncu(written(tmp_path, text)).ranges) == 1
+
+
 def test_values_that_are_not_there_are_left_out(tmp_path: Path) -> None:
     capture = parse_ncu(
         written(tmp_path, page(row(0, **{"dram__bytes.sum": "", "launch__registers_per_thread": "n/a"})))

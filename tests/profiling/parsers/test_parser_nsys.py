@@ -276,6 +276,20 @@ def test_a_kernel_without_a_name_is_refused(export: Export) -> None:
     refused(export.done(), "the name of a kernel")
 
 
+def test_names_are_printable_and_of_bounded_length(export: Export) -> None:
+    export.connection.execute(
+        "INSERT INTO StringIds VALUES (8, ?), (9, ?)", ("k\x1b[2J\n<float>", "k" * 100_000)
+    )
+    export.domain()
+    export.range("conv#1", 100, 200)
+    export.call(1, 150)
+    export.kernel(1, 1000, demangledName=8)
+    export.kernel(1, 2000, demangledName=9)
+    first, second = parse_nsys(export.done()).ranges[0].launches
+    assert first.name == "k [2J <float>"
+    assert len(second.name) == 65_536
+
+
 def test_a_range_that_ends_before_it_starts_is_refused(export: Export) -> None:
     export.domain()
     export.range("conv#1", 200, 100)
