@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from statistics import fmean
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
@@ -16,7 +17,9 @@ _NO_TIMELINE = "counters: entry is not in the timeline"
 _NO_REPEATS = "counters: repeats of the entry differ"
 _NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
 
-Key = tuple[str, tuple[int, int, int] | None, tuple[int, int, int] | None]
+_GRID_SIZE, _BLOCK_SIZE = "launch__grid_size", "launch__block_size"
+
+Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 
 
 def base_name(name: str) -> str:
@@ -25,18 +28,19 @@ def base_name(name: str) -> str:
     name = (
         name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("operator()", "operator ")
     )
-    depth = 0
+    depth, named = 0, False
     kept: list[str] = []
     for character in name:
         if character in "<(":
             # The first bracket of parameters at the outermost level ends the name.
-            if character == "(" and not depth and "".join(kept).strip():
+            if character == "(" and not depth and named:
                 break
             depth += 1
         elif character in ">)":
             depth = max(0, depth - 1)
         elif not depth:
             kept.append(character)
+            named = named or not character.isspace()
     words = "".join(kept).strip().split()
     return words[-1].rpartition("::")[2] if words else name
 
@@ -125,17 +129,30 @@ def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _key(launch: Launch) -> Key:
-    return (base_name(launch.name), launch.grid, launch.block)
+def _key(launch: Launch, *, sizes: bool = False) -> Key:
+    """Name and geometry; with ``sizes`` the blocks of the grid and the threads of a block in all, for where the
+    dimensions of one side are not known."""
+    name = base_name(launch.name)
+    if not sizes:
+        return (name, launch.grid, launch.block)
+    return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
+
+
+def _size(launch: Launch, dimensions: tuple[int, int, int] | None, counter: str) -> tuple[int, ...] | None:
+    if dimensions is not None:
+        return (prod(dimensions),)
+    size = (launch.counters or {}).get(counter)
+    return None if size is None else (round(size),)
 
 
 def _pairs(pattern: Sequence[Launch], counted: Sequence[Launch]) -> dict[int, int]:
     """Place in ``pattern`` -> place in ``counted`` for every kernel that has one sure partner."""
     places: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    sizes = any(launch.grid is None or launch.block is None for launch in counted)
     for side, launches in enumerate((pattern, counted)):
         for i, launch in enumerate(launches):
             if launch.kind == "kernel":
-                places[_key(launch)][side].append(i)
+                places[_key(launch, sizes=sizes)][side].append(i)
     pairs = sorted(
         pair
         for ours, theirs in places.values()

@@ -70,9 +70,12 @@ class _Reader:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self.text, self.at)
+                if end < len(self.text):
+                    self.at = end
+                    return value
                 # A number that touches the window's end may go on behind it.
-                if end < len(self.text) or not self.more():
-                    self.at = end if end < len(self.text) else self.at + (end - self.at)
+                if not self.more():
+                    self.at = len(self.text)
                     return value
             except json.JSONDecodeError as e:
                 if len(self.text) - self.at > MAX_ELEMENT:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers.json_stream import stream_object
-from gkestimator.profiling.parsers.labels import parse_label
+from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
 
 from gkestimator.errors import TableError, one_line
@@ -93,7 +93,9 @@ class _Events:
         name = event.get("name")
         if not isinstance(name, str):
             raise self._fail(event, "name", name, "text")
-        return self._names.setdefault(name, name)
+        if name not in self._names:
+            self._names[name] = printable_name(name)
+        return self._names[name]
 
     def _span(self, event: dict[str, Any]) -> tuple[int, int]:
         start, length = self._ns(event, "ts"), self._ns(event, "dur")

@@ -1,4 +1,5 @@
-"""The text of our ranges: ``<entry id>#<repeats>``, in our NVTX domain or with its name before a colon."""
+"""The text of our ranges (``<entry id>#<repeats>``, in our NVTX domain or with its name before a colon), and names of
+kernels as they come from a file."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ import re
 
 from gkestimator.profiling.captures import NVTX_DOMAIN
 
-__all__ = ["looks_like_label", "parse_label", "range_label"]
+from gkestimator.errors import one_line
 
+__all__ = ["looks_like_label", "parse_label", "printable_name", "range_label"]
+
+_MAX_NAME = 2**16
 _LABEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79})#([1-9][0-9]{0,8})", re.ASCII)
 
 
@@ -31,3 +35,8 @@ def parse_label(text: str, *, domain: str | None) -> tuple[str, int] | None:
         return None
     found = _LABEL.fullmatch(text)
     return None if found is None else (found[1], int(found[2]))
+
+
+def printable_name(name: str) -> str:
+    """A kernel's name without control characters; whole up to 64 KiB (templates have some), then cut."""
+    return name if name.isprintable() and len(name) <= _MAX_NAME else one_line(name, limit=_MAX_NAME)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +19,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
-from gkestimator.profiling.parsers.labels import parse_label
+from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
+from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import unit_factor
+from gkestimator.profiling.tools import find_tool, missing_tool
 
 from gkestimator.errors import TableError, one_line
 
@@ -34,7 +35,6 @@ DURATION = "gpu__time_duration.sum"
 LIMIT_S = 600.0
 MAX_REPORT_BYTES = 8 * 2**30
 MAX_OUTPUT_BYTES = 4 * 2**30
-_MAGIC = b"NVR\0"
 _CHILD = "gkestimator.profiling.parsers.ncu_child"
 _DEVICE = "device__attribute_"
 
@@ -47,19 +47,17 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
     """The capture in the report or CSV file at ``path``. Neighbouring kernels of one NVTX range are one range; ncu
     replays kernels and tells no times, so ``start_ns`` is the position in the report. ``duration_ns`` is
     gpu__time_duration.sum, which must have been collected. ``device``: the device__attribute_* metrics. ``ncu``: the
-    executable for the second way; without it $GKEST_NCU, $GKEST_NSIGHT and PATH are searched. Raises TableError."""
+    executable for the second way, looked for where none is given. Raises TableError."""
     try:
         with path.open("rb") as file:
-            magic = file.read(4)
+            magic = file.read(len(MAGIC))
             size = os.fstat(file.fileno()).st_size
     except OSError as e:
         raise TableError(f"{path}: cannot be read: {e.strerror}") from e
-    if path.suffix.lower() == ".csv" or not (magic == _MAGIC or path.suffix.lower() == ".ncu-rep"):
+    if path.suffix.lower() == ".csv" or not (magic == MAGIC or path.suffix.lower() == ".ncu-rep"):
         return _capture(path, read_csv(path))
-    if magic != _MAGIC or size > MAX_REPORT_BYTES:
-        raise TableError(
-            f"{path}: {size:,} bytes that do not begin as a report of Nsight Compute (.ncu-rep) does"
-        )
+    if size > MAX_REPORT_BYTES:
+        raise TableError(f"{path}: {size:,} bytes, expected at most {MAX_REPORT_BYTES:,}")
     try:
         return _capture(path, read_report_by_library(path, limit_s=limit_s))
     except TableError as first:
@@ -75,6 +73,7 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
 
 def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadReport:
     """The report through ncu_report. Raises TableError."""
+    expected = count_results(path)
     command = [sys.executable, "-P", "-m", _CHILD, str(path.absolute())]
     with tempfile.TemporaryFile() as output:
         status, said = _run(path, command, output, limit_s)
@@ -89,14 +88,15 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
             actions = tuple(_action(json.loads(line)) for line in lines)
         except (ValueError, KeyError, TypeError, StopIteration) as e:
             raise TableError(f"{path}: ncu_report gave no actions: {e!r}") from e
-    return ReadReport(reader=f"ncu_report {version}", actions=actions)
+    return _complete(path, expected, ReadReport(reader=f"ncu_report {version}", actions=actions))
 
 
 def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> ReadReport:
     """The report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises TableError."""
-    tool = ncu if ncu is not None else _find_ncu()
+    expected = count_results(path)
+    tool = ncu if ncu is not None else find_tool("ncu")
     if tool is None:
-        raise _ReaderMissingError(f"{path}: ncu is not on PATH")
+        raise _ReaderMissingError(f"{path}: {missing_tool('ncu')}")
     command = [str(tool), "--import", str(path.absolute()), "--page", "raw", "--csv", "--print-units", "base"]
     with tempfile.TemporaryDirectory(prefix="gkest-ncu-") as folder:
         printed = Path(folder) / "raw.csv"
@@ -116,16 +116,20 @@ def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float =
             raise TableError(
                 f"{path}: as {tool.name} prints it: {str(e).removeprefix(f'{printed}: ')}"
             ) from e
-    return ReadReport(reader="ncu --import", actions=read.actions, problems=read.problems)
+    return _complete(
+        path, expected, ReadReport(reader="ncu --import", actions=read.actions, problems=read.problems)
+    )
 
 
-def _find_ncu() -> Path | None:
-    named = os.environ.get("GKEST_NCU")
-    if named:
-        return Path(named)
-    folders = [str(Path(p) / "bin") for p in os.environ.get("GKEST_NSIGHT", "").split(":") if p]
-    found = shutil.which("ncu", path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
-    return None if found is None else Path(found)
+def _complete(path: Path, expected: int, read: ReadReport) -> ReadReport:
+    """``read`` if it is all that the report holds: a reader that gives less does not say so."""
+    without = sum(not action.metrics for action in read.actions)
+    if len(read.actions) != expected or without:
+        raise TableError(
+            f"{path}: {read.reader} gave {len(read.actions)} kernels, {without} of them without a metric, expected "
+            f"{expected} with metrics"
+        )
+    return read
 
 
 def _run(path: Path, command: Sequence[str], output: IO[bytes], limit_s: float) -> tuple[int, str]:
@@ -233,7 +237,7 @@ def _launch(path: Path, position: int, action: Action) -> Launch:
     dynamic = _whole(metrics, "launch__shared_mem_per_block_dynamic")
     return Launch(
         kind="kernel",
-        name=action.name,
+        name=printable_name(action.name),
         start_ns=position,
         duration_ns=round(metrics[DURATION]),
         stream=_whole(metrics, "launch__stream_id"),

@@ -4,6 +4,7 @@ holds the library's version, each further one an action. Exit status 3: the libr
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import resource
@@ -22,7 +23,7 @@ def main(arguments: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        import ncu_report
+        ncu_report = importlib.import_module(_LIBRARY)
     except ImportError as e:
         print(e, file=sys.stderr)
         return NOT_INSTALLED

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
-from gkestimator.profiling.parsers.labels import looks_like_label, parse_label
+from gkestimator.profiling.parsers.labels import looks_like_label, parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
 
@@ -34,6 +34,11 @@ _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """2023 and later; 2022 and before."""
+_DIRECTIONS = (
+    "Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
+    "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
+)  # fmt: skip
+"""CUPTI's kinds of copies, as the exports label them."""
 _PUSH_POP, _START_END, _DOMAIN_CREATED = 59, 60, 75
 _PROCESS = ~0xFFFFFF
 """Of a globalTid: machine and process without the thread, which is the globalPid."""
@@ -212,7 +217,7 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Found]:
             )
         launch = Launch(
             kind="kernel",
-            name=name,
+            name=printable_name(name),
             start_ns=start,
             duration_ns=end - start,
             stream=stream,
@@ -230,7 +235,7 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Found]:
 
 
 def _memory_operations(file: SqliteFile) -> list[_Found]:
-    directions = _enumeration(file, "ENUM_CUDA_MEMCPY_OPER")
+    directions = dict(enumerate(_DIRECTIONS)) | _enumeration(file, "ENUM_CUDA_MEMCPY_OPER")
     found = []
     for table, kind in ((_COPIES, "memcpy"), (_FILLS, "memset")):
         if not file.has(table):
@@ -258,7 +263,7 @@ def _memory_operations(file: SqliteFile) -> list[_Found]:
 
 
 def _enumeration(file: SqliteFile, table: str) -> dict[int, str]:
-    """Labels of an ENUM table (Host-to-Device, ...); without one the codes stand for themselves."""
+    """Labels of an ENUM table (Host-to-Device, ...), which some releases leave empty."""
     if not file.has(table) or not {"id", "label"} <= file.columns(table):
         return {}
     file.count(table, at_most=10_000)
