@@ -233,6 +233,8 @@ def _commit_ready(
     for path in list(folder.iterdir()):
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        else:
+            path.chmod(path.stat().st_mode & ~0o022)  # nsys lets its target write files that anyone may write
     _cut_log(folder / LOG)
     write_bytes(folder / RECORDS, "".join(record_line(r) for r in found.records.values()).encode())
     qualities = _qualities(folder, machine, found)
