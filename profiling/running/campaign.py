@@ -196,11 +196,11 @@ class Campaign:
         """Give up where going on is senseless."""
         if "ok" in result.statuses.values():
             self._crashes = self._lost = 0
-        elif result.kind == "crashed":
+        elif result.kind in ("crashed", "device"):
             self._crashes += 1
         if result.kind == "lost":
             self._lost = self._lost + 1
-        if result.line and result.kind in ("crashed", "lost"):
+        if result.line and result.kind in ("crashed", "lost", "device"):
             self.problem(f"chunk {job.folder_name}: {result.line}")
         if result.kind == "disk":
             self.disk_full()

@@ -160,6 +160,10 @@ class RawFolder:
         folder.mkdir()
         return folder
 
+    def drop(self, folder: Path) -> None:
+        """Remove a chunk in the making; nothing where it was committed."""
+        shutil.rmtree(folder, ignore_errors=True)
+
     def commit(self, folder: Path, name: str) -> Path:
         """Flush and rename: from here on the chunk counts."""
         sync_folder(folder)

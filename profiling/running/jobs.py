@@ -152,7 +152,8 @@ class RunReport:
         """0 all measured, skipped with a reason, or left because the time that was given is over; 1 partly failed; 2
         nothing could be done; 130 interrupted."""
         if self.parts:
-            return max(p.exit_code for p in self.parts)
+            codes = {p.exit_code for p in self.parts}
+            return codes.pop() if len(codes) == 1 else 130 if 130 in codes else 1
         if self.stop_status:
             return self.stop_status
         return 1 if self.failed or (self.left and self.stopped is None) else 0
