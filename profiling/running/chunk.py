@@ -23,8 +23,9 @@ from gkestimator.profiling.running.folder import QUALITY_FILE, is_disk_full
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine, child_device
 from gkestimator.profiling.running.salvage import write_draft
-from gkestimator.profiling.running.spread import coefficient_of_variation, ranges_of, repeat_totals_us
+from gkestimator.profiling.running.spread import ranges_of, repeat_totals_us
 from gkestimator.profiling.running.supervise import Ending, supervise
+from gkestimator.profiling.variation import judged_variation
 
 from gkestimator.errors import GkestimatorError, OutputError, TableError, one_line
 from gkestimator.tables import write_bytes
@@ -280,8 +281,7 @@ def _qualities(folder: Path, machine: Machine, found: _Found) -> dict[str, str]:
     for entry, record in found.records.items():
         if record.status == "ok":
             totals = repeat_totals_us(record, ranges.get(entry, []))
-            cv = None if totals is None else coefficient_of_variation(totals)
-            judged[entry] = machine.judge(samples, record, cv)
+            judged[entry] = machine.judge(samples, record, judged_variation(record, totals))
     return judged
 
 

@@ -1,14 +1,13 @@
-"""How much the repeats of an entry differ from each other."""
+"""The time of each repeat of an entry, from whoever saw it."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["coefficient_of_variation", "repeat_totals_us"]
+__all__ = ["ranges_of", "repeat_totals_us"]
 
 
 def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple[float, ...] | None:
@@ -28,14 +27,6 @@ def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple
     if record.host_us and len(record.host_us) > 1:
         return record.host_us
     return None
-
-
-def coefficient_of_variation(values: Iterable[float]) -> float | None:
-    """Standard deviation over mean of at least two positive times; None otherwise."""
-    found = tuple(values)
-    if len(found) < 2 or (mean := statistics.fmean(found)) <= 0:
-        return None
-    return statistics.stdev(found) / mean
 
 
 def ranges_of(capture: Capture | None) -> dict[str, list[EntryRange]]:

@@ -1,0 +1,78 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
+
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN
+
+__all__ = ["turned"]
+
+
+def turned(weight: Any) -> Any:
+    """A matrix (K, N) as torch stores a Linear's: (N, K)."""
+    return weight.t().contiguous()
+
+
+@torch_call("MatMul")
+def matmul(call: Call) -> Run:
+    """torch.matmul; with a weight matrix F.linear, whose weight the exporter transposed."""
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+
+    right = call.tensor(1)
+    if right.is_weight and len(right.shape) == 2 and call.tensor(0).shape and call.is_static(1):  # noqa: PLR2004
+        call.prepare(1, turned)
+        return F.linear
+    return torch.matmul
+
+
+@torch_call("Linear", domain=FUSED_DOMAIN)
+def linear(call: Call) -> Run:
+    """F.linear with a bias."""
+    import torch.nn.functional as F  # noqa: N812
+
+    if call.is_static(1):
+        call.prepare(1, turned)
+        return F.linear
+    return lambda x, w, b: F.linear(x, w.t(), b)
+
+
+@torch_call("Gemm")
+def gemm(call: Call) -> Run:
+    """F.linear where the right side lies as a Linear's weight (transB), else torch.addmm or torch.mm."""
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+
+    alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
+    left, right = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
+    biased = call.has(2)
+    vector = biased and math.prod(call.shape(2)) == call.shape(2)[-1:][0] if biased and call.shape(2) else False
+    if right and not left and alpha == 1.0 and beta == 1.0 and (not biased or vector):
+        flat = call.prepare(2, lambda c: c.reshape(-1)) if biased else None
+        width = call.result().shape[1]
+        if not biased:
+            return lambda a, b, _=None: F.linear(a, b)
+        if call.shape(2)[-1] == width:
+            return lambda a, b, c: F.linear(a, b, flat(c))  # type: ignore[misc]
+
+    def product(a: Any, b: Any, c: Any = None) -> Any:
+        a = a.t() if left else a
+        b = b.t() if right else b
+        if c is None:
+            return torch.mm(a, b) if alpha == 1.0 else torch.mm(a, b) * alpha
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+
+    return product
+
+
+@torch_call("Einsum")
+def einsum(call: Call) -> Run:
+    """torch.einsum."""
+    import torch
+
+    equation = str(call.attribute("equation", "")).replace(" ", "")
+    return lambda *operands: torch.einsum(equation, *operands)

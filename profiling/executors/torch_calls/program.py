@@ -1,0 +1,130 @@
+"""From a fragment to the calls that eager mode makes for it, in order.
+
+The groups are those that the lowering rules predict for torch, so what is measured is what is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
+
+from gkestimator.dtypes import Precision
+from gkestimator.fragments import Fragment
+from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.lowering import LoweringOptions, lower
+from gkestimator.lowering.patterns import find_matches
+from gkestimator.onnx_io.fragment_models import fragment_graph
+
+__all__ = ["Program", "Step", "lowering_options", "program_of"]
+
+_PRECISIONS = {
+    "fp32": (Precision.FP32, None),
+    "tf32": (Precision.TF32, None),
+    "fp16": (Precision.FP16, Precision.FP16),
+    "bf16": (Precision.BF16, Precision.BF16),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call: what it is called with and what it gives, by name (an empty name for what is omitted, taken as a host
+    value, or not asked for)."""
+
+    call: Call
+    run: Run | Late
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The calls of a fragment. ``outputs``: names of its results. ``folded``: names of tensors that depend on weights
+    alone, which the graph therefore holds as weights."""
+
+    steps: tuple[Step, ...]
+    outputs: tuple[str, ...]
+    folded: frozenset[str]
+
+
+def lowering_options(dtype: str) -> LoweringOptions:
+    """How eager mode runs an entry of that arithmetic."""
+    matrix, half = _PRECISIONS[dtype]
+    return LoweringOptions(
+        runtime="torch", dtype=dtype, matmul_precision=matrix, conv_precision=matrix, half=half
+    )
+
+
+def program_of(fragment: Fragment, dtype: str) -> Program:
+    """The calls of ``fragment``. Raises EntryUnsupportedError for what eager mode has no call for, or where nothing is
+    launched; ModelError for a fragment that is no valid model."""
+    graph = fragment_graph(fragment)
+    options = lowering_options(dtype)
+    if not any(step.kernels or step.unknown for step in lower(graph, options, allow_unknown=True).steps):
+        raise EntryUnsupportedError(f"torch executor: {fragment.op_type} launches nothing in eager mode")
+    known = {
+        t.name: np.asarray(t.values).astype(_host_type(t.dtype.value)).reshape(t.shape)
+        for t in fragment.tensors
+        if t.values is not None and t.elements
+    }
+    made = {v.name for op in graph.operators for v in op.outputs if v is not None}
+    named = {v.name for op in graph.operators for v in op.inputs if v is not None}
+    static = frozenset(named - made)
+    steps = tuple(_steps(graph, options, known, static))
+    own = {t.name for t in fragment.tensors}
+    needed = {name for step in steps for name in step.inputs if name}
+    return Program(
+        steps=steps,
+        outputs=tuple(v.name for v in graph.outputs),
+        folded=frozenset((needed & static) - own),
+    )
+
+
+def _steps(
+    graph: OperatorGraph, options: LoweringOptions, known: Mapping[str, np.ndarray], static: frozenset[str]
+) -> list[Step]:
+    matches = find_matches(graph, options)
+    at = {match.position: match for match in matches}
+    covered = {index for match in matches for index in match.covered}
+    steps = []
+    for index, op in enumerate(graph.operators):
+        match = at.get(index)
+        if match is not None:
+            group = tuple(graph.operators[i] for i in match.covered)
+            steps.append(_step(match.operator, match.name, group, known, static))
+        elif index not in covered:
+            if op.repeat != 1:
+                raise EntryUnsupportedError(f"torch executor: {op.op_type} runs {op.repeat} times, in a loop")
+            steps.append(_step(op, "", (), known, static))
+    return steps
+
+
+def _step(
+    op: Operator,
+    pattern: str,
+    group: tuple[Operator, ...],
+    known: Mapping[str, np.ndarray],
+    static: frozenset[str],
+) -> Step:
+    for value in (*op.inputs, *op.outputs):
+        if value is not None and not isinstance(value, Tensor):
+            raise EntryUnsupportedError(f"torch executor: {op.op_type}: {value.name} is a sequence")
+    call = Call(op=op, known=known, static=static, group=group)
+    run = build_call(call, pattern)
+    return Step(
+        call=call,
+        run=run,
+        inputs=tuple(
+            "" if value is None or position in call.host else value.name
+            for position, value in enumerate(op.inputs)
+        ),
+        outputs=tuple("" if value is None else value.name for value in op.outputs),
+    )
+
+
+def _host_type(name: str) -> str:
+    """A type of numpy's own that holds host values of an element type."""
+    return {"float": "float32", "double": "float64", "bfloat16": "float32"}.get(name, name)

@@ -1,0 +1,81 @@
+"""What torch ran on the CPU for one call, by its own profiler: the pieces that would be kernels on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from gkestimator.profiling.executors.base import ExecutionError
+from gkestimator.profiling.records import HostKernel
+
+__all__ = ["profiled"]
+
+_MARK = "gkestimator.repeat"
+# They allocate or look at memory and calculate nothing, though they have code of their own for the CPU.
+_BOOKKEEPING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_",
+        "as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_", "item", "_local_scalar_dense",
+        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "lift_fresh",
+    )
+)  # fmt: skip
+
+
+def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
+    """The pieces of ``run`` in order, each with its duration in every repeat.
+
+    A piece is the outermost operator with code of its own for the CPU; composed ones are taken apart, views and
+    allocations left out. Raises ExecutionError where two repeats consist of different pieces.
+    """
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+        for _ in range(repeats):
+            with record_function(_MARK):
+                run()
+    rounds = [
+        [(piece.name, float(piece.time_range.elapsed_us())) for child in event.cpu_children for piece in _pieces(child)]
+        for event in profiler.events()
+        if event.name == _MARK and event.cpu_parent is None
+    ]
+    if len(rounds) != repeats:
+        raise ExecutionError(f"torch's profiler shows {len(rounds)} of {repeats} repeats")
+    names = [name for name, _ in rounds[0]]
+    for other in rounds[1:]:
+        if [name for name, _ in other] != names:
+            raise ExecutionError(f"one repeat ran {len(names)} pieces, another {len(other)} or other ones")
+    return tuple(
+        HostKernel(name=name, durations_us=tuple(one[i][1] for one in rounds)) for i, name in enumerate(names)
+    )
+
+
+def _pieces(event: Any) -> Iterator[Any]:
+    name = event.name
+    if name in _BOOKKEEPING or "::" not in name:
+        return
+    inner = [piece for child in event.cpu_children for piece in _pieces(child)]
+    calculates, own = _nature(name)
+    if calculates and (own or not inner):
+        yield event
+    else:
+        yield from inner
+
+
+@lru_cache(maxsize=4096)
+def _nature(name: str) -> tuple[bool, bool]:
+    """Whether an operator can calculate (a view gives its input's memory back and cannot), and whether it has code of
+    its own for the CPU rather than being composed of other operators."""
+    import torch
+
+    views, own = [], False
+    for schema in torch._C._jit_get_schemas_for_operator(name):  # noqa: SLF001
+        full = f"{name}.{schema.overload_name}" if schema.overload_name else name
+        try:
+            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU") or own  # noqa: SLF001
+        except RuntimeError:  # an overload of TorchScript alone
+            continue
+        alias = schema.returns[0].alias_info if schema.returns else None
+        views.append(alias is not None and not alias.is_write)
+    return (not all(views), own) if views else (True, True)
