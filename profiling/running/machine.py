@@ -48,6 +48,13 @@ def _collector(name: str, device: str, pass_name: str) -> Collector:
     return found
 
 
+def _probe(name: str, device: str) -> str | None:
+    from gkestimator.profiling.collectors import make_collector, probe
+
+    found: str | None = probe(make_collector(name, device), device)
+    return found
+
+
 def _facts(device: str) -> DeviceFacts:
     from gkestimator.profiling.device import device_facts
 
@@ -171,6 +178,7 @@ class Machine:
 
     child: tuple[str, ...] = ()
     collector: Callable[[str, str, str], Collector] = _collector
+    probe: Callable[[str, str], str | None] = _probe
     facts: Callable[[str], DeviceFacts] = _facts
     versions: Callable[[str, str], Mapping[str, str]] = executor_versions
     gpus: Callable[[], int] = count_gpus

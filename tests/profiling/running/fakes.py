@@ -15,10 +15,30 @@ from typing import Any
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.plan import read_plan
-from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.raw import DeviceFacts, chunk_folders, read_chunk
+from gkestimator.profiling.records import EntryRecord, read_records
 from gkestimator.profiling.running import Limits, Machine, RunOptions, run_plan
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
+
+
+LIMITS = Limits(entry_s=1.0, start_s=5.0, finish_s=1.0)
+QUICK = RunOptions(devices=("cpu",), chunk_seconds=0.55, limits=LIMITS, min_free_mb=1)
+
+
+def records(raw: Path, pass_name: str = "timeline") -> dict[str, EntryRecord]:
+    """Of all committed chunks; an entry recorded twice in first attempts is an error, and so is a chunk at odds with
+    its records."""
+    found: dict[str, EntryRecord] = {}
+    for folder in chunk_folders(raw):
+        info = read_chunk(folder)
+        lines = list(read_records(folder / "records.jsonl"))
+        assert [r.entry_id for r in lines] == list(info.entries)
+        assert all((folder / name).is_file() for name in info.files)
+        if info.pass_name == pass_name and info.attempt == 1:
+            assert not found.keys() & set(info.entries)
+            found |= {r.entry_id: r for r in lines}
+    return found
 
 
 class FakeCollector:
@@ -70,6 +90,7 @@ def make_machine(*, collector: str = "none", lose: Any = None, **changed: Any) -
             collector if name == "auto" else name, pass_name, lose=lose
         ),
         facts=facts,
+        probe=lambda *_: None,
         versions=lambda *_: {"fake": "1"},
         gpus=lambda: 0,
         present=lambda _: True,
