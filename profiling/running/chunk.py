@@ -85,9 +85,11 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
 def _ask_device(job: ChunkJob, machine: Machine, found: _Found) -> None:
     """A child that died, or says that the device is unusable, may have broken its own context or lost the GPU. In
     the latter case the entry at which it happened is not to blame and is measured again."""
-    if found.kind in ("whole", "stopped", "usage") or machine.present(job.device):
-        if found.kind == "device":
-            found.kind = "crashed"
+    if found.kind in ("whole", "stopped", "usage"):
+        return
+    present = machine.present(job.facts)
+    if present or (present is None and found.kind != "device"):
+        found.kind = "crashed" if found.kind == "device" else found.kind
         return
     for entry in [i for i, r in found.records.items() if r.status == "failed"][-1:]:
         if entry == list(found.records)[-1]:
