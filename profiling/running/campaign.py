@@ -19,6 +19,9 @@ CRASHES_IN_A_ROW, LOST_COUNTERS_IN_A_ROW = 3, 2
 PROBE_AFTER_LOST, LOST_IN_A_ROW = 3, 12
 """So many captures lost in a row have the profiler tried out; so many end the run. Halving a full chunk down to one bad
 entry loses ten."""
+COUNTERS_PATIENCE = 5
+"""ncu runs each launch once for each group of counters, with memory saved and restored in between: an entry may take so
+many times as long."""
 _MOST_PROBLEMS = 200
 _PACE_WEIGHT, _PACE_RANGE = 0.3, (0.02, 50.0)
 
@@ -134,7 +137,9 @@ class Campaign:
             warmup=options.warmup,
             min_ms=options.min_ms,
             seed=options.seed,
-            limits=options.limits,
+            limits=replace(options.limits, entry_s=options.limits.entry_s * COUNTERS_PATIENCE)
+            if counters
+            else options.limits,
             min_free_bytes=options.min_free_mb * 2**20,
         )
 

@@ -9,25 +9,20 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.supervise import Limits
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import UsageError
 
-__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunError", "RunOptions", "RunReport"]
+__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunOptions", "RunReport"]
 
 MAX_CHUNK_ENTRIES = 200
 ENGINES = ("local", "ray")
-
-
-class RunError(GkestimatorError):
-    """A run that cannot go on; what was measured stays, and the same command resumes."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """How a plan is worked off.
 
-    ``executor``: None takes the plan's runtime. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
+    ``executor``: None takes the plan's runtime. ``collector``: ``ncu`` measures counters of every entry, and times
+    without a profiler. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
     the CPU where there is none. ``gpu_types``: with engine ``ray``, the types to measure (a resource ``gkest:NAME`` or
     Ray's accelerator type); empty: all that the cluster offers. ``repeats``: None lets the child choose. ``minutes``:
     stop in time; None: no limit. ``retries``: how often an entry that came out noisy is measured again.

@@ -6,7 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
 
+COUNTERS_ONLY = "ncu"
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
 
 
@@ -84,8 +85,12 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         raise UsageError(
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
-    collector = machine.collector(request.collector, devices[0], "timeline")
-    counters, messages = _counters(request.counters, devices[0], machine)
+    if request.collector == COUNTERS_ONLY:
+        collector = machine.collector("none", devices[0], "timeline")
+        counters, messages = machine.collector(COUNTERS_ONLY, devices[0], "counters"), ()
+    else:
+        collector = machine.collector(request.collector, devices[0], "timeline")
+        counters, messages = _counters(request.counters, devices[0], machine)
     versions = python_versions() | dict(machine.versions(request.executor, devices[0]))
     for each in filter(None, (collector, counters)):
         version = each.version()
@@ -121,12 +126,14 @@ def open_campaign(
     executor = options.executor or (earlier.executor if earlier else plan.runtime)
     collector = earlier.collector if earlier and options.collector == "auto" else options.collector
     counted = sum(e.counters for e in plan.entries) if options.counters else 0
+    if collector == COUNTERS_ONLY and not options.counters:
+        raise UsageError("collector ncu: goes with counters, found no-counters")
     means = find(Request(executor=executor, collector=collector, counters=counted))
     info = RunInfo(
         schema_version=RAW_VERSION,
         plan_digest=plan_digest(plan),
         executor=executor,
-        collector=means.collector,
+        collector=COUNTERS_ONLY if collector == COUNTERS_ONLY else means.collector,
         devices=means.facts,
         versions=means.versions,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -137,7 +144,7 @@ def open_campaign(
     saved = salvage(folder) if means.collector == "none" else 0
     removed = folder.clean()
     campaign = Campaign(
-        plan,
+        _all_counted(plan) if collector == COUNTERS_ONLY else plan,
         options,
         executor=executor,
         collector=means.collector,
@@ -156,6 +163,10 @@ def open_campaign(
             f"the plan's patterns are those of {plan.runtime}; {executor} runs them as it would any model"
         )
     return campaign
+
+
+def _all_counted(plan: SweepPlan) -> SweepPlan:
+    return replace(plan, entries=tuple(replace(e, counters=True) for e in plan.entries))
 
 
 def choose_devices(asked: Sequence[str], machine: Machine) -> tuple[str, ...]:

@@ -96,6 +96,29 @@ def test_killed_at_ten_random_moments(
         assert sum(ends.values()) <= 60 + KILLS
 
 
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_keeps_what_is_measured(
+    plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path, asked: signal.Signals
+) -> None:
+    fake(seconds=0.2)
+    wanted, raw = plan(40), tmp_path / "raw"
+    wanted = replace(wanted, entries=tuple(replace(e, estimated_s=0.01) for e in wanted.entries))
+    write_plan(wanted, tmp_path / "plan.json")
+    command = [sys.executable, "-P", str(fakes.__file__), str(tmp_path / "plan.json"), str(raw), "none"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        lines = [p.read_bytes().count(b"\n") for p in raw.glob("chunks/.aside-*/records.jsonl")]
+        if sum(lines) >= 3:
+            break
+        time.sleep(0.02)
+    process.send_signal(asked)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130, out
+    assert 3 <= sum(committed(raw).values()) < 40 and f"{sum(committed(raw).values())} ok" in out
+    assert not left_behind(str(raw))
+
+
 def nsys() -> str | None:
     """The folder of nsys from GKEST_NSIGHT or PATH."""
     for prefix in filter(None, os.environ.get("GKEST_NSIGHT", "").split(":")):

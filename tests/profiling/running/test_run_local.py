@@ -182,6 +182,21 @@ def test_counters_that_cannot_be_had_are_given_up_and_the_times_stay(
     assert any(p.startswith("counters given up") for p in report.problems)
 
 
+def test_the_collector_ncu_counts_everything_and_times_without_a_profiler(
+    machine: Any, plan: Any, fake: Any, tmp_path: Path
+) -> None:
+    fake()
+    wanted, raw = plan(4, counters=(1,)), tmp_path / "raw"
+    options = replace(QUICK, devices=("cuda:0",), collector="ncu")
+    report = run_plan(wanted, raw, options, machine=machine(gpus=lambda: 1))
+    assert (report.ok, report.counters, read_run(raw).collector) == (4, 4, "ncu")
+    assert [read_chunk(f).collector for f in chunk_folders(raw)] == ["none", "ncu"]
+    again = run_plan(wanted, raw, replace(options, collector="auto"), machine=machine(gpus=lambda: 1))
+    assert (again.counters, again.chunks) == (4, 0)
+    with pytest.raises(UsageError, match="goes with counters"):
+        run_plan(wanted, tmp_path / "b", replace(options, counters=False), machine=machine(gpus=lambda: 1))
+
+
 def test_minutes_end_the_run_in_time_and_the_next_goes_on(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
