@@ -75,10 +75,19 @@ def _fragment(case: Any) -> tuple[Fragment, list[np.ndarray]] | None:
             return None
         value = np.asarray(value)
         try:
-            dtype = DType(helper.tensor_dtype_to_string(info.type.tensor_type.elem_type).removeprefix("TensorProto.").lower())
+            dtype = DType(
+                helper.tensor_dtype_to_string(info.type.tensor_type.elem_type)
+                .removeprefix("TensorProto.")
+                .lower()
+            )
         except ValueError:
             return None
-        if value.size > _MOST_ELEMENTS or value.dtype.kind in "OUSc" or not value.size and info.name not in _CONSTANT:
+        if (
+            value.size > _MOST_ELEMENTS
+            or value.dtype.kind in "OUSc"
+            or not value.size
+            and info.name not in _CONSTANT
+        ):
             return None
         tensors.append(
             FragmentTensor(
@@ -152,7 +161,9 @@ def test_node_case(case: str) -> None:
             rtol, atol = _tolerance(wanted.dtype)
             numbers = found.float().numpy() if str(found.dtype) == "torch.bfloat16" else found.numpy()
             if wanted.dtype.kind in "fV" or wanted.dtype.name == "bfloat16":
-                np.testing.assert_allclose(numbers.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol)
+                np.testing.assert_allclose(
+                    numbers.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol
+                )
             else:
                 np.testing.assert_array_equal(numbers, wanted)
                 assert numbers.dtype == wanted.dtype
