@@ -66,6 +66,7 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 @click.option(
     "--counters/--no-counters", default=True, show_default=True, help="Hardware counters under ncu."
 )
+@click.option("--retry-failed", is_flag=True, help="Measure again what earlier runs recorded as failed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the data.")
 @debug_option
 def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: float, **options: object) -> int:

@@ -15,17 +15,28 @@ __all__ = ["Campaign"]
 
 UNKNOWN_S = 1.0
 """What an entry of which the plan does not know how long it takes is taken to need, until chunks show better."""
-CRASHES_IN_A_ROW, LOST_IN_A_ROW, LOST_COUNTERS_IN_A_ROW = 3, 5, 2
+CRASHES_IN_A_ROW, LOST_COUNTERS_IN_A_ROW = 3, 2
+PROBE_AFTER_LOST, LOST_IN_A_ROW = 3, 12
+"""So many captures lost in a row have the profiler tried out; so many end the run. Halving a full chunk down to one bad
+entry loses ten."""
+COUNTERS_PATIENCE = 5
+"""ncu runs each launch once for each group of counters, with memory saved and restored in between: an entry may take so
+many times as long."""
 _MOST_PROBLEMS = 200
 _PACE_WEIGHT, _PACE_RANGE = 0.3, (0.02, 50.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
+    """``most``: how many entries its next chunk may hold, after captures of larger ones were lost; ``alone``: its own
+    capture was lost as well, so it comes last, and then it is settled."""
+
     entry: PlanEntry
     pass_name: str = "timeline"
     attempt: int = 1
-    stage: int = 0
+    losses: int = 0
+    most: int = MAX_CHUNK_ENTRIES
+    alone: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +71,7 @@ class Campaign:
         self._main: deque[_Item] = deque()
         self._again: deque[_Item] = deque()
         self._counters: deque[_Item] = deque()
+        self._alone: deque[_Item] = deque()
         self._open: dict[int, tuple[_Item, ...]] = {}
         self._pace = 1.0
         self._crashes = self._lost = 0
@@ -71,8 +83,8 @@ class Campaign:
                 self._take(record.entry_id, record.pass_name, record.attempt, record.status, record.quality)
         for entry in self.plan.entries:
             state = self._states[entry.id]
-            if state.status is None:
-                self._main.append(_Item(entry=entry))
+            if state.status is None or (state.status == "failed" and self.options.retry_failed):
+                self._main.append(_Item(entry=entry, attempt=state.attempts + 1))
             else:
                 self._follow(entry, state)
 
@@ -97,7 +109,7 @@ class Campaign:
 
     def next_job(self, device: str, seconds_left: float | None) -> ChunkJob | None:
         """The next chunk for ``device``; None where nothing is left to begin (others may still return some)."""
-        queue = next((q for q in (self._main, self._again, self._counters) if q), None)
+        queue = next((q for q in self._queues() if q), None)
         if queue is None or self.stopped is not None:
             return None
         budget = self.options.chunk_seconds
@@ -113,7 +125,8 @@ class Campaign:
             number=number,
             pass_name=first.pass_name,
             attempt=first.attempt,
-            stage=first.stage,
+            settle=first.alone,
+            probe_if_lost=first.alone or self._lost >= PROBE_AFTER_LOST,
             runtime=self.plan.runtime,
             executor=self.executor,
             collector=self.counters_collector if counters and self.counters_collector else self.collector,
@@ -124,7 +137,9 @@ class Campaign:
             warmup=options.warmup,
             min_ms=options.min_ms,
             seed=options.seed,
-            limits=options.limits,
+            limits=replace(options.limits, entry_s=options.limits.entry_s * COUNTERS_PATIENCE)
+            if counters
+            else options.limits,
             min_free_bytes=options.min_free_mb * 2**20,
         )
 
@@ -132,9 +147,9 @@ class Campaign:
         items, seconds = [queue.popleft()], 0.0
         first = items[0]
         seconds += self._seconds(first)
-        while queue and first.stage < 2 and len(items) < MAX_CHUNK_ENTRIES:
+        while queue and not first.alone and len(items) < min(first.most, MAX_CHUNK_ENTRIES):
             following = queue[0]
-            if (following.attempt, following.stage) != (first.attempt, first.stage):
+            if (following.attempt, following.most) != (first.attempt, first.most):
                 break
             seconds += self._seconds(following)
             if seconds > budget_s:
@@ -160,13 +175,15 @@ class Campaign:
                 item.entry.id, pass_name, item.attempt, status, result.qualities.get(item.entry.id, "ok")
             )
             if status == "failed":
-                self.problem(f"{item.entry.id}: failed ({pass_name}): {result.line or 'see its record'}")
+                self.problem(f"{item.entry.id}: {pass_name} failed: {result.reasons.get(item.entry.id, '')}")
             if pass_name == "timeline":
                 self._follow_up(item, status, result)
         self.chunks += bool(kept)
         self._learn_pace(items, kept, result)
         left = [i for i in items if i.entry.id not in kept]
-        self._return(left, step=result.kind == "lost")
+        if result.kind == "lost":
+            left = [self._after_loss(i, len(items)) for i in left]
+        self._return(left)
         self._count(job, result)
 
     def _follow_up(self, item: _Item, status: str, result: ChunkResult) -> None:
@@ -178,11 +195,25 @@ class Campaign:
         if item.attempt == 1 and item.entry.counters and self.counters_collector and state.counters is None:
             self._counters.append(_Item(entry=item.entry, pass_name="counters"))
 
-    def _return(self, left: list[_Item], *, step: bool) -> None:
+    def _after_loss(self, item: _Item, together: int) -> _Item:
+        """The same chunk once more; then halves of it, down to a single entry; that one again when all else is
+        done."""
+        losses = item.losses + 1
+        most = together if losses == 1 else max(1, together // 2)
+        return replace(item, losses=losses, most=most, alone=together == 1 and losses > 1)
+
+    def _return(self, left: list[_Item]) -> None:
         for item in reversed(left):
-            again = replace(item, stage=min(2, item.stage + step))
-            queue = self._counters if item.pass_name == "counters" else self._main
-            (queue if item.attempt == 1 else self._again).appendleft(again)
+            if item.alone:
+                self._alone.append(item)
+            elif item.pass_name == "counters":
+                self._counters.appendleft(item)
+            else:
+                (self._main if item.attempt == 1 else self._again).appendleft(item)
+
+    def _queues(self) -> tuple[deque[_Item], ...]:
+        """In the order in which they are worked off."""
+        return self._main, self._again, self._counters, self._alone
 
     def _learn_pace(self, items: tuple[_Item, ...], kept: set[str], result: ChunkResult) -> None:
         if result.kind != "whole" or len(kept) != len(items):
@@ -196,11 +227,11 @@ class Campaign:
         """Give up where going on is senseless."""
         if "ok" in result.statuses.values():
             self._crashes = self._lost = 0
-        elif result.kind == "crashed":
+        elif result.kind in ("crashed", "device"):
             self._crashes += 1
         if result.kind == "lost":
             self._lost = self._lost + 1
-        if result.line and result.kind in ("crashed", "lost"):
+        if result.line and result.kind in ("crashed", "lost", "device"):
             self.problem(f"chunk {job.folder_name}: {result.line}")
         if result.kind == "disk":
             self.disk_full()
@@ -213,15 +244,18 @@ class Campaign:
             self._lost >= LOST_COUNTERS_IN_A_ROW or self._crashes >= CRASHES_IN_A_ROW
         ):
             self._counters.clear()
+            self._alone = deque(i for i in self._alone if i.pass_name != "counters")
             self.problem(f"counters given up: {result.line}")
         elif self._crashes >= CRASHES_IN_A_ROW:
             self.stop(f"stopped: {self._crashes} chunks in a row ended without a result: {result.line}")
+        elif result.kind == "profiler":
+            self.stop(f"stopped: {result.line}")
         elif self._lost >= LOST_IN_A_ROW:
             self.stop(f"stopped: {self._lost} captures in a row were lost: {result.line}")
 
     def give_back(self, job: ChunkJob) -> None:
         """A job of which nothing came back (its machine died): all of it is to be done again."""
-        self._return(list(self._open.pop(job.number)), step=False)
+        self._return(list(self._open.pop(job.number)))
 
     def disk_full(self) -> None:
         """Stop before anything is written half."""
@@ -242,7 +276,7 @@ class Campaign:
     @property
     def waiting(self) -> int:
         """Items that are queued."""
-        return len(self._main) + len(self._again) + len(self._counters)
+        return sum(len(q) for q in self._queues())
 
     @property
     def running(self) -> int:

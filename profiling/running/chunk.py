@@ -64,6 +64,7 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
         ending = _run(job, folder, machine, collector, stop)
         found = _judge(job, folder, ending, collector)
         _ask_device(job, machine, found)
+        _ask_profiler(job, machine, collector, found)
         _commit_ready(job, folder, machine, collector, found, started)
     except (OSError, OutputError) as e:
         if is_disk_full(e) or _disk_is_full(job, folder):
@@ -75,6 +76,7 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
         kind=found.kind,
         statuses={i: r.status for i, r in found.records.items()},
         qualities=_read_qualities(folder),
+        reasons={i: r.reason or "" for i, r in found.records.items() if r.status == "failed"},
         line=found.line,
         seconds=time.monotonic() - begun,
     )
@@ -83,14 +85,30 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
 def _ask_device(job: ChunkJob, machine: Machine, found: _Found) -> None:
     """A child that died, or says that the device is unusable, may have broken its own context or lost the GPU. In
     the latter case the entry at which it happened is not to blame and is measured again."""
-    if found.kind in ("whole", "stopped", "usage") or machine.present(job.device):
-        if found.kind == "device":
-            found.kind = "crashed"
+    if found.kind in ("whole", "stopped", "usage"):
+        return
+    present = machine.present(job.facts)
+    if present or (present is None and found.kind != "device"):
+        found.kind = "crashed" if found.kind == "device" else found.kind
         return
     for entry in [i for i, r in found.records.items() if r.status == "failed"][-1:]:
         if entry == list(found.records)[-1]:
             del found.records[entry]
     found.kind, found.line = "device", f"{job.device} ({job.facts.name}) does not answer any more"
+
+
+def _ask_profiler(job: ChunkJob, machine: Machine, collector: Collector, found: _Found) -> None:
+    """A capture that was lost may be the profiler's fault (nsys 2023.4 on a loaded machine now and then records no
+    range at all): only one that works otherwise makes it the entry's."""
+    if found.kind != "lost" or not job.probe_if_lost:
+        return
+    reason = machine.probe(job.collector, job.device)
+    if reason is not None:
+        found.kind, found.line = "profiler", f"{collector.name} records nothing any more: {reason}"
+    elif job.settle:
+        reason = f"its capture was lost three times while others were not: {found.line}"
+        lost = [e.id for e in job.entries if e.id not in found.records]
+        found.records |= {i: EntryRecord(entry_id=i, status="failed", reason=one_line(reason)) for i in lost}
 
 
 def _now() -> str:
@@ -169,8 +187,8 @@ def _kind(
         return "device", f"{job.device} is unusable: {last}"
     if len(records) == len(job.entries):
         return "whole", None  # a status that profilers put on top does not unmake the records
-    if status == USAGE and not records and culprit is None:
-        return "usage", f"the executor's process refused to start: {last}"
+    if status == USAGE:  # also midway, where it cannot write: the entry at hand has no record and no blame
+        return "usage", f"the executor's process gave up: {last}"
     if status == 0:
         return "crashed", f"ended without a record of {len(job.entries) - len(records)} entries: {last}"
     return "crashed", f"the executor's process died ({_status_words(status)}): {last}"
@@ -195,9 +213,7 @@ def _finish(
             raise CollectorError(
                 f"{collector.name}: still at work {job.limits.finish_s:g} s after its program had ended, and killed"
             )
-        found.files = collector.finish(folder.resolve(), ok, log)
-        found.capture = collector.capture(folder.resolve())
-        _check_ranges(found.capture, ok, collector)
+        found.files, found.capture, ok = _whole(folder.resolve(), found, ok, collector, log)
     except (GkestimatorError, OSError, sqlite3.Error, ValueError) as e:
         if is_disk_full(e):
             raise OutputError(f"{folder}: disk full") from e
@@ -206,11 +222,31 @@ def _finish(
         found.problems.append(line)
         for entry in ok:
             del found.records[entry]
-        if job.stage >= 2:
-            reason = f"its capture was lost three times: {line}"
-            found.records |= {i: EntryRecord(entry_id=i, status="failed", reason=reason) for i in ok}
         if found.kind == "whole":
             found.kind, found.line = "lost", line
+
+
+def _whole(
+    folder: Path, found: _Found, ok: list[str], collector: Collector, log: str
+) -> tuple[tuple[str, ...], Capture | None, list[str]]:
+    """Files and capture with a range for each of ``ok``. A child that was killed may take its last ranges with it
+    (nsys, both releases that were tried): then those entries go, and the others count."""
+    try:
+        files, capture = collector.finish(folder, ok, log), collector.capture(folder)
+        _check_ranges(capture, ok, collector)
+        return files, capture, ok
+    except CollectorError:
+        if found.kind not in ("crashed", "stopped", "device"):
+            raise
+        capture = collector.capture(folder)
+        there = {r.entry_id for r in capture.ranges} if capture is not None else set()
+        kept = [i for i in ok if i in there]
+        if not kept:
+            raise
+        files = collector.finish(folder, kept, log)
+        for entry in set(ok) - set(kept):
+            del found.records[entry]
+        return files, capture, kept
 
 
 def _check_ranges(capture: Capture | None, ok: Sequence[str], collector: Collector) -> None:
@@ -234,6 +270,8 @@ def _commit_ready(
     for path in list(folder.iterdir()):
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        else:
+            path.chmod(path.stat().st_mode & ~0o022)  # nsys lets its target write files that anyone may write
     _cut_log(folder / LOG)
     write_bytes(folder / RECORDS, "".join(record_line(r) for r in found.records.values()).encode())
     qualities = _qualities(folder, machine, found)

@@ -98,6 +98,9 @@ class RawFolder:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.EACCES):
+                lock.close()
+                raise OutputError(f"{self.path}/lock: cannot be locked: {e.strerror or e}") from e
             lock.seek(0)
             holder = lock.read(200).strip() or "another process"
             lock.close()
@@ -159,6 +162,10 @@ class RawFolder:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
+
+    def drop(self, folder: Path) -> None:
+        """Remove a chunk in the making; nothing where it was committed."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, folder: Path, name: str) -> Path:
         """Flush and rename: from here on the chunk counts."""

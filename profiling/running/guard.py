@@ -28,6 +28,7 @@ KILLED = 137
 _GRACE_S = 1.0
 """What is left below when the command has ended (a profiler's agent) may take this long to leave by itself."""
 _REAP_S = 10.0
+_EMPTY_LOOKS = 3
 
 
 def guarded(command: Sequence[str]) -> list[str]:
@@ -37,7 +38,8 @@ def guarded(command: Sequence[str]) -> list[str]:
 
 def descendants(root: int) -> list[int]:
     """Ids of the processes below ``root``, as far as /proc tells; empty where there is no /proc."""
-    parents: dict[int, list[int]] = {}
+    below: dict[int, list[int]] = {}
+    dead = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
             if not name.isdigit():
@@ -45,29 +47,31 @@ def descendants(root: int) -> list[int]:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stream:
                     fields = stream.read().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    parents.setdefault(int(fields[1]), []).append(int(name))
+                below.setdefault(int(fields[1]), []).append(int(name))
+                if fields[0] in "ZX":
+                    dead.add(int(name))  # what it started may still be listed under it
     found, open_ = [], [root]
     while open_:
-        below = parents.get(open_.pop(), [])
-        found += below
-        open_ += below
+        children = below.get(open_.pop(), [])
+        found += [c for c in children if c not in dead]
+        open_ += children
     return found
 
 
 def _kill_all() -> None:
-    """Kill everything below, again and again: a process may start another while it is being killed."""
-    end = time.monotonic() + _REAP_S
-    while time.monotonic() < end:
-        for pid in descendants(os.getpid()):
+    """Kill everything below, again and again: a process may start another while it is being killed, and one whose
+    parent dies during a look at /proc may be missed by that look. So it takes several empty looks in a row."""
+    end, empty = time.monotonic() + _REAP_S, 0
+    while empty < _EMPTY_LOOKS and time.monotonic() < end:
+        found = descendants(os.getpid())
+        empty = 0 if found else empty + 1
+        for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not descendants(os.getpid()):
-            return
-        time.sleep(0.01)
+        time.sleep(0.005)
 
 
 def _start(command: Sequence[str]) -> int:

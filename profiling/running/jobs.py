@@ -9,29 +9,25 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.supervise import Limits
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import UsageError
 
-__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunError", "RunOptions", "RunReport"]
+__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunOptions", "RunReport"]
 
 MAX_CHUNK_ENTRIES = 200
 ENGINES = ("local", "ray")
-
-
-class RunError(GkestimatorError):
-    """A run that cannot go on; what was measured stays, and the same command resumes."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """How a plan is worked off.
 
-    ``executor``: None takes the plan's runtime. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
+    ``executor``: None takes the plan's runtime. ``collector``: ``ncu`` measures counters of every entry, and times
+    without a profiler. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
     the CPU where there is none. ``gpu_types``: with engine ``ray``, the types to measure (a resource ``gkest:NAME`` or
     Ray's accelerator type); empty: all that the cluster offers. ``repeats``: None lets the child choose. ``minutes``:
     stop in time; None: no limit. ``retries``: how often an entry that came out noisy is measured again.
-    ``min_free_mb``: with less free space on the disk the run stops before it writes.
+    ``retry_failed``: measure again what
+    earlier runs recorded as failed. ``min_free_mb``: with less free space on the disk the run stops before it writes.
     """
 
     executor: str | None = None
@@ -47,6 +43,7 @@ class RunOptions:
     limits: Limits = field(default_factory=Limits)
     retries: int = 2
     counters: bool = True
+    retry_failed: bool = False
     seed: int = 0
     min_free_mb: float = 256.0
     command: str = ""
@@ -83,13 +80,15 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkJob:
-    """One chunk to measure: ``number`` and ``label`` name its folder; ``stage`` 0 or 1 for the first and the second
-    try, 2 where an entry is alone because captures that held it were lost; ``device`` as the executor knows it."""
+    """One chunk to measure. ``settle``: a single entry whose captures were lost so far, for the last time;
+    ``probe_if_lost``: should this one be lost too, try the profiler out, for it may not be the entries' fault;
+    ``device`` as the executor knows it."""
 
     number: int
     pass_name: str
     attempt: int
-    stage: int
+    settle: bool
+    probe_if_lost: bool
     runtime: str
     executor: str
     collector: str
@@ -112,15 +111,20 @@ class ChunkJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkResult:
-    """What became of a job. ``kind``: ``whole``; ``crashed`` (the child died or hung in an entry); ``lost`` (measured,
-    but the capture is not whole); ``device`` (the child says that the device is unusable); ``stopped`` (in time, on
-    request); ``disk``; ``usage`` (the child refused its arguments). ``statuses``: by id, of the records that are in the
-    folder, which is to be committed if there are any; ``qualities``: of the ok ones. What is in neither was not
-    measured. ``line``: what happened, for people."""
+    """What became of a job.
+
+    ``kind``: ``whole``; ``crashed`` (the child died or hung in an entry); ``lost`` (measured, but the capture is not
+    whole); ``profiler`` (lost, and the profiler records nothing of a trial either); ``device`` (it does not answer any
+    more); ``stopped`` (in time, on request); ``disk``; ``usage`` (the child refused its arguments, or cannot write).
+    ``statuses``: by id, of the records in the folder, which is to be committed if there are any; ``qualities``: of the
+    ok ones; ``reasons``: of the failed ones. What is not in ``statuses`` was not measured. ``line``: what happened,
+    for people.
+    """
 
     kind: str
     statuses: Mapping[str, str] = field(default_factory=dict)
     qualities: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     line: str | None = None
     seconds: float = 0.0
 
@@ -152,7 +156,8 @@ class RunReport:
         """0 all measured, skipped with a reason, or left because the time that was given is over; 1 partly failed; 2
         nothing could be done; 130 interrupted."""
         if self.parts:
-            return max(p.exit_code for p in self.parts)
+            codes = {p.exit_code for p in self.parts}
+            return codes.pop() if len(codes) == 1 else 130 if 130 in codes else 1
         if self.stop_status:
             return self.stop_status
         return 1 if self.failed or (self.left and self.stopped is None) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ from gkestimator.profiling.running.machine import Machine
 
 from gkestimator.errors import GkestimatorError
 
-__all__ = ["INTERRUPTED", "OUT_OF_TIME", "Stop", "work_off"]
+__all__ = ["INTERRUPTED", "OUT_OF_TIME", "Stop", "end_words", "stop_on_signals", "work_off"]
 
 INTERRUPTED = "interrupted"
 OUT_OF_TIME = "the time that was given is over"
@@ -100,11 +99,9 @@ class _Crew:
                 raise
             result = ChunkResult(kind="disk")
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            self.folder.drop(aside)
         with self.changed:
             self.campaign.finished(job, result)
-            if result.kind == "device":
-                self.campaign.problem(f"{result.line}")
             self.changed.notify_all()
         return result.kind != "device"
 
@@ -116,7 +113,7 @@ def work_off(
     """Run chunks on all ``devices`` until nothing is left or the run must end; the campaign says why it ended."""
     crew = _Crew(campaign, folder, machine, stop, progress)
     threads = [threading.Thread(target=crew.work, args=(d,), name=f"gkest-{d}") for d in devices]
-    with _signals(stop):
+    with stop_on_signals(stop):
         for thread in threads:
             thread.start()
         while any(t.is_alive() for t in threads):
@@ -145,7 +142,7 @@ def end_words(campaign: Campaign, stop: Stop, *, gone: int) -> None:
 
 
 @contextmanager
-def _signals(stop: Stop) -> Iterator[None]:
+def stop_on_signals(stop: Stop) -> Iterator[None]:
     """While measuring, Ctrl-C and SIGTERM ask to stop; the second time at once."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -48,6 +48,13 @@ def _collector(name: str, device: str, pass_name: str) -> Collector:
     return found
 
 
+def _probe(name: str, device: str) -> str | None:
+    from gkestimator.profiling.collectors import make_collector, probe
+
+    found: str | None = probe(make_collector(name, device), device)
+    return found
+
+
 def _facts(device: str) -> DeviceFacts:
     from gkestimator.profiling.device import device_facts
 
@@ -87,26 +94,26 @@ def child_device(device: str, facts: DeviceFacts | None = None) -> tuple[str, di
     return "cuda:0", {"CUDA_VISIBLE_DEVICES": str(number) if visible is None else visible[number]}
 
 
-def _nvml_count() -> int | None:
-    """GPUs that answer, as the driver's library says; None where there is no way to ask."""
-    try:
-        import pynvml
-    except ImportError:
-        return _smi_count()
-    try:
-        pynvml.nvmlInit()
-        try:
-            count = int(pynvml.nvmlDeviceGetCount())
-            for i in range(count):
-                pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
-            return count
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return 0
+def count_gpus() -> int:
+    """GPUs of this machine that the user lets CUDA see; 0 where none answers."""
+    from gkestimator.profiling.cuda_driver import cuda_device_count
+
+    return int(cuda_device_count())
 
 
-def _smi_count() -> int | None:
+def device_present(facts: DeviceFacts) -> bool | None:
+    """Whether the device still answers its driver; None where nobody can be asked."""
+    if facts.kind == "cpu":
+        return True
+    from gkestimator.profiling.nvml import NvmlError, NvmlGpu
+
+    try:
+        return NvmlGpu(uuid=facts.uuid, index=facts.index).ask("nvmlDeviceGetName") is not None
+    except NvmlError:
+        return _listed(facts.uuid)
+
+
+def _listed(uuid: str | None) -> bool | None:
     try:
         done = subprocess.run(
             ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_QUERY_S, check=False
@@ -114,19 +121,8 @@ def _smi_count() -> int | None:
     except FileNotFoundError:
         return None
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith(b"GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
-
-
-def count_gpus() -> int:
-    """GPUs of this machine that the user lets CUDA see; 0 where none answers."""
-    count, visible = _nvml_count() or 0, _visible()
-    return count if visible is None else min(count, len(visible))
-
-
-def device_present(device: str) -> bool:
-    """Whether the device still answers. Where nobody can be asked, a GPU is held to be gone."""
-    return device == "cpu" or (_nvml_count() or 0) > 0
+        return False
+    return done.returncode == 0 and (uuid or "GPU ").encode() in done.stdout
 
 
 def executor_versions(executor: str, device: str) -> Mapping[str, str]:
@@ -171,10 +167,11 @@ class Machine:
 
     child: tuple[str, ...] = ()
     collector: Callable[[str, str, str], Collector] = _collector
+    probe: Callable[[str, str], str | None] = _probe
     facts: Callable[[str], DeviceFacts] = _facts
     versions: Callable[[str, str], Mapping[str, str]] = executor_versions
     gpus: Callable[[], int] = count_gpus
-    present: Callable[[str], bool] = device_present
+    present: Callable[[DeviceFacts], bool | None] = device_present
     sampler: Callable[[Path, DeviceFacts], AbstractContextManager[Any]] = _sampler
     judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None], str] = _judge
 

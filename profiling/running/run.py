@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from gkestimator.profiling.running.salvage import salvage
 
 from gkestimator.errors import GkestimatorError, UsageError
 
-__all__ = ["choose_devices", "make_campaign", "run_info", "run_plan"]
+__all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
 
+COUNTERS_ONLY = "ncu"
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
 
 
@@ -37,128 +39,151 @@ def run_plan(
     an executor that cannot be loaded) and CollectorError (a profiler that is missing or records nothing) before
     anything is measured. Later trouble is in the report; what was measured stays.
     """
-    options = options or RunOptions()
+    options, machine = options or RunOptions(), machine or Machine()
+    begun = time.monotonic()
+    stop = Stop(None if options.minutes is None else begun + 60 * options.minutes)
     if options.engine == "ray":
         from gkestimator.profiling.running.cluster import run_on_cluster
 
-        return run_on_cluster(plan, raw, options, progress=progress, machine=machine)
-    machine = machine or Machine()
-    begun = time.monotonic()
+        return run_on_cluster(plan, raw, options, machine, stop=stop, progress=progress)
     devices = choose_devices(options.devices, machine)
     with RawFolder(raw) as folder:
-        earlier = folder.earlier()
-        executor = options.executor or (earlier.executor if earlier else plan.runtime)
-        wanted = earlier.collector if earlier and options.collector == "auto" else options.collector
-        facts = {d: machine.facts(d) for d in devices}
-        _one_type(facts)
-        collector = machine.collector(wanted, devices[0], "timeline")
-        counters, message = counters_collector(plan, options, machine, devices[0])
-        versions = _versions(executor, devices[0], machine, collector, counters)
-        info = run_info(plan, options, executor, collector.name, tuple(facts.values()), versions)
-        folder.begin(plan, info)
-        saved = salvage(folder) if collector.name == "none" else 0
-        removed = folder.clean()
-        campaign = make_campaign(plan, options, folder, info, counters, facts)
-        if saved or removed:
-            campaign.messages.append(
-                f"an earlier run was cut off: {saved + removed} chunks in the making, {saved} of them saved"
-            )
-        if message:
-            campaign.messages.append(message)
-        if executor != plan.runtime:
-            campaign.messages.append(
-                f"the plan's patterns are those of {plan.runtime}, measured with {executor}: as it would run them"
-            )
-        deadline = None if options.minutes is None else begun + 60 * options.minutes
-        work_off(campaign, folder, devices, machine, stop=Stop(deadline), progress=progress)
+        campaign = open_campaign(
+            plan, options, folder, lambda request: find_means(request, devices, machine), devices
+        )
+        work_off(campaign, folder, devices, machine, stop=stop, progress=progress)
         return campaign.report(str(raw), (time.monotonic() - begun) / 60)
 
 
-def choose_devices(asked: Sequence[str], machine: Machine) -> tuple[str, ...]:
-    """``cpu``, ``cuda:0``, ... as asked; ``all``: every GPU; nothing: the first GPU, the CPU where there is none."""
-    if not asked:
-        return ("cuda:0",) if machine.gpus() else ("cpu",)
-    found: list[str] = []
-    for name in asked:
-        if name == "all":
-            count = machine.gpus()
-            if not count:
-                raise UsageError("device all: no GPU answers on this machine, expected at least one, or cpu")
-            found += [f"cuda:{i}" for i in range(count)]
-        elif _DEVICE.fullmatch(name):
-            if name != "cpu" and int(name[5:]) >= machine.gpus():
-                raise UsageError(f"device {name}: this machine shows {machine.gpus()} GPUs")
-            found.append(name)
-        else:
-            raise UsageError(f"device: found {name[:40]!r}, expected cpu, cuda:N or all")
-    return tuple(dict.fromkeys(found))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a run wants to measure with; ``counters``: of how many entries hardware counters are wanted."""
+
+    executor: str
+    collector: str
+    counters: int
 
 
-def counters_collector(
-    plan: SweepPlan, options: RunOptions, machine: Machine, device: str
-) -> tuple[Collector | None, str | None]:
-    """The collector of the counters pass, or None and why there is no such pass."""
-    wanted = sum(e.counters for e in plan.entries)
-    if not wanted or not options.counters:
-        return None, None
-    if device == "cpu":
-        return None, f"counters of {wanted} entries left out: a CPU has none that ncu reads"
-    try:
-        return machine.collector("ncu", device, "counters"), None
-    except GkestimatorError as e:
-        return None, f"counters of {wanted} entries left out: {e}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a machine measures with, tried out: collectors by name (``counters``: None without such a pass), devices in
+    the order asked, versions by name."""
+
+    collector: str
+    counters: str | None
+    facts: tuple[DeviceFacts, ...]
+    versions: Mapping[str, str]
+    messages: tuple[str, ...] = ()
 
 
-def _versions(
-    executor: str, device: str, machine: Machine, collector: Collector, counters: Collector | None
-) -> dict[str, str]:
-    found = python_versions() | dict(machine.versions(executor, device))
-    for each in (collector, counters):
-        version = None if each is None else each.version()
-        if each is not None and version is not None:
-            found[each.name] = version
-    return found
-
-
-def run_info(
-    plan: SweepPlan, options: RunOptions, executor: str, collector: str, facts: tuple[DeviceFacts, ...],
-    versions: dict[str, str],
-) -> RunInfo:  # fmt: skip
-    """What run.json says."""
-    return RunInfo(
-        schema_version=RAW_VERSION,
-        plan_digest=plan_digest(plan),
-        executor=executor,
-        collector=collector,
-        devices=facts,
-        versions=versions,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        host=socket.gethostname(),
-        command=options.command,
-    )
-
-
-def make_campaign(
-    plan: SweepPlan, options: RunOptions, folder: RawFolder, info: RunInfo, counters: Collector | None,
-    facts: dict[str, DeviceFacts],
-) -> Campaign:  # fmt: skip
-    """The state of the run, with what earlier runs committed taken in."""
-    campaign = Campaign(
-        plan,
-        options,
-        executor=info.executor,
-        collector=info.collector,
-        counters_collector=None if counters is None else counters.name,
-        facts=facts,
-        next_number=folder.next_number(),
-    )
-    campaign.resume(folder.done())
-    return campaign
-
-
-def _one_type(facts: dict[str, DeviceFacts]) -> None:
-    names = sorted({f.name for f in facts.values()})
+def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Means:
+    """Look for everything that measuring needs, on the machine where it will happen. Raises UsageError and
+    CollectorError for what is missing."""
+    facts = tuple(machine.facts(d) for d in devices)
+    names = sorted({f.name for f in facts})
     if len(names) > 1:
         raise UsageError(
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
+    if request.collector == COUNTERS_ONLY:
+        collector = machine.collector("none", devices[0], "timeline")
+        counters, messages = machine.collector(COUNTERS_ONLY, devices[0], "counters"), ()
+    else:
+        collector = machine.collector(request.collector, devices[0], "timeline")
+        counters, messages = _counters(request.counters, devices[0], machine)
+    versions = python_versions() | dict(machine.versions(request.executor, devices[0]))
+    for each in filter(None, (collector, counters)):
+        version = each.version()
+        if version is not None:
+            versions[each.name] = version
+    return Means(
+        collector=collector.name,
+        counters=None if counters is None else counters.name,
+        facts=facts,
+        versions=versions,
+        messages=messages,
+    )
+
+
+def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | None, tuple[str, ...]]:
+    if not wanted:
+        return None, ()
+    if device == "cpu":
+        return None, (f"counters of {wanted} entries left out: a CPU has none that ncu reads",)
+    try:
+        return machine.collector("ncu", device, "counters"), ()
+    except GkestimatorError as e:
+        return None, (f"counters of {wanted} entries left out: {e}",)
+
+
+def open_campaign(
+    plan: SweepPlan, options: RunOptions, folder: RawFolder, find: Callable[[Request], Means],
+    devices: Sequence[str],
+) -> Campaign:  # fmt: skip
+    """A run into ``folder``: begun, or gone on with where an earlier one ended. ``find`` looks for what it needs where
+    it will be measured. Raises as :func:`run_plan`."""
+    earlier = folder.earlier()
+    executor = options.executor or (earlier.executor if earlier else plan.runtime)
+    collector = earlier.collector if earlier and options.collector == "auto" else options.collector
+    counted = sum(e.counters for e in plan.entries) if options.counters else 0
+    if collector == COUNTERS_ONLY and not options.counters:
+        raise UsageError("collector ncu: goes with counters, found no-counters")
+    means = find(Request(executor=executor, collector=collector, counters=counted))
+    info = RunInfo(
+        schema_version=RAW_VERSION,
+        plan_digest=plan_digest(plan),
+        executor=executor,
+        collector=COUNTERS_ONLY if collector == COUNTERS_ONLY else means.collector,
+        devices=means.facts,
+        versions=means.versions,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        command=options.command,
+    )
+    folder.begin(plan, info)
+    saved = salvage(folder) if means.collector == "none" else 0
+    removed = folder.clean()
+    campaign = Campaign(
+        _all_counted(plan) if collector == COUNTERS_ONLY else plan,
+        options,
+        executor=executor,
+        collector=means.collector,
+        counters_collector=means.counters,
+        facts=dict(zip(devices, means.facts, strict=True)),
+        next_number=folder.next_number(),
+    )
+    campaign.resume(folder.done())
+    if saved or removed:
+        campaign.messages.append(
+            f"an earlier run was cut off in {saved + removed} chunks; the records of {saved} were saved"
+        )
+    campaign.messages += means.messages
+    if executor != plan.runtime:
+        campaign.messages.append(
+            f"the plan's patterns are those of {plan.runtime}; {executor} runs them as it would any model"
+        )
+    return campaign
+
+
+def _all_counted(plan: SweepPlan) -> SweepPlan:
+    return replace(plan, entries=tuple(replace(e, counters=True) for e in plan.entries))
+
+
+def choose_devices(asked: Sequence[str], machine: Machine) -> tuple[str, ...]:
+    """``cpu``, ``cuda:0``, ... as asked; ``all``: every GPU; nothing: the first GPU, the CPU where there is none."""
+    count = machine.gpus()
+    if not asked:
+        return ("cuda:0",) if count else ("cpu",)
+    found: list[str] = []
+    for name in asked:
+        if name == "all":
+            if not count:
+                raise UsageError("device all: no GPU answers on this machine, expected at least one, or cpu")
+            found += [f"cuda:{i}" for i in range(count)]
+        elif _DEVICE.fullmatch(name):
+            if name != "cpu" and int(name[5:]) >= count:
+                raise UsageError(f"device {name}: this machine shows {count} GPUs")
+            found.append(name)
+        else:
+            raise UsageError(f"device: found {name[:40]!r}, expected cpu, cuda:N or all")
+    return tuple(dict.fromkeys(found))

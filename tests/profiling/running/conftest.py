@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-from gkestimator.profiling.captures import Capture
-from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.plan import SweepPlan, plan_of
-from gkestimator.profiling.raw import DeviceFacts
-from gkestimator.profiling.running import Machine
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-
-FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 
 
 def relu(size: int) -> Fragment:
@@ -32,67 +27,30 @@ def relu(size: int) -> Fragment:
     )
 
 
-class FakeCollector:
-    """Records which entries were measured in a file, as a profiler would; loses what it is told to lose."""
-
-    def __init__(
-        self, name: str, pass_name: str, *, lose: Callable[[Sequence[str]], bool] | None = None
-    ) -> None:
-        self.name, self.pass_name, self._lose = name, pass_name, lose
-
-    def unavailable(self) -> str | None:
-        return None
-
-    def version(self) -> str | None:
-        return None if self.name == "none" else "1.0"
-
-    def clock_control(self) -> str | None:
-        return "none"
-
-    def command(self, child: Sequence[str], folder: Path) -> list[str]:
-        return list(child)
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
-        if self.name == "none":
-            return ()
-        if self._lose is not None and self._lose(entries):
-            raise CollectorError(
-                f"{self.name}: capture.txt: truncated after 12 bytes, expected a whole report"
-            )
-        (folder / "capture.txt").write_text("\n".join(entries))
-        return ("capture.txt",)
-
-    def capture(self, folder: Path) -> Capture | None:
-        return None
+def _load(name: str) -> ModuleType:
+    """A module beside this one: tests are not packages."""
+    spec = importlib.util.spec_from_file_location(f"gkest_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def facts(device: str) -> DeviceFacts:
-    return DeviceFacts(kind="cpu" if device == "cpu" else "gpu", name="Fake")
+FAKES = _load("fakes")
 
 
 @pytest.fixture
-def machine() -> Callable[..., Machine]:
+def fakes() -> ModuleType:
+    """The module ``fakes.py``."""
+    return FAKES
+
+
+@pytest.fixture
+def machine() -> Callable[..., Any]:
     """``machine(collector="none", lose=...)`` and any field of Machine."""
-
-    def make(*, collector: str = "none", lose: Any = None, **changed: Any) -> Machine:
-        made = Machine(
-            child=(sys.executable, "-I", "-S", str(FAKE_CHILD)),
-            collector=lambda name, _, pass_name: FakeCollector(
-                collector if name == "auto" else name, pass_name, lose=lose
-            ),
-            facts=facts,
-            versions=lambda *_: {"fake": "1"},
-            gpus=lambda: 0,
-            present=lambda _: True,
-            sampler=lambda *_: nullcontext(),
-            judge=lambda *_: "ok",
-        )
-        return replace(made, **changed)
-
-    return make
+    made: Callable[..., Any] = FAKES.make_machine
+    return made
 
 
 @pytest.fixture

@@ -58,6 +58,9 @@ for entry in entries:
         os.kill(os.getpid(), signal.SIGSEGV)
     elif word == "hang":
         time.sleep(3600)
+    elif word == "exit2":
+        print("records.jsonl: cannot be written: No space left on device")
+        sys.exit(2)
     elif word == "exit1":
         print("no more words")
         sys.exit(1)

@@ -13,30 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gkest_fakes import QUICK, records
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.raw import chunk_folders, read_chunk, read_run
-from gkestimator.profiling.records import EntryRecord, read_records
-from gkestimator.profiling.running import Limits, RunOptions, RunReport, run_plan
+from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.running import Limits, RunReport, run_plan
 
 from gkestimator.errors import TableError, UsageError
-
-LIMITS = Limits(entry_s=1.0, start_s=5.0, finish_s=1.0)
-QUICK = RunOptions(devices=("cpu",), chunk_seconds=0.55, limits=LIMITS, min_free_mb=1)
-
-
-def records(raw: Path, pass_name: str = "timeline") -> dict[str, EntryRecord]:
-    """Of all committed chunks; an entry recorded twice in first attempts is an error, and so is a chunk at odds with
-    its records."""
-    found: dict[str, EntryRecord] = {}
-    for folder in chunk_folders(raw):
-        info = read_chunk(folder)
-        lines = list(read_records(folder / "records.jsonl"))
-        assert [r.entry_id for r in lines] == list(info.entries)
-        assert all((folder / name).is_file() for name in info.files)
-        if info.pass_name == pass_name and info.attempt == 1:
-            assert not found.keys() & set(info.entries)
-            found |= {r.entry_id: r for r in lines}
-    return found
 
 
 def in_the_making(raw: Path) -> list[Path]:
@@ -126,31 +109,27 @@ def test_a_broken_context_is_not_a_device_that_is_gone(
     assert (back.ok, back.failed, back.left, back.exit_code) == (8, 0, 0, 0)
 
 
-def test_a_lost_capture_is_made_again_then_entry_by_entry_then_failed(
+def test_failed_entries_are_measured_again_on_request(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
-    wanted = plan(5)
-    journal, bad = fake(), wanted.entries[3].id
-    tools = machine(collector="fake", lose=lambda entries: bad in entries)
-    report = run_plan(wanted, tmp_path / "raw", replace(QUICK, chunk_seconds=5), machine=tools)
-    found = records(tmp_path / "raw")
-    assert (report.ok, report.failed, report.left) == (4, 1, 0)
-    assert "lost three times" in (found[bad].reason or "") and "truncated" in (found[bad].reason or "")
-    counted = Counter(x.split()[-1] for x in journal.read_text().splitlines() if " begin " in x)
-    assert counted == {e.id: 3 for e in wanted.entries}  # twice together, once alone
-    for folder in chunk_folders(tmp_path / "raw"):
-        for entry in read_chunk(folder).entries:
-            assert (folder / "capture.txt").exists() == (found[entry].status == "ok")
-
-
-def test_a_profiler_that_never_records_ends_the_run(
-    machine: Any, plan: Any, fake: Any, tmp_path: Path
-) -> None:
+    wanted, raw = plan(4), tmp_path / "raw"
+    fake({wanted.entries[1].id: "fail"})
+    assert run_plan(wanted, raw, QUICK, machine=machine()).failed == 1
     fake()
-    tools = machine(collector="fake", lose=lambda _: True)
-    report = run_plan(plan(12), tmp_path / "raw", replace(QUICK, chunk_seconds=5), machine=tools)
-    assert report.ok == 0 and report.exit_code == 1
-    assert "5 captures in a row were lost" in (report.stopped or "")
+    assert run_plan(wanted, raw, QUICK, machine=machine()).failed == 1
+    report = run_plan(wanted, raw, replace(QUICK, retry_failed=True), machine=machine())
+    assert (report.ok, report.failed, report.chunks, report.exit_code) == (4, 0, 1, 0)
+    assert read_chunk(chunk_folders(raw)[-1]).attempt == 2
+
+
+def test_a_child_that_cannot_write_blames_no_entry(
+    machine: Any, plan: Any, fake: Any, tmp_path: Path
+) -> None:
+    wanted = plan(6)
+    fake({wanted.entries[2].id: "exit2"})
+    report = run_plan(wanted, tmp_path / "raw", QUICK, machine=machine())
+    assert (report.ok, report.failed, report.left, report.exit_code) == (2, 0, 4, 1)
+    assert "cannot be written" in (report.stopped or "")
 
 
 def test_noisy_entries_are_measured_again_and_the_best_counts(
@@ -201,6 +180,21 @@ def test_counters_that_cannot_be_had_are_given_up_and_the_times_stay(
     report = run_plan(wanted, tmp_path / "raw", options, machine=tools)
     assert (report.ok, report.counters, report.left, report.exit_code) == (6, 0, 0, 0)
     assert any(p.startswith("counters given up") for p in report.problems)
+
+
+def test_the_collector_ncu_counts_everything_and_times_without_a_profiler(
+    machine: Any, plan: Any, fake: Any, tmp_path: Path
+) -> None:
+    fake()
+    wanted, raw = plan(4, counters=(1,)), tmp_path / "raw"
+    options = replace(QUICK, devices=("cuda:0",), collector="ncu")
+    report = run_plan(wanted, raw, options, machine=machine(gpus=lambda: 1))
+    assert (report.ok, report.counters, read_run(raw).collector) == (4, 4, "ncu")
+    assert [read_chunk(f).collector for f in chunk_folders(raw)] == ["none", "ncu"]
+    again = run_plan(wanted, raw, replace(options, collector="auto"), machine=machine(gpus=lambda: 1))
+    assert (again.counters, again.chunks) == (4, 0)
+    with pytest.raises(UsageError, match="goes with counters"):
+        run_plan(wanted, tmp_path / "b", replace(options, counters=False), machine=machine(gpus=lambda: 1))
 
 
 def test_minutes_end_the_run_in_time_and_the_next_goes_on(
