@@ -88,7 +88,7 @@ def test_the_catalogue_is_distinct_seeded_and_large(items: list[Item]) -> None:
     assert texts != [i.fragment.text() for i in catalogue(SAMPLED, seed=4)]
     assert {i.source for i in items} == {"vision", "language", "detection", "corner", "sampled"}
     collector = Collector(options=options("torch"))
-    for found in catalogue(1500, seed=0):
+    for found in catalogue(400, seed=0):
         collector.add(found.fragment, found.source)
     ids = {c.id for c in collector.candidates}
     assert len(ids) == len(collector.candidates) >= 10_000
@@ -98,21 +98,15 @@ def test_the_catalogue_is_distinct_seeded_and_large(items: list[Item]) -> None:
         assert sum(k.flops for k in candidate.kernels) <= MOST_FLOPS
 
 
-def test_most_fragments_are_one_kernel() -> None:
+def test_most_fragments_are_one_kernel_and_tf32_is_planned_where_it_changes_one(items: list[Item]) -> None:
     collector = Collector(options=options("torch"))
-    for found in catalogue(0, seed=0):
+    for found in items[::4]:
         collector.add(found.fragment, found.source)
     plain = [c for c in collector.candidates if c.dtype == "fp32"]
     assert sum(len(c.kernels) == 1 for c in plain) / len(plain) > 0.97
     # Tensor cores want another layout: convolutions in the other precisions come with their transformations.
     several = {c.fragment.op_type for c in collector.candidates if len(c.kernels) > 1}
     assert several <= {"Conv", "ConvTranspose", "ScatterElements", "ScatterND"}
-
-
-def test_tf32_is_planned_where_it_changes_a_kernel_alone() -> None:
-    collector = Collector(options=options("torch"))
-    for found in catalogue(0, seed=0):
-        collector.add(found.fragment, found.source)
     matrix = {c.fragment.op_type for c in collector.candidates if c.dtype == "tf32"}
     assert {"Conv", "MatMul", "Gemm"} <= matrix
     assert matrix.isdisjoint({"Relu", "Add", "Softmax", "LayerNormalization", "MaxPool", "Gather"})
