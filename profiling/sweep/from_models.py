@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -190,7 +191,7 @@ class _Finder:
         """In order of preference: the one operator that a match stands for, then its nodes; then copies."""
         if isinstance(head, Match):
             if not head.operator.domain and self._options.runtime == "torch" and head.name != "silu":
-                yield lambda: fragment_of([head.operator])
+                yield lambda: fragment_of([_valid(head.operator)])
             nodes = [self._graph.operators[i] for i in head.covered]
             yield lambda: fragment_of(nodes, head.name)
             if (
@@ -237,6 +238,21 @@ class _Finder:
         return found[::-1]
 
 
+def _valid(op: Operator) -> Operator:
+    """``op`` as ONNX has it: attention takes masks of at most four dimensions, windows add some of length one."""
+    if op.op_type != "Attention":
+        return op
+    return _replaced(op, inputs=tuple(_of_rank_4(v) if i == 3 else v for i, v in enumerate(op.inputs)))
+
+
+def _of_rank_4(mask: object) -> Tensor:
+    if not isinstance(mask, Tensor):
+        raise NotAFragmentError("sequences")
+    if math.prod(mask.shape[:-4]) != 1:
+        raise NotAFragmentError("masks of more than four dimensions")
+    return replace(mask, shape=mask.shape[-4:], value=None)
+
+
 def _own(name: str, tensor: Tensor, shape: tuple[int, ...], *, weight: bool = True) -> Tensor:
     return Tensor(name=name, dtype=tensor.dtype, shape=shape, storage=name, is_weight=weight)
 
@@ -273,9 +289,9 @@ def _channels_last(op: Operator) -> list[Operator]:
 
 
 def _physical(kernel: Kernel) -> Kernel:
-    """``kernel`` without which of its bytes are weights: a fragment holds as a constant what a model computes from its
-    shapes."""
-    return kernel if kernel.weight_bytes == 0 else replace(kernel, weight_bytes=0)
+    """``kernel`` without which of its operands are weights, and scalars among them: a fragment holds as a constant what
+    a model computes from its shapes. The bytes stay."""
+    return replace(kernel, weight_bytes=0, inputs=1)
 
 
 def _flattened(value: Tensor, version: int) -> Operator:

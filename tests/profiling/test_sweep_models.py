@@ -52,8 +52,8 @@ def swept(paths: list[Path], runtime: str) -> ModelSweep:
 
 def matched(sweep: ModelSweep) -> tuple[int, int]:
     """How many distinct kernels of each model some fragment stands for, of how many; none that no model launches."""
-    stood_for = {replace(k, weight_bytes=0) for call in sweep.calls.values() for k in call.kernels}
-    launched = [{replace(k, weight_bytes=0) for k in counts} for counts in sweep.kernels.values()]
+    stood_for = {replace(k, weight_bytes=0, inputs=1) for call in sweep.calls.values() for k in call.kernels}
+    launched = [{replace(k, weight_bytes=0, inputs=1) for k in counts} for counts in sweep.kernels.values()]
     assert stood_for <= set().union(*launched)
     return sum(len(kernels & stood_for) for kernels in launched), sum(map(len, launched))
 
