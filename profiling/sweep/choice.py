@@ -97,14 +97,15 @@ def choose_order(
 
     ``groups`` lists each group's candidates; ``points`` holds their (standardised) features in the same order;
     ``demand``, ``ease`` (see
-    :func:`spread`) and ``taken`` are by candidate. A group is due after ``1 / share`` of every entry it had.
+    :func:`spread`) and ``taken`` are by candidate. A group is due half of ``1 / share`` after the start and
+    then every ``1 / share``, which keeps small groups from coming last.
     """
     streams = {}
     heap: list[tuple[float, int, Key]] = []
     for number, (name, members) in enumerate(groups.items()):
         index = np.asarray(members, dtype=np.intp)
         streams[name] = (index, spread(points[name], demand[index], ease[index], taken[index]))
-        heap.append((1.0 / shares[name], number, name))
+        heap.append((0.5 / shares[name], number, name))
     heapify(heap)
     while heap:
         due, number, name = heap[0]

@@ -2,9 +2,10 @@
 
 Measured on two cores shared with other work, November 2026: a child of onnxruntime takes 46 ms per small entry (400
 entries of the catalogue in 18.5 s, 5 ms of calls each), torch 9 ms to prepare and call once; a child of onnxruntime
-under nsys 2023.4 with its export 2.1 s, importing torch another 2.2 s. :data:`COSTS` rounds these up. Assumed, for want of a GPU here:
-creating a CUDA context and loading its libraries (5 s of ``chunk_s``), what a kernel's replays take (``replay_s``) and
-the counter tool's start (``counter_chunk_s``). Rounded up, a budget is kept rather than missed.
+under nsys 2023.4 with its export 2.1 s, importing torch another 2.2 s. :data:`COSTS` rounds these up. Assumed, for
+want of a GPU here: creating a CUDA context and loading its libraries (5 s of ``chunk_s``), what a kernel's replays
+take (``replay_s``) and the counter tool's start (``counter_chunk_s``). Rounded up, a budget is kept rather than
+missed.
 """
 
 from __future__ import annotations
