@@ -54,7 +54,8 @@ def command(output: Path, split: int | None, dims: tuple[tuple[str, int], ...], 
     made_by = shlex.join(["gkest", *sys.argv[1:]])[:500]
     with Progress() as progress:
         planned = make_plan(PlanRequest(dims=dict(dims), made_by=made_by, **options), progress)
-    written = write_plans(planned.plan, output, split)
+    read = (*options["models"], *options["gpu_specs"])
+    written = write_plans(planned.plan, output, split, read=read)
     for path, error in planned.failures:
         text = str(error)
         click.echo(f"gkest: error: {text if path.name in text else f'{path}: {text}'}", err=True)

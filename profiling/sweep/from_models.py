@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from gkestimator.fragments import Fragment
 from gkestimator.graph import Operator, OperatorGraph, Tensor
 from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import LoweringOptions, lower
-from gkestimator.lowering.calls import UNFOLDED, UNKNOWN, Calls, list_calls
+from gkestimator.lowering.calls import OWN_BIAS, UNFOLDED, UNKNOWN, Calls, list_calls
 from gkestimator.lowering.patterns import Match, find_matches
 from gkestimator.lowering.runtime_torch import VIEWS
 from gkestimator.naming import distinct_names
@@ -149,7 +150,7 @@ class _Finder:
         key = None if signature is None else (signature, hash(kernels))
         if key is not None and key in self._known:
             return self._known[key]
-        missing = Counter(kernels)
+        missing = Counter(map(_physical, kernels))
         found: list[tuple[Fragment, tuple[Kernel, ...]]] = []
         problem: str | None = None
         for candidate in self._candidates(at, head):
@@ -162,8 +163,9 @@ class _Finder:
             except GkestimatorError:
                 problem = problem or "operators that need values which the file leaves open"
                 continue
-            if made and not Counter(made) - missing:
-                missing -= Counter(made)
+            answered = Counter(map(_physical, made))
+            if made and not answered - missing:
+                missing -= answered
                 found.append((fragment, made))
             if not missing:
                 break
@@ -189,12 +191,16 @@ class _Finder:
         """In order of preference: the one operator that a match stands for, then its nodes; then copies."""
         if isinstance(head, Match):
             if not head.operator.domain and self._options.runtime == "torch" and head.name != "silu":
-                yield lambda: fragment_of([head.operator])
+                yield lambda: fragment_of([_valid(head.operator)])
             nodes = [self._graph.operators[i] for i in head.covered]
             yield lambda: fragment_of(nodes, head.name)
+            if (
+                head.operator.domain == "com.microsoft"
+            ):  # what onnxruntime does not fuse at the end of a graph
+                yield lambda: fragment_of([head.operator])
         elif self._calls.tokens[at] & UNFOLDED:
-            yield lambda: fragment_of([_replaced(head, inputs=head.inputs[:2])])
-            yield lambda: fragment_of([head])
+            own_bias = self._calls.tokens[at] & OWN_BIAS
+            yield lambda: fragment_of([head if own_bias else _replaced(head, inputs=head.inputs[:2])])
             yield lambda: fragment_of([_norm_after(head)])
         else:
             yield lambda: fragment_of([head])
@@ -207,6 +213,11 @@ class _Finder:
         if isinstance(head, Operator):
             name = COPY_PATTERN if head.op_type in VIEWS and not head.domain else VIEWED_PATTERN
             yield lambda: fragment_of([*self._views(head.inputs[0]), head], name)
+            if head.op_type == "Conv" and not head.domain:
+                yield lambda: fragment_of(_channels_last(head), VIEWED_PATTERN)
+        elif head.covered:
+            nodes = [self._graph.operators[i] for i in head.covered]
+            yield lambda: fragment_of([*self._views(nodes[0].inputs[0]), *nodes], VIEWED_PATTERN)
         for value in self._calls.inputs[at]:
             if not isinstance(value, Tensor):
                 continue
@@ -225,6 +236,21 @@ class _Finder:
             found.append(op)
             value = op.inputs[0]
         return found[::-1]
+
+
+def _valid(op: Operator) -> Operator:
+    """``op`` as ONNX has it: attention takes masks of at most four dimensions, windows add some of length one."""
+    if op.op_type != "Attention":
+        return op
+    return _replaced(op, inputs=tuple(_of_rank_4(v) if i == 3 else v for i, v in enumerate(op.inputs)))
+
+
+def _of_rank_4(mask: object) -> Tensor:
+    if not isinstance(mask, Tensor):
+        raise NotAFragmentError("sequences")
+    if math.prod(mask.shape[:-4]) != 1:
+        raise NotAFragmentError("masks of more than four dimensions")
+    return replace(mask, shape=mask.shape[-4:], value=None)
 
 
 def _own(name: str, tensor: Tensor, shape: tuple[int, ...], *, weight: bool = True) -> Tensor:
@@ -246,6 +272,26 @@ def _norm_after(op: Operator) -> Operator:
         attributes={"epsilon": 1e-5},
         inputs=(source, *parameters),
     )
+
+
+def _channels_last(op: Operator) -> list[Operator]:
+    """The convolution on an image that lies in NHWC: a Transpose, which launches nothing, before it."""
+    image = op.inputs[0]
+    if not isinstance(image, Tensor) or len(image.shape) != 4:
+        raise NotAFragmentError("images that are not two-dimensional")
+    batch, channels, height, width = image.shape
+    stored = _own("#nhwc", image, (batch, height, width, channels), weight=False)
+    view = _own("#nchw", image, image.shape, weight=False)
+    turned = _replaced(
+        op, op_type="Transpose", attributes={"perm": (0, 3, 1, 2)}, inputs=(stored,), outputs=(view,)
+    )
+    return [turned, _replaced(op, inputs=(view, *op.inputs[1:]))]
+
+
+def _physical(kernel: Kernel) -> Kernel:
+    """``kernel`` without which of its operands are weights, and scalars among them: a fragment holds as a constant what
+    a model computes from its shapes. The bytes stay."""
+    return replace(kernel, weight_bytes=0, inputs=1)
 
 
 def _flattened(value: Tensor, version: int) -> Operator:

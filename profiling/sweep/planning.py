@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -140,8 +141,10 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     head = _model_order(sweep, origins, candidates, valued.call_us)
     taken = np.zeros(len(candidates), dtype=bool)
     taken[:of_models] = True
-    weights = valued.weights * seconds.cheapness()
-    order = _chain(head, choose_order(valued.groups, valued.points, weights, valued.shares, taken))
+    rest = choose_order(
+        valued.groups, valued.points, valued.weights, seconds.cheapness(), valued.shares, taken
+    )
+    order = chain(head, rest)
     entries, cut = _cut(request, candidates, order, valued, seconds)
     plan = SweepPlan(
         runtime=request.runtime,
@@ -215,11 +218,6 @@ def _model_order(
         (again if kernels in seen else new).append(int(position))
         seen.add(kernels)
     return new + again
-
-
-def _chain(head: Iterable[int], rest: Iterable[int]) -> Iterable[int]:
-    yield from head
-    yield from rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ def messages_of(
         lines.append(f"left out: {_listed(left_out, 6)}")
     if cut_models:
         lines.append(
-            f"the budget ends before {cut_models} entries of the models: give more --minutes to have them all"
+            f"the budget ends before {cut_models} entries of the models: more --minutes (or --entries) has them all"
         )
     on = plan.gpu or ("this CPU, guessed" if cpu else f"an unknown GPU, taken as an {GENERIC_GPU}")
     seconds = plan.estimated_s or 0.0

@@ -9,7 +9,8 @@ from types import MappingProxyType
 import numpy as np
 from gkestimator.profiling.sweep.candidates import Candidate
 from gkestimator.profiling.sweep.choice import standardised
-from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S
+from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S, CPU_HALF_SLOWER
+from gkestimator.profiling.sweep.precision import HALVES
 
 from gkestimator.bundles import Bundle
 from gkestimator.features import feature_matrix
@@ -78,6 +79,7 @@ def value(
         moved = table.columns["read_bytes"] + table.columns["write_bytes"]
         slow = table.columns["flops"] / CPU_FLOPS_PER_S + moved / CPU_BYTES_PER_S
         call_us = np.add.reduceat(slow * 1e6, starts) if len(flat) else np.zeros(0)
+        call_us *= [CPU_HALF_SLOWER if c.dtype in HALVES else 1.0 for c in candidates]
     groups: dict[GroupKey, list[int]] = {}
     for position, candidate in enumerate(candidates):
         key = (str(table.family[main[position]]), candidate.dtype)

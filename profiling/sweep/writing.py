@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from gkestimator.profiling.plan import SweepPlan, write_plan
+
+from gkestimator.errors import UsageError
 
 __all__ = ["part_paths", "write_plans"]
 
@@ -14,8 +18,16 @@ def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
     return tuple(path.with_name(f"{path.stem}-{i}of{parts}{path.suffix}") for i in range(1, parts + 1))
 
 
-def write_plans(plan: SweepPlan, path: Path, split: int | None = None) -> tuple[Path, ...]:
-    """Write ``plan``, or ``split`` plans that share its entries, and say where. Raises UsageError, OutputError."""
+def write_plans(
+    plan: SweepPlan, path: Path, split: int | None = None, *, read: Iterable[Path | str] = ()
+) -> tuple[Path, ...]:
+    """Write ``plan``, or ``split`` plans that share its entries, and say where.
+
+    ``read``: files that the plan was made from, which it must not replace. Raises UsageError, OutputError.
+    """
+    for source in read:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise UsageError(f"-o {path}: is also read (as {source}); expected a file of its own")
     if split is None:
         write_plan(plan, path)
         return (path,)
