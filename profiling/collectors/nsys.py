@@ -101,14 +101,17 @@ class NsysCollector:
         """Export the report and see that every one of ``entries`` has a range. Raises CollectorError."""
         report = folder / f"{_STEM}.nsys-rep"
         if not report.is_file() or report.stat().st_size == 0:
-            raise CollectorError(f"{self._label()} made no report{_stream_left(folder)}{_said(log)}")
+            raise CollectorError(
+                f"{self._label()} made no report{_stream_left(folder)}{_said(log, last=True)}"
+            )
         database = folder / f"{_STEM}.sqlite"
         self._export(report, database)
         found = nsys_ranges(database)
         if entries and not found:
             raise CollectorError(
-                f"{self._label()}: the capture holds no NVTX range of {NVTX_DOMAIN}; this version of nsys does not "
-                f"understand the child's NVTX: try another nsys (GKEST_NSYS) or --collector kineto{_said(log)}"
+                f"{self._label()}: the capture holds no NVTX range of {NVTX_DOMAIN}: the child died before nsys took "
+                "them over, or this nsys does not understand its NVTX (name another in GKEST_NSYS, or take --collector "
+                f"kineto){_said(log)}"
             )
         missing = [entry for entry in entries if entry not in found]
         if missing:
@@ -147,7 +150,7 @@ class NsysCollector:
         if result.timed_out:
             raise CollectorError(f"{self._label()} export did not end within {limit:.0f} s and was killed")
         if not database.is_file() or database.stat().st_size == 0:
-            raise CollectorError(f"{self._label()} export made no database{_said(result.output)}")
+            raise CollectorError(f"{self._label()} export made no database{_said(result.output, last=True)}")
 
 
 def nsys_ranges(database: Path) -> frozenset[str]:
@@ -224,8 +227,8 @@ def _stream_left(folder: Path) -> str:
     return ""
 
 
-def _said(log: str) -> str:
-    said = complaint(log)
+def _said(log: str, *, last: bool = False) -> str:
+    said = complaint(log, or_last=last)
     return f"; it said: {said}" if said else ""
 
 
