@@ -57,4 +57,6 @@ def counters_permission(parameters: Path = _DRIVER_PARAMETERS) -> str:
         return "unknown who may read them"
     if found[1] == "0":
         return "every user may read them"
-    return "root may read them" + (" (you are)" if os.geteuid() == 0 else "; you are not (see gkest doctor --probe)")
+    return "root may read them" + (
+        " (you are)" if os.geteuid() == 0 else "; you are not (see gkest doctor --probe)"
+    )
