@@ -23,7 +23,7 @@ def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> st
     reason = collector.unavailable()
     if reason is not None or collector.name == "none":
         return reason
-    # nsys 2022.4 now and then hands over nothing of a child (1 of 10 here): a second failure is no accident.
+    # A busy machine may make nsys miss a child once; a second failure is no accident.
     return _tried(collector, device, limit_s) and _tried(collector, device, limit_s)
 
 

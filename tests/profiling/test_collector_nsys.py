@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -230,7 +231,9 @@ class TestRealNsys:
     def test_ranges_of_a_child(self, tmp_path: Path, ends: str) -> None:
         collector = make_collector("nsys", "cpu")
         child = [sys.executable, "-P", "-c", CHILD, ends, "one,two"]
-        result = run_tool(collector.command(child, tmp_path), timeout_s=120, cwd=tmp_path)
+        result = run_tool(
+            collector.command(child, tmp_path), timeout_s=120, cwd=tmp_path, env=collector.environment()
+        )
         assert (result.status == 0) == (ends == "well")
         try:
             made = collector.finish(tmp_path, ["one", "two"], result.output)
@@ -245,13 +248,27 @@ class TestRealNsys:
     def test_a_cut_report_is_found_out(self, tmp_path: Path) -> None:
         collector = make_collector("nsys", "cpu")
         child = [sys.executable, "-P", "-c", CHILD, "well", "one"]
-        result = run_tool(collector.command(child, tmp_path), timeout_s=120, cwd=tmp_path)
+        result = run_tool(
+            collector.command(child, tmp_path), timeout_s=120, cwd=tmp_path, env=collector.environment()
+        )
         report = tmp_path / "capture.nsys-rep"
         whole = report.read_bytes()
         for share in (0.0, 0.1, 0.6):
             report.write_bytes(whole[: int(len(whole) * share)])
             with pytest.raises(CollectorError):
                 collector.finish(tmp_path, ["one"], result.output)
+
+    def test_captures_side_by_side_do_not_disturb_each_other(self, tmp_path: Path) -> None:
+        def one(number: int) -> tuple[str, ...]:
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            collector = make_collector("nsys", "cpu")
+            child = [sys.executable, "-P", "-c", CHILD, "well", "one,two"]
+            result = run_tool(collector.command(child, folder), timeout_s=120, env=collector.environment())
+            return collector.finish(folder, ["one", "two"], result.output)
+
+        with ThreadPoolExecutor(3) as pool:
+            assert len(list(pool.map(one, range(6)))) == 6
 
     def test_nothing_lives_on_after_a_killed_nsys(self, tmp_path: Path) -> None:
         word = f"gkest-sleeper-{os.getpid()}-{tmp_path.name}"
