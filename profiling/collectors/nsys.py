@@ -6,8 +6,11 @@ client of NVTX that it does not understand leaves a report without ranges. What 
 
 from __future__ import annotations
 
+import os
+import re
 import sqlite3
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -41,6 +44,8 @@ _IF_KNOWN = (
     ("--cuda-memory-usage", "false"),
 )
 _IF_KNOWN_GPU = (("--cuda-graph-trace", "node"),)
+_SESSION_FILE = re.compile(r"(?:sem\.nsys_sem_|sem\.NSys-process_waiter-|quadd-agent-instance-)(\d+)(?:-|\Z)")
+_STALE_S = 600.0
 _STATEMENT_STEPS = 2_000_000
 
 
@@ -80,6 +85,7 @@ class NsysCollector:
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
         """``nsys profile`` around ``child``; the report becomes ``capture.nsys-rep`` in ``folder``."""
         tool = self._found()
+        sweep_semaphores()
         gpu = self._device != "cpu"
         known = _help(tool)
         wanted = (*_IF_KNOWN, *(_IF_KNOWN_GPU if gpu else ()))
@@ -156,6 +162,25 @@ class NsysCollector:
             raise CollectorError(f"{self._label()} export did not end within {limit:.0f} s and was killed")
         if not database.is_file() or database.stat().st_size == 0:
             raise CollectorError(f"{self._label()} export made no database{_said(result.output, last=True)}")
+
+
+def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
+    """Remove what killed sessions of ours left: their semaphores are named by process ids, and a new session whose
+    process gets such an id fails in sem_open. Names are needed in a session's first seconds only, so what is older
+    than ten minutes and whose process is gone is nobody's."""
+    before = time.time() - _STALE_S
+    for path in folder.glob("*"):
+        found = _SESSION_FILE.match(path.name)
+        try:
+            if (
+                found is not None
+                and path.stat().st_uid == os.getuid()
+                and path.stat().st_mtime < before
+                and not Path(f"/proc/{found[1]}").exists()
+            ):
+                path.unlink()
+        except OSError:
+            continue
 
 
 def nsys_ranges(database: Path) -> frozenset[str]:

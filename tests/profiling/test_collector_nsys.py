@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gkestimator.profiling.collectors import CollectorError, choose, make_collector, probe
-from gkestimator.profiling.collectors.nsys import NsysCollector, nsys_ranges
+from gkestimator.profiling.collectors.nsys import NsysCollector, nsys_ranges, sweep_semaphores
 from gkestimator.profiling.tools import run_tool
 
 FAKE = """#!{python}
@@ -194,6 +194,24 @@ def test_ranges_of_our_domain_that_ended(tmp_path: Path, by_id: bool) -> None:
 def test_a_lazy_export_without_the_table(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "d.sqlite").execute("CREATE TABLE X (a)").connection.close()
     assert nsys_ranges(tmp_path / "d.sqlite") == frozenset()
+
+
+def test_semaphores_of_killed_sessions_are_swept(tmp_path: Path) -> None:
+    mine, gone = os.getpid(), 2**22 + 11  # no process has the latter id
+    for name, age_s, stays in (
+        (f"sem.nsys_sem_{gone}", 3600, False),
+        (f"sem.NSys-process_waiter-{gone}-4026531836-2023.4.4", 3600, False),
+        (f"quadd-agent-instance-{gone}", 3600, False),
+        (f"sem.nsys_sem_{mine}", 3600, True),
+        (f"quadd-agent-instance-{gone + 1}", 5, True),
+        (f"sem.others_{gone}", 3600, True),
+        (f"quadd-agent-instance-{gone}x", 3600, True),
+    ):
+        path = tmp_path / name
+        path.touch()
+        os.utime(path, (path.stat().st_mtime - age_s,) * 2)
+        sweep_semaphores(tmp_path)
+        assert path.exists() == stays, name
 
 
 def real_tools() -> list[Path]:
