@@ -180,6 +180,27 @@ def test_the_cpu(tmp_path: Path) -> None:
     assert found is not None and found.name == spec.name
 
 
+def test_half_precision_on_a_cpu_goes_by_its_instructions(tmp_path: Path) -> None:
+    facts = DeviceFacts(
+        kind="cpu",
+        name="X",
+        memory_bytes=2**34,
+        clocks_mhz={"sm": 2000.0},
+        limits={
+            "sms": 4.0,
+            "cuda_cores_per_sm": 32.0,
+            "dram_bytes_per_s": 1e11,
+            "flops_per_s": 1e11,
+            "bf16_per_fp32": 16.0,
+        },
+    )
+    spec = loaded(facts, tmp_path)
+    assert spec.peak("fp32") == pytest.approx(2 * 4 * 32 * 2e9)
+    assert (spec.peak("bf16") / spec.peak("fp32"), spec.peak("fp16") / spec.peak("fp32")) == (16.0, 1.0)
+    quick = loaded(replace(facts, limits={**facts.limits, "flops_per_s": 1e12}), tmp_path)
+    assert quick.peak("fp32") == pytest.approx(1e12 / 0.9)  # it did more than its stated clock allows
+
+
 def test_a_cpu_is_named_without_its_marketing() -> None:
     facts = DeviceFacts(kind="cpu", name="AMD EPYC 7763 64-Core Processor", limits={"sms": 8.0})
     assert gpu_name(facts) == "CPU-8-cores-AMD-EPYC-7763"
