@@ -9,15 +9,19 @@ __all__ = ["command"]
 
 
 @click.command(name="doctor")
+@click.option("--probe", is_flag=True, help="Also make a small capture with each profiler (some seconds).")
 @debug_option
-def command() -> None:
+def command(probe: bool) -> None:
     """What this machine can do: GPU, driver, profilers, runtimes, bundles and where found, operators covered.
 
     Reads only; what is absent is said, never an error.
     """
-    from gkestimator.doctor import diagnose
+    from functools import partial
 
-    for section, facts in diagnose():
+    from gkestimator.doctor import diagnose
+    from gkestimator.profiling.diagnosis import profiler_facts
+
+    for section, facts in diagnose(partial(profiler_facts, probing=probe)):
         click.echo(section)
         for name, found in facts:
             click.echo(f"  {name:<22} {found}")

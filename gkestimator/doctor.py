@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata, resources
 from pathlib import Path
 from typing import TypeAlias
@@ -22,16 +22,18 @@ _LIBRARIES = {
     "Reading, tables": ("onnx", "numpy", "pandas", "pyarrow"),
     "Pictures": ("matplotlib",),
     "Training": ("scikit-learn", "scipy", "xgboost", "xgboost-cpu", "lightgbm"),
+    "Profiling": ("nvtx", "ncu-report", "nvidia-ml-py", "ray"),
 }
-_TOOLS = {"nsys": ("nsys", "--version"), "ncu": ("ncu", "--version")}
 _SMI = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 
 
-def diagnose() -> Iterator[tuple[str, Facts]]:
-    """Sections of (name, what was found), in the order to print them. Never raises for what is absent."""
+def diagnose(profilers: Callable[[], Facts] | None = None) -> Iterator[tuple[str, Facts]]:
+    """Sections of (name, what was found), in the order to print them. Never raises for what is absent. ``profilers``:
+    what finds out about nsys and ncu (``gkestimator.profiling.diagnosis``; the estimator itself knows none)."""
     yield "Program", [("gkestimator", _version("gkestimator")), ("Python", platform.python_version())]
     yield "GPU", _gpu()
-    yield "Profilers", [(name, _tool(command)) for name, command in _TOOLS.items()]
+    if profilers is not None:
+        yield "Profilers", profilers()
     for section, names in _LIBRARIES.items():
         yield section, [(name, _version(name)) for name in names]
     yield "Estimator bundles", _bundles()
@@ -64,11 +66,6 @@ def _gpu() -> Facts:
         (f"GPU {i}" if "," in line else "nvidia-smi", one_line(line))
         for i, line in enumerate(text.splitlines())
     ]
-
-
-def _tool(command: tuple[str, ...]) -> str:
-    lines = _run(command).splitlines()
-    return one_line(next((line for line in reversed(lines) if line.strip()), "no answer"))
 
 
 def _bundles() -> Facts:

@@ -4,6 +4,7 @@ verdict on each entry. Reads only: clocks, limits, MIG and compute modes stay as
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import threading
@@ -49,7 +50,7 @@ def noise_limit(record: EntryRecord) -> float:
     if record.kernels is not None:
         return NOISY_CV_HOST
     short = 0.0 if not record.elapsed_us else _JITTER_US / record.elapsed_us
-    return float((NOISY_CV**2 + short**2) ** 0.5)
+    return math.hypot(NOISY_CV, short)
 
 
 def judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None) -> str:
@@ -136,12 +137,12 @@ class Sampler:
             self._thread.join(timeout=10.0)
 
     def _work(self, stream: TextIO, take: Callable[[], EnvironmentSample]) -> None:
-        with stream:
-            while self.problem is None:
-                ended = self._stop.wait(self._interval_s)
-                self._write(stream, take())
-                if ended:
-                    return
+        ended = False
+        while not ended and self.problem is None:
+            ended = self._stop.wait(self._interval_s)
+            self._write(stream, take())
+        with suppress(OSError):  # what a full disk refused is in the stream's buffer still
+            stream.close()
 
     def _write(self, stream: TextIO, found: EnvironmentSample) -> None:
         try:

@@ -197,7 +197,7 @@ class _Needed:
         if value is None or not math.isfinite(value) or value <= 0:
             raise SpecError(
                 f"{self._facts.name}: {name}: the device does not tell it (nvidia-ml-py absent?); write a GPU file by "
-                "hand (docs/gpus.md) and name it with --gpu-spec"
+                "hand (docs/extending.md) and name it with --gpu-spec"
             )
         return value
 
@@ -269,11 +269,12 @@ def _cpu_toml(facts: DeviceFacts) -> str:
         "the larger of what the machine tells and what its measured matrix product needs",
     )
     rate = 2.0 * cores * lanes * clock * 1e6
-    for label in ("peak", "vector"):
-        for precision in ("fp32", "tf32", "fp16", "bf16"):
-            if label == "peak" or precision == "fp32":
-                toml.figure(f"{label}_flops_per_s.{precision}", rate, "FLOP/s",
-                            "2 x cores x lanes x clock; other types are taken at fp32's rate")  # fmt: skip
+    product = "2 x cores x lanes x clock"
+    for precision in ("fp32", "tf32", "fp16", "bf16"):
+        factor = facts.limits.get(f"{precision}_per_fp32", 1.0)
+        source = product if factor == 1.0 else f"{product} x {factor:g}, by its instruction sets"
+        toml.figure(f"peak_flops_per_s.{precision}", rate * factor, "FLOP/s", source)
+    toml.figure("vector_flops_per_s.fp32", rate, "FLOP/s", product)
     toml.figure("dram_bytes_per_s", copied, "B/s", f"{_MEASURED}: a copy by numpy, read and write counted")
     cache = int(facts.limits.get("l2_bytes", 2**20))
     toml.figure("l2_bytes", cache, "B", "the largest cache" if "l2_bytes" in facts.limits else _STAND_IN)

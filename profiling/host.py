@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gkestimator.profiling.raw import DeviceFacts
@@ -21,6 +21,12 @@ __all__ = ["cpu_clock_mhz", "host_facts"]
 # ones (Arm Neoverse N1 has two, V1 and Apple cores up to four).
 _LANES = (("avx512f", 32), ("avx2", 16), ("asimd", 16), ("avx", 8))
 _FEWEST_LANES = 8
+# Rates of half precision over fp32's: a tile unit (AMX) makes 1,024 results' operations a clock and core where two
+# 512-bit FMA units make 64; AVX-512's own BF16 and FP16 instructions, and Arm's, twice fp32's.
+_HALF = {
+    "bf16": (("amx_bf16", 16.0), ("avx512_bf16", 2.0), ("bf16", 2.0)),
+    "fp16": (("amx_fp16", 16.0), ("avx512_fp16", 2.0), ("asimdhp", 2.0)),
+}
 _COPY_SECONDS, _MULTIPLY_SECONDS = 0.3, 0.3
 _LEAST_COPY, _MOST_COPY = 32 * 2**20, 192 * 2**20
 _MATRIX = 1536
@@ -28,10 +34,12 @@ _MATRIX = 1536
 
 def host_facts() -> DeviceFacts:
     """This machine's CPU. ``limits``: ``sms`` = cores this process may use, ``cuda_cores_per_sm`` = FP32 multiply-add
-    lanes of a core, ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = a copy (read and write counted), and
+    lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate of its matrix work in these types over fp32's,
+    ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = a copy (read and write counted), and
     ``flops_per_s`` = a single-precision matrix product (numpy's), both measured now with the threads they use."""
     info = _cpuinfo()
     limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
+    limits |= {f"{dtype}_per_fp32": _factor(_flags(info), known) for dtype, known in _HALF.items()}
     cache = _largest_cache_bytes()
     if cache is not None:
         limits["l2_bytes"] = float(cache)
@@ -79,8 +87,16 @@ def _cores() -> int:
 
 
 def _lanes(info: Mapping[str, str]) -> int:
-    flags = set(f"{info.get('flags', '')} {info.get('Features', '')}".split())
+    flags = _flags(info)
     return next((lanes for flag, lanes in _LANES if flag in flags), _FEWEST_LANES)
+
+
+def _flags(info: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(f"{info.get('flags', '')} {info.get('Features', '')}".split())
+
+
+def _factor(flags: frozenset[str], known: Sequence[tuple[str, float]]) -> float:
+    return next((factor for flag, factor in known if flag in flags), 1.0)
 
 
 def _max_clock_mhz(info: Mapping[str, str]) -> float | None:

@@ -267,13 +267,13 @@ def start_tool(
     return RunningTool(process, mark)
 
 
-def complaint(output: str) -> str | None:
+def complaint(output: str, *, or_last: bool = True) -> str | None:
     """The first line of a tool's output that complains (``ERROR``, ``SKIPPED``, ...), without progress bars; failing
-    that its last line; None where it said nothing."""
+    that, with ``or_last``, its last line; None where it said nothing."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     lines = [line for line in lines if not re.match(r"\[\d+/\d+\]", line)]
     for line in lines:
         found = _COMPLAINT.search(line)
         if found:
             return one_line(line, limit=300)
-    return one_line(lines[-1], limit=300) if lines else None
+    return one_line(lines[-1], limit=300) if lines and or_last else None

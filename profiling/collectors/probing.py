@@ -23,6 +23,11 @@ def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> st
     reason = collector.unavailable()
     if reason is not None or collector.name == "none":
         return reason
+    # A busy machine may make nsys miss a child once; a second failure is no accident.
+    return _tried(collector, device, limit_s) and _tried(collector, device, limit_s)
+
+
+def _tried(collector: Collector, device: str, limit_s: float) -> str | None:
     child = [sys.executable, "-P", "-m", "gkestimator.profiling.collectors.probe_child", "--device", device,
              "--ranges", ",".join(PROBE_RANGES)]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gkest-probe-") as name:

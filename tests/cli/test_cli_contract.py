@@ -182,10 +182,13 @@ def test_doctor_reads_only_and_never_fails(
     gkest: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("GKEST_NSIGHT", raising=False)
     monkeypatch.setenv("GKEST_HOME", str(tmp_path / "home"))
     status, out, err = gkest("doctor")
     assert (status, err) == (0, "")
     assert "not found on PATH" in out
+    assert "nsys was not found" in out
     assert str(tmp_path / "home") in out
     assert not list(tmp_path.iterdir())
 
