@@ -71,7 +71,6 @@ def _measured(
     marks = [0] * (repeats + 1)
     run, now = prepared.run, clocks.elapsed_ns
     collects = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         with ranges(f"{entry.id}#{repeats}"):
