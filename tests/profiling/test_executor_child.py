@@ -306,26 +306,39 @@ def test_real_nsight_systems_sees_a_range_of_every_entry(tmp_path: Path) -> None
         pytest.skip("no nsys: neither GKEST_NSIGHT nor PATH has one")
     chosen = plan(*SMALL[:4], fragment("NoSuchOperator", (4, 5)))
     for number, nsys in enumerate(tools):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        profile = [
-            str(nsys), "profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
-            "-o", str(folder / "capture"), *command(folder, chosen),
-        ]  # fmt: skip
-        assert run(profile, folder).returncode == 0
-        export = [
-            str(nsys), "export", "--type", "sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true",
-            "-o", str(folder / "capture.sqlite"), str(folder / "capture.nsys-rep"),
-        ]  # fmt: skip
-        run(export, folder)
-        found = [r for r in records(folder).values() if r.status == "ok"]
-        assert len(found) == 4
-        assert pushed(folder / "capture.sqlite") == [f"{r.entry_id}#{r.repeats}" for r in found]
+        # nsys 2022.4 loses every range of a run now and then, whichever client of NVTX: three attempts
+        for attempt in range(3):
+            expected, seen = captured(nsys, tmp_path / f"{number}-{attempt}", chosen)
+            if seen:
+                break
+        assert len(expected) == 4
+        assert seen == expected
+
+
+def captured(nsys: Path, folder: Path, chosen: SweepPlan) -> tuple[list[str], list[str]]:
+    """The ranges that the records of a run under ``nsys`` promise, and those that its capture holds."""
+    folder.mkdir()
+    (folder / "tmp").mkdir()
+    profile = [
+        str(nsys), "profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
+        "-o", str(folder / "capture"), *command(folder, chosen),
+    ]  # fmt: skip
+    done = run(profile, folder, TMPDIR=str(folder / "tmp"))
+    assert done.returncode == 0, done.stderr
+    export = [
+        str(nsys), "export", "--type", "sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true",
+        "-o", str(folder / "capture.sqlite"), str(folder / "capture.nsys-rep"),
+    ]  # fmt: skip
+    run(export, folder)
+    ok = [r for r in records(folder).values() if r.status == "ok"]
+    return [f"{r.entry_id}#{r.repeats}" for r in ok], pushed(folder / "capture.sqlite")
 
 
 def pushed(path: Path) -> list[str]:
     with sqlite3.connect(path) as database:
         domains = database.execute("SELECT domainId, text FROM NVTX_EVENTS WHERE eventType = 75").fetchall()
+        if not domains:
+            return []
         assert [text for _, text in domains] == ["gkestimator"]
         rows = database.execute(
             "SELECT coalesce(e.text, s.value), end FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId"
