@@ -215,6 +215,11 @@ class _Session:
             self._inputs[name] = self._input(data, dtypes[name])
         for output in self._session.get_outputs():
             self._outputs[output.name] = self._output(output)
+        for name, room in (self._inputs | self._outputs).items():
+            if room is not None and 0 in room.shape:
+                raise EntryUnsupportedError(
+                    f"tensor {name} of shape {room.shape} has no elements: nothing runs"
+                )
         self._binding = self._bound(self._session)
         self._call = _bare_call(self._session, self._binding, self._run_options)
         self.run()

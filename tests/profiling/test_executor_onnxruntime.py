@@ -95,7 +95,9 @@ def test_outputs_of_a_known_shape_stay_where_they_were_bound(executor: Onnxrunti
     at = prepared._binding.get_outputs()[0].data_ptr()
     for _ in range(3):
         prepared.run()
-    assert prepared._binding.get_outputs()[0].data_ptr() == at == prepared._outputs["y"].value.data_ptr()
+    room = prepared._outputs["y"]
+    assert room is not None
+    assert prepared._binding.get_outputs()[0].data_ptr() == at == room.value.data_ptr()
     prepared.close()
 
 
@@ -124,6 +126,21 @@ def test_an_operator_on_constants_alone_is_unsupported() -> None:
 def test_a_fragment_with_inputs_is_left_alone() -> None:
     chosen = entry([node("MatMul", "x w", "y")], tensor("x", 2, 2), tensor("w", 2, 2, role="weight")).fragment
     assert runnable_fragment(chosen) is chosen
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (3, 0)])
+def test_a_tensor_without_elements_is_unsupported(
+    executor: OnnxruntimeExecutor, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(EntryUnsupportedError, match="tensor x of shape .* has no elements"):
+        executor.prepare(entry([node("Relu", "x", "y")], tensor("x", *shape)), 0)
+
+
+def test_a_closed_entry_cannot_run(executor: OnnxruntimeExecutor) -> None:
+    prepared = executor.prepare(entry([node("Relu", "x", "y")], tensor("x", 3)), 0)
+    prepared.close()
+    with pytest.raises(ExecutionError, match="closed"):
+        prepared.run()
 
 
 def test_a_pattern_is_fused_as_in_a_model(executor: OnnxruntimeExecutor) -> None:
