@@ -9,7 +9,9 @@ child knows what it was at when it was killed.
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
+import gc
 import math
 import os
 import signal
@@ -35,6 +37,7 @@ from gkestimator.errors import GkestimatorError, OutputError, UsageError, one_li
 __all__ = ["main"]
 
 _MOST_CALLS = 10_000
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,6 +94,7 @@ def _run(given: _Arguments) -> int:
     nvtx = NvtxRanges(NVTX_DOMAIN)
     trace = None if given.kineto is None else KinetoTrace(given.kineto, cuda=given.device != "cpu")
     executor = make_executor(given.executor, given.device)
+    gc.freeze()  # what the libraries made at import stays: collecting around each entry is quick
 
     @contextmanager
     def ranges(text: str) -> Iterator[None]:
@@ -129,6 +133,12 @@ def _record(
         return measure(
             executor, entry, effort=given.effort, seed=given.seed, ranges=ranges, clocks=Clocks()
         ), False
+    except OutputError:
+        raise  # the machine's fault, not the entry's: it is measured again
+    except OSError as e:
+        if e.errno in _DISK_FULL:
+            raise OutputError(f"{e.filename or 'a temporary file'}: cannot be written: {e.strerror}") from e
+        found = judged(e)
     except Exception as e:  # noqa: BLE001 - an operator of a stranger's model in any runtime: its failure is a result
         found = judged(e)
     status = "skipped" if isinstance(found, EntryUnsupportedError) else "failed"

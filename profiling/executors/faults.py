@@ -32,7 +32,7 @@ _MEMORY = re.compile(
 _LACKING = re.compile(
     r"NOT_IMPLEMENTED|could not find an implementation|is not a registered function|not implemented for"
     r"|no kernel image is available|fallback to CPU EP has been explicitly disabled|only guarantees support for models"
-    r"|no op(erator)? registered|CUDNN_STATUS_NOT_SUPPORTED",
+    r"|no op(erator)? registered|CUDNN_STATUS_NOT_SUPPORTED|Type 'tensor\(\w+\)' of input parameter .* is invalid",
     re.IGNORECASE,
 )
 

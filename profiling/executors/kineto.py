@@ -20,6 +20,9 @@ class KinetoTrace:
 
     def __init__(self, path: Path, *, cuda: bool) -> None:
         """Raises UsageError without torch, or where torch's profiler cannot see the GPU."""
+        os.environ.setdefault(
+            "KINETO_LOG_LEVEL", "99"
+        )  # read when torch is loaded; else kineto prints at every start
         try:
             import torch
             from torch.profiler import ProfilerActivity, profile

@@ -17,6 +17,9 @@ from gkestimator.profiling.records import EntryRecord
 __all__ = ["LEAST_REPEATS", "MOST_REPEATS", "Clocks", "Effort", "choose_repeats", "measure"]
 
 LEAST_REPEATS, MOST_REPEATS = 5, 50
+_WARM_NS = (
+    1_000_000_000  # a second of calls warms up anything: slow operators are not called more often for it
+)
 Ranges = Callable[[str], AbstractContextManager[None]]
 
 
@@ -60,18 +63,20 @@ def measure(
 def _measured(
     prepared: Prepared, entry: PlanEntry, effort: Effort, ranges: Ranges, clocks: Clocks
 ) -> EntryRecord:
-    call_ns = 0
+    call_ns = warm_ns = 0
     prepared.synchronise()
     for _ in range(1 if effort.counters else effort.warmup):
         before = clocks.elapsed_ns()
         prepared.run()
         prepared.synchronise()
         call_ns = clocks.elapsed_ns() - before  # the last counts: the first may choose algorithms
+        warm_ns += call_ns
+        if warm_ns >= _WARM_NS:
+            break
     repeats = 1 if effort.counters else effort.repeats or choose_repeats(call_ns, effort.min_ms)
     marks = [0] * (repeats + 1)
     run, now = prepared.run, clocks.elapsed_ns
     collects = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         with ranges(f"{entry.id}#{repeats}"):

@@ -6,16 +6,18 @@ dictionaries, so that they can be read and tested without a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError
+from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_weights, numpy_dtype
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
@@ -24,7 +26,7 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
 
 from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.fragments import Fragment
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 
@@ -58,8 +60,6 @@ def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
         "arena_extend_strategy": "kSameAsRequested",
         "do_copy_in_default_stream": "1",
         "enable_cuda_graph": "0",
-        "prefer_nhwc": "0",
-        "tunable_op_enable": "0",
         "use_tf32": "1" if dtype == "tf32" else "0",
     }
 
@@ -104,9 +104,16 @@ class OnnxruntimeExecutor:
                     f"device {device}: onnxruntime {onnxruntime.__version__} has no CUDA provider; install "
                     "onnxruntime-gpu in place of onnxruntime"
                 )
-            if hasattr(onnxruntime, "preload_dlls"):
-                onnxruntime.preload_dlls()  # CUDA and cuDNN from their PyPI packages, where these are installed
-            self._probe()
+            missing = _preload(onnxruntime)
+            try:
+                self._probe()
+            except DeviceLostError as e:
+                if not missing:
+                    raise
+                raise UsageError(
+                    f"device {device}: onnxruntime's CUDA provider does not start: {missing}; install CUDA and cuDNN, "
+                    "or onnxruntime-gpu[cuda,cudnn]"
+                ) from e
 
     def versions(self) -> Mapping[str, str]:
         """See :class:`Executor`."""
@@ -154,6 +161,18 @@ class OnnxruntimeExecutor:
             raise DeviceLostError(f"device {self._device}: onnxruntime fell back to {used[0]}")
 
 
+def _preload(ort: Any) -> str:
+    """Load CUDA and cuDNN from their PyPI packages, where these are installed; what onnxruntime prints about libraries
+    that it did not find, in one line. The system's own may still serve."""
+    if not hasattr(ort, "preload_dlls"):
+        return ""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        ort.preload_dlls()
+    failed = [line for line in printed.getvalue().splitlines() if line.startswith("Failed to load")]
+    return one_line(failed[0], limit=200) if failed else ""
+
+
 def _options(ort: Any, device: str) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _LOG_ERRORS
@@ -180,6 +199,7 @@ class _Session:
         self._outputs: dict[str, _Bound | None] = {}
         self._session: Any = None
         self._binding: Any = None
+        self._call: Callable[[], None] = _closed
         self._run_options = ort.RunOptions()
         for key, value in run_options().items():
             self._run_options.add_run_config_entry(key, value)
@@ -195,7 +215,13 @@ class _Session:
             self._inputs[name] = self._input(data, dtypes[name])
         for output in self._session.get_outputs():
             self._outputs[output.name] = self._output(output)
+        for name, room in (self._inputs | self._outputs).items():
+            if room is not None and 0 in room.shape:
+                raise EntryUnsupportedError(
+                    f"tensor {name} of shape {room.shape} has no elements: nothing runs"
+                )
         self._binding = self._bound(self._session)
+        self._call = _bare_call(self._session, self._binding, self._run_options)
         self.run()
         self.synchronise()
         self.output_shapes = tuple(
@@ -203,7 +229,7 @@ class _Session:
         )
 
     def run(self) -> None:
-        self._session.run_with_iobinding(self._binding, self._run_options)
+        self._call()
 
     def synchronise(self) -> None:
         self._binding.synchronize_outputs()
@@ -228,6 +254,7 @@ class _Session:
 
     def close(self) -> None:
         self._binding = self._session = None
+        self._call = _closed
         self._inputs, self._outputs, self._weights = {}, {}, {}
         gc.collect()  # frees the arena now, before the next entry asks for memory
 
@@ -283,6 +310,21 @@ class _Session:
                 binding.bind_output(name, *at, room.element_type, room.shape, room.value.data_ptr())
         binding.synchronize_inputs()
         return binding
+
+
+def _bare_call(session: Any, binding: Any, options: Any) -> Callable[[], None]:
+    """One call of the session. From 1.31 on the Python wrapper looks options up at every call, 30 us that no other
+    language pays and that would hide what the runtime itself needs; so what lies below it is called where there is one.
+    """
+    inner = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
+    bound = getattr(binding, "_iobinding", None)
+    if inner is None or bound is None:
+        return lambda: session.run_with_iobinding(binding, options)
+    return lambda: inner(bound, options)
+
+
+def _closed() -> None:
+    raise ExecutionError("the entry is closed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

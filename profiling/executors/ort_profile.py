@@ -9,6 +9,8 @@ from typing import Any
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.records import HostKernel
 
+from gkestimator.errors import OutputError
+
 __all__ = ["read_profile"]
 
 _MAX_BYTES = 256 * 2**20
@@ -18,13 +20,14 @@ _SUFFIX = "_kernel_time"
 def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
     """The nodes of the last ``repeats`` calls in the order they ran, each with its durations (whole microseconds, as
     the profiler writes them). A node of a subgraph runs inside its ``Loop`` or ``If`` and counts there. Raises
-    ExecutionError where calls differ in what they ran, or are missing."""
+    ExecutionError where calls differ in what they ran, or are missing; OutputError where the file is cut short, which
+    onnxruntime does not notice when the disk is full."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
         events = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise ExecutionError(f"profile of onnxruntime cannot be read: {e}") from e
+        raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
     calls = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[-repeats:]
     if len(calls) < repeats:
         raise ExecutionError(f"profile of onnxruntime: found {len(calls)} calls, expected {repeats}")

@@ -113,9 +113,8 @@ def test_a_large_operator_s_pieces_take_most_of_its_time(executor: Executor) -> 
     assert record.kernels
     assert record.elapsed_us is not None
     inside = sum(sorted(k.durations_us)[len(k.durations_us) // 2] for k in record.kernels)
-    assert (
-        0.3 * record.elapsed_us < inside < 3 * record.elapsed_us
-    )  # two separate measurements on a shared machine
+    call_us = sorted(record.host_us)[len(record.host_us) // 2]  # on the CPU a call ends when the work does
+    assert 0.3 * call_us < inside < 3 * call_us  # two separate measurements on a shared machine
 
 
 def measured(executor: Executor, chosen: PlanEntry, effort: Effort) -> Any:

@@ -184,20 +184,23 @@ def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     assert "records.jsonl: cannot be written" in done.stderr
 
 
-def test_a_full_disk_ends_in_one_line_and_whole_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "says"), [("records", "cannot be written: File too large"), ("profile", "is the disk full?")]
+)
+def test_a_full_disk_ends_in_one_line_and_whole_records(tmp_path: Path, place: str, says: str) -> None:
     def little_file() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
-    done = run(command(tmp_path, plan(*SMALL), "--pass", "counters"), tmp_path, little_file)
-    all_there = len(records(tmp_path)) == len(SMALL)
-    assert done.returncode == (0 if all_there else 2), done.stderr
-    (tmp_path / "records.jsonl").unlink()
-    done = run(command(tmp_path, plan(*SMALL), "--repeats", "50"), tmp_path, little_file)
+    options = ("--repeats", "200", "--pass", "counters") if place == "records" else ("--repeats", "50")
+    chosen = plan(*SMALL, *(fragment("Relu", (n, 5)) for n in range(1, 9)))
+    done = run(command(tmp_path, chosen, *options), tmp_path, little_file)
     assert done.returncode == 2
-    assert "cannot be written: File too large" in done.stderr
+    assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert len(records(tmp_path)) < len(SMALL)
+    found = records(tmp_path)
+    assert len(found) < len(chosen.entries)
+    assert {r.status for r in found.values()} <= {"ok"}, "no entry is blamed for the disk"
 
 
 @pytest.mark.parametrize(
@@ -303,26 +306,39 @@ def test_real_nsight_systems_sees_a_range_of_every_entry(tmp_path: Path) -> None
         pytest.skip("no nsys: neither GKEST_NSIGHT nor PATH has one")
     chosen = plan(*SMALL[:4], fragment("NoSuchOperator", (4, 5)))
     for number, nsys in enumerate(tools):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        profile = [
-            str(nsys), "profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
-            "-o", str(folder / "capture"), *command(folder, chosen),
-        ]  # fmt: skip
-        assert run(profile, folder).returncode == 0
-        export = [
-            str(nsys), "export", "--type", "sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true",
-            "-o", str(folder / "capture.sqlite"), str(folder / "capture.nsys-rep"),
-        ]  # fmt: skip
-        run(export, folder)
-        found = [r for r in records(folder).values() if r.status == "ok"]
-        assert len(found) == 4
-        assert pushed(folder / "capture.sqlite") == [f"{r.entry_id}#{r.repeats}" for r in found]
+        # nsys 2022.4 loses every range of a run now and then, whichever client of NVTX: three attempts
+        for attempt in range(3):
+            expected, seen = captured(nsys, tmp_path / f"{number}-{attempt}", chosen)
+            if seen:
+                break
+        assert len(expected) == 4
+        assert seen == expected
+
+
+def captured(nsys: Path, folder: Path, chosen: SweepPlan) -> tuple[list[str], list[str]]:
+    """The ranges that the records of a run under ``nsys`` promise, and those that its capture holds."""
+    folder.mkdir()
+    (folder / "tmp").mkdir()
+    profile = [
+        str(nsys), "profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
+        "-o", str(folder / "capture"), *command(folder, chosen),
+    ]  # fmt: skip
+    done = run(profile, folder, TMPDIR=str(folder / "tmp"))
+    assert done.returncode == 0, done.stderr
+    export = [
+        str(nsys), "export", "--type", "sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true",
+        "-o", str(folder / "capture.sqlite"), str(folder / "capture.nsys-rep"),
+    ]  # fmt: skip
+    run(export, folder)
+    ok = [r for r in records(folder).values() if r.status == "ok"]
+    return [f"{r.entry_id}#{r.repeats}" for r in ok], pushed(folder / "capture.sqlite")
 
 
 def pushed(path: Path) -> list[str]:
     with sqlite3.connect(path) as database:
         domains = database.execute("SELECT domainId, text FROM NVTX_EVENTS WHERE eventType = 75").fetchall()
+        if not domains:
+            return []
         assert [text for _, text in domains] == ["gkestimator"]
         rows = database.execute(
             "SELECT coalesce(e.text, s.value), end FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId"

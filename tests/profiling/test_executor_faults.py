@@ -33,6 +33,7 @@ LACKING = [
     "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU EP has been "
     "explicitly disabled by the user.",
     'In Node, ("", Nonsense, "", -1) : Error No Op registered for Nonsense with domain_version of 17',
+    "This is an invalid model. Type Error: Type 'tensor(bfloat16)' of input parameter (x0) of operator (Einsum) in node () is invalid.",
     "CUDA error: no kernel image is available for execution on the device",
     "ONNX Runtime only guarantees support for models stamped with official released onnx opset versions.",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
-from gkestimator.profiling.executors.base import ExecutionError
+from gkestimator.profiling.executors.base import ExecutionError, Executor
 from gkestimator.profiling.executors.measuring import Clocks, Effort, choose_repeats, measure
 from gkestimator.profiling.plan import PlanEntry, plan_of
 from gkestimator.profiling.records import EntryRecord, HostKernel
@@ -67,7 +68,7 @@ class Desk:
 
     def measure(self, effort: Effort) -> EntryRecord:
         return measure(
-            self, ENTRY, effort=effort, seed=9, ranges=self.ranges, clocks=Clocks(elapsed_ns=lambda: self.now_ns, unix_ns=lambda: self.now_ns + 10**18)
+            cast(Executor, self), ENTRY, effort=effort, seed=9, ranges=self.ranges, clocks=Clocks(elapsed_ns=lambda: self.now_ns, unix_ns=lambda: self.now_ns + 10**18)
         )  # fmt: skip
 
 
@@ -130,6 +131,12 @@ def test_short_calls_are_repeated_more(call_us: float, min_ms: float, repeats: i
 
 def test_the_last_warm_up_call_sets_the_number_of_repeats() -> None:
     assert Desk(call_us=998).measure(Effort(min_ms=20)).repeats == 20
+
+
+def test_a_second_of_warm_up_is_enough() -> None:
+    desk = Desk(call_us=600_000)
+    desk.measure(Effort(warmup=9, repeats=1))
+    assert desk.seen.count("run") == 2 + 1
 
 
 @pytest.mark.parametrize("fails_at", [1, 4, 6])
