@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -176,9 +177,13 @@ class TorchPrepared:
         return max(0, int(peak - max(before, after)))
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
-        """On the CPU: the pieces of a call by torch's profiler; None on a GPU. Raises ExecutionError where the repeats
-        differ from each other."""
+        """On the CPU: the pieces of a call by torch's profiler; None on a GPU, and while another profiler of torch runs
+        (the second would end the first). Raises ExecutionError where the repeats differ from each other."""
         if self._executor.on_gpu:
+            return None
+        import torch
+
+        if torch.autograd._profiler_enabled():  # noqa: SLF001
             return None
         with self._executor.translated():
             return profiled(self.run, repeats)
@@ -317,12 +322,16 @@ def _folded(
     fragment: Fragment, names: Sequence[str], make: Callable[[FragmentTensor], np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Values that depend on weights alone, by ONNX's reference evaluator."""
-    import onnx
     from onnx.reference import ReferenceEvaluator
 
-    model = fragment_model(fragment, make)
-    model = onnx.utils.Extractor(model).extract_model([], list(names)) if names else model
-    results = ReferenceEvaluator(model).run(list(names), {})
+    wanted, nodes = set(names), []
+    for node in reversed(fragment.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            nodes.insert(0, node)
+            wanted.update(node.inputs)
+    tensors = tuple(t for t in fragment.tensors if t.name in wanted)
+    part = replace(fragment, nodes=tuple(nodes), tensors=tensors, outputs=tuple(names), pattern="")
+    results = ReferenceEvaluator(fragment_model(part, make)).run(list(names), {})
     return dict(zip(names, (np.asarray(r) for r in results), strict=True))
 
 

@@ -27,7 +27,10 @@ def attention_pattern(call: Call) -> Run:
     scale = group.scale()
     flip = group.keys_turned()
     causal = bool(call.attribute("is_causal", 0))
-    turn: Callable[[Any], Any] = (lambda k: k.transpose(-1, -2)) if flip else _same
+    turn: Callable[[Any], Any] = _same
+    if flip:  # keys made beforehand lie as projections leave them, their sizes side by side
+        call.prepare(1, lambda k: k.transpose(-1, -2).contiguous())
+        turn = _same if call.is_static(1) else (lambda k: k.transpose(-1, -2))
     if causal or not call.has(3):
         return lambda q, k, v, *_: F.scaled_dot_product_attention(
             q, turn(k), v, is_causal=causal, scale=scale
