@@ -15,6 +15,7 @@ from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import Program, program_of
+from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
@@ -74,7 +75,8 @@ class TorchExecutor:
         EntryUnsupportedError for what eager mode or the device does not do, ExecutionError otherwise."""
         self._require_precision(entry.dtype)
         try:
-            program = program_of(entry.fragment, entry.dtype)
+            with self.translated():
+                program = program_of(entry.fragment, entry.dtype)
         except (EntryUnsupportedError, ExecutionError):
             raise
         except GkestimatorError as e:
@@ -312,7 +314,10 @@ def _values(
 ) -> dict[str, np.ndarray]:
     """Values of the tensors that the calls read and no call makes."""
     needed = {name for step in program.steps for name in step.inputs} | set(program.outputs)
-    found = {t.name: make(t) for t in fragment.tensors if t.name in needed}
+    wanted = [t for t in fragment.tensors if t.name in needed]
+    for tensor in wanted:
+        torch_dtype(tensor.dtype)  # refuses element types that eager mode has no kernels for
+    found = {t.name: make(t) for t in wanted}
     if program.folded:
         found |= _folded(fragment, sorted(program.folded), make)
     return found

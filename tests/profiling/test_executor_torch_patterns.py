@@ -236,6 +236,26 @@ _SEQUENCES = {
         [tensor("x", 4, 3), weight("w", 4, 6), weight("b", 1, 6)],
         node("Gemm", "x w b", "y", transA=1, alpha=0.5, beta=2.0),
     ),
+    "global norms": fragment([tensor("x", 2, 3, 4, 5)], node("GlobalLpPool", "x", "y", p=2), opset=14),
+    "what is unique": fragment(
+        [constant("c", *range(7), *range(3), shape=(2, 5)), tensor("x", 2, 5)],
+        node("Mul", "c x", "z"), node("Round", "z", "r"), node("Unique", "r", "y - - n", axis=1),
+        outputs="y n",
+    ),
+    "gru": fragment(
+        [tensor("x", 6, 2, 8), weight("w", 2, 24, 8), weight("r", 2, 24, 8), weight("b", 2, 48), tensor("h", 2, 2, 8)],
+        node("GRU", "x w r b - h", "y z", hidden_size=8, linear_before_reset=1, direction="bidirectional"),
+        opset=14,
+    ),
+    "lstm": fragment(
+        [tensor("x", 6, 2, 8), weight("w", 2, 32, 8), weight("r", 2, 32, 8), weight("b", 2, 64), tensor("h", 2, 2, 8),
+         tensor("c", 2, 2, 8)],
+        node("LSTM", "x w r b - h c", "y z s", hidden_size=8, direction="bidirectional"), opset=14,
+    ),
+    "rnn": fragment(
+        [tensor("x", 6, 2, 8), weight("w", 1, 4, 8), weight("r", 1, 4, 4)],
+        node("RNN", "x w r", "y z", hidden_size=4, activations=("Relu",)), opset=14,
+    ),
     "pads that differ": fragment(
         [tensor("x", 1, 4, 9, 9), weight("w", 6, 2, 3, 3), weight("b", 6)],
         node("Conv", "x w b", "y", group=2, pads=(0, 1, 2, 1), strides=(2, 2), dilations=(1, 2)),
@@ -245,7 +265,7 @@ _SEQUENCES = {
 
 # Pieces on the CPU are not the kernels of a GPU (padding is a fill and a copy, the bias is in the convolution), or the
 # rules count a copy of keys that are contiguous the other way round.
-_OTHERWISE = ("pads that differ", "attention, keys moved")
+_OTHERWISE = ("pads that differ", "attention, keys moved", "gru", "lstm", "rnn", "what is unique")
 
 
 def _run(found: Fragment) -> tuple[list[np.ndarray], list[str]]:
