@@ -21,7 +21,7 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
 
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment, FragmentTensor
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 
 __all__ = ["TorchExecutor", "TorchPrepared"]
@@ -40,7 +40,8 @@ class TorchExecutor:
     name = "torch"
 
     def __init__(self, device: str = "cpu") -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its profiler writes two lines a profile to stderr
+        # Else torch's profiler writes two lines a profile to stderr.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         try:
             import torch
         except ImportError as e:
@@ -66,7 +67,8 @@ class TorchExecutor:
 
         found = {"torch": str(torch.__version__)}
         if self.on_gpu:
-            torch.backends.cudnn.version()  # loads what would be loaded with the first convolution
+            cudnn: Any = torch.backends.cudnn
+            cudnn.version()  # loads what would be loaded with the first convolution
             found |= {"cuda": str(torch.version.cuda), **cuda_versions()}
         return found
 
@@ -84,7 +86,9 @@ class TorchExecutor:
         self._settings.open(tf32=entry.dtype == "tf32")
         try:
             with self.translated():
-                values = _values(entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed)))
+                values = _values(
+                    entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed))
+                )
                 return TorchPrepared(self, self._settings, program, values, tf32=entry.dtype == "tf32")
         except BaseException:
             self._settings.close()
@@ -185,7 +189,8 @@ class TorchPrepared:
             return None
         import torch
 
-        if torch.autograd._profiler_enabled():  # noqa: SLF001
+        autograd: Any = torch.autograd
+        if autograd._profiler_enabled():
             return None
         with self._executor.translated():
             return profiled(self.run, repeats)
@@ -247,7 +252,9 @@ class _Settings:
             return
         self._mode.__exit__(None, None, None)
         cudnn = torch.backends.cudnn
-        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = self._before
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = (
+            self._before
+        )
         self._before = self._tf32 = None
 
 
@@ -290,7 +297,12 @@ def _bind(
             place(name, tensors[name])
     results = tuple(number[name] for name in program.outputs)
     made = {slot for _, _, outputs in bound for slot in outputs if slot >= 0} - set(results)
-    last = {slot: at for at, (_, inputs, outputs) in enumerate(bound) for slot in (*inputs, *outputs) if slot in made}
+    last = {
+        slot: at
+        for at, (_, inputs, outputs) in enumerate(bound)
+        for slot in (*inputs, *outputs)
+        if slot in made
+    }
     calls = [
         (function, inputs, outputs, tuple(s for s, end in last.items() if end == at))
         for at, (function, inputs, outputs) in enumerate(bound)
@@ -329,7 +341,7 @@ def _folded(
     """Values that depend on weights alone, by ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
-    wanted, nodes = set(names), []
+    wanted, nodes = set(names), list[FragmentNode]()
     for node in reversed(fragment.nodes):
         if not wanted.isdisjoint(node.outputs):
             nodes.insert(0, node)

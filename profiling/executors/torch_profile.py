@@ -36,7 +36,11 @@ def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
             with record_function(_MARK):
                 run()
     rounds = [
-        [(piece.name, float(piece.time_range.elapsed_us())) for child in event.cpu_children for piece in _pieces(child)]
+        [
+            (piece.name, float(piece.time_range.elapsed_us()))
+            for child in event.cpu_children
+            for piece in _pieces(child)
+        ]
         for event in profiler.events()
         if event.name == _MARK and event.cpu_parent is None
     ]
@@ -70,10 +74,10 @@ def _nature(name: str) -> tuple[bool, bool]:
     import torch
 
     views, own = [], False
-    for schema in torch._C._jit_get_schemas_for_operator(name):  # noqa: SLF001
+    for schema in torch._C._jit_get_schemas_for_operator(name):
         full = f"{name}.{schema.overload_name}" if schema.overload_name else name
         try:
-            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU") or own  # noqa: SLF001
+            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU") or own
         except RuntimeError:  # an overload of TorchScript alone
             continue
         alias = schema.returns[0].alias_info if schema.returns else None

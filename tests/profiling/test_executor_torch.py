@@ -70,7 +70,9 @@ def test_each_precision_runs_in_its_own_type(dtype: str, kind: DType, tolerance:
     prepared = TorchExecutor("cpu").prepare(entry(_linear(kind), dtype), seed=3)
     try:
         (result,) = prepared.outputs()
-        assert str(result.dtype) == {"fp16": "torch.float16", "bf16": "torch.bfloat16"}.get(dtype, "torch.float32")
+        assert str(result.dtype) == {"fp16": "torch.float16", "bf16": "torch.bfloat16"}.get(
+            dtype, "torch.float32"
+        )
         wanted = reference(_linear(kind), dtype, seed=3)[0].astype(np.float32)
         np.testing.assert_allclose(result.float().numpy(), wanted, rtol=tolerance, atol=tolerance)
         assert prepared.output_shapes == ((8, 32),)
@@ -80,7 +82,6 @@ def test_each_precision_runs_in_its_own_type(dtype: str, kind: DType, tolerance:
 
 def test_settings_hold_while_an_entry_is_open_and_come_back() -> None:
     import torch
-
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     cudnn = torch.backends.cudnn
@@ -110,7 +111,6 @@ def test_settings_hold_while_an_entry_is_open_and_come_back() -> None:
 
 def test_what_it_tells_of_a_call() -> None:
     import torch
-
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     executor = TorchExecutor("cpu")
@@ -224,7 +224,6 @@ def test_failures_are_one_line_of_the_right_kind(
 def test_results_do_not_live_on_after_a_call() -> None:
     """Values inside are let go after their last reader, as the locals of an author's function are."""
     import torch
-
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     found = fragment(
@@ -232,7 +231,9 @@ def test_results_do_not_live_on_after_a_call() -> None:
     )  # fmt: skip
     prepared = TorchExecutor("cpu").prepare(entry(found), seed=0)
     try:
-        with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with torch.profiler.profile(
+            profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
+        ) as profiler:
             prepared.run()
         balance = most = 0
         for event in profiler.profiler.kineto_results.events():
@@ -250,7 +251,7 @@ def test_importing_the_executors_module_needs_no_torch() -> None:
         "import sys; import gkestimator.profiling.executors.torch as t; import gkestimator.profiling.executors."
         "torch_calls as c; assert 'torch' not in sys.modules and len(c.CALLS) > 100; print('none')"
     )
-    result = subprocess.run(  # noqa: S603
+    result = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.stdout == "none\n", result.stderr

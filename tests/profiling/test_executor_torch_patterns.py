@@ -26,7 +26,12 @@ _HEADS = (2, 3, 5, 8)  # batch, heads, length, size
 
 
 def _gelu(form: str) -> Fragment:
-    tensors = [tensor("x", 4, 16), constant("root", math.sqrt(2)), constant("one", 1.0), constant("half", 0.5)]
+    tensors = [
+        tensor("x", 4, 16),
+        constant("root", math.sqrt(2)),
+        constant("one", 1.0),
+        constant("half", 0.5),
+    ]
     start = [node("Div", "x root", "a"), node("Erf", "a", "b"), node("Add", "b one", "c")]
     if form == "half last":
         return fragment(tensors, *start, node("Mul", "x c", "d"), node("Mul", "d half", "y"), pattern="gelu")
@@ -77,7 +82,9 @@ def _group_norm_bare() -> Fragment:
 
 
 def _silu() -> Fragment:
-    return fragment([tensor("x", 4, 9)], node("Sigmoid", "x", "s"), node("Mul", "x s", "y"), pattern="sigmoid_gate")
+    return fragment(
+        [tensor("x", 4, 9)], node("Sigmoid", "x", "s"), node("Mul", "x s", "y"), pattern="sigmoid_gate"
+    )
 
 
 def _hard_swish() -> Fragment:
@@ -312,7 +319,7 @@ def test_a_causal_mask_is_an_argument() -> None:
     """The exported comparison of positions is no tensor in eager mode: the call is told ``is_causal``."""
     import torch
 
-    batch, heads, length, size = _HEADS
+    length = _HEADS[2]
     tensors = [tensor("q", *_HEADS), tensor("k", *_HEADS), tensor("v", *_HEADS), constant("f", 0.25),
                constant("one", 1, dtype=DType.INT64), constant("full", *(-1e9,) * length**2, shape=(length, length))]  # fmt: skip
     found = fragment(

@@ -15,7 +15,9 @@ from gkestimator.onnx_io.fragment_models import fragment_model
 Shape = tuple[int, ...]
 
 
-def tensor(name: str, *shape: int, dtype: DType = DType.FLOAT, role: str = "input", **more: Any) -> FragmentTensor:
+def tensor(
+    name: str, *shape: int, dtype: DType = DType.FLOAT, role: str = "input", **more: Any
+) -> FragmentTensor:
     """An input of normal numbers, unless told otherwise."""
     return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, **more)
 
@@ -25,7 +27,9 @@ def weight(name: str, *shape: int, dtype: DType = DType.FLOAT) -> FragmentTensor
     return tensor(name, *shape, dtype=dtype, role="weight")
 
 
-def constant(name: str, *values: float, dtype: DType = DType.FLOAT, shape: Shape | None = None) -> FragmentTensor:
+def constant(
+    name: str, *values: float, dtype: DType = DType.FLOAT, shape: Shape | None = None
+) -> FragmentTensor:
     """A constant with its values; one value is a scalar."""
     form = shape if shape is not None else (() if len(values) == 1 else (len(values),))
     return tensor(name, *form, dtype=dtype, role="constant", fill="value", values=values)

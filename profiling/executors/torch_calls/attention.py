@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, pattern_call, python_number, torch_call
-from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import (
+    Call,
+    Run,
+    pattern_call,
+    python_number,
+    torch_call,
+    torch_dtype,
+)
 
 from gkestimator.dtypes import DType
 from gkestimator.graph import Operator, Tensor
@@ -14,7 +20,15 @@ from gkestimator.graph import Operator, Tensor
 __all__: list[str] = []
 
 _ATTRIBUTES = frozenset(
-    {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"}
+    {
+        "is_causal",
+        "kv_num_heads",
+        "q_num_heads",
+        "qk_matmul_output_mode",
+        "scale",
+        "softcap",
+        "softmax_precision",
+    }
 )
 
 
@@ -51,7 +65,7 @@ def _same(value: Any) -> Any:
 def _aligned(mask: Any, batch: int) -> Any:
     """``mask`` of four dimensions at most: Swin's windows lie in a dimension of their own, (images, windows, heads, S,
     S), where queries have images x windows."""
-    if mask.ndim <= 4:  # noqa: PLR2004
+    if mask.ndim <= 4:
         return mask
     windows = 1
     for size in mask.shape[1:-3]:
@@ -67,7 +81,7 @@ class _Group:
         self.call = call
         self.makers = {v.name: op for op in call.group for v in op.outputs if v is not None}
         products = [op for op in call.group if op.op_type == "MatMul"]
-        if len(products) != 2:  # noqa: PLR2004
+        if len(products) != 2:
             raise call.unsupported(f"{len(products)} products in the group, expected 2")
         self.first, self.second = products
 
@@ -108,7 +122,9 @@ class _Group:
                 raise self.call.unsupported(f"{value.name} does not come from the keys")
             if op.op_type == "Transpose":
                 flips += 1
-            sources = [v for v in op.inputs if isinstance(v, Tensor) and (v.elements > 1 or v.name == key.name)]
+            sources = [
+                v for v in op.inputs if isinstance(v, Tensor) and (v.elements > 1 or v.name == key.name)
+            ]
             value = sources[0] if sources else None
         return flips % 2 == 0
 
@@ -139,7 +155,7 @@ def attention(call: Call) -> Run:
         raise call.unsupported("padded keys (nonpad_kv_seqlen)")
     causal = bool(call.attribute("is_causal", 0))
     scale = call.attribute("scale")
-    flat = len(call.shape(0)) == 3  # noqa: PLR2004
+    flat = len(call.shape(0)) == 3
     q_heads = int(call.attribute("q_num_heads", 0)) if flat else call.shape(0)[1]
     kv_heads = int(call.attribute("kv_num_heads", 0)) if flat else call.shape(1)[1]
     cached, masked = call.has(4), call.has(3)

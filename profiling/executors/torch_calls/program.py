@@ -133,4 +133,4 @@ def _host_type(dtype: DType) -> str | None:
         return "bool"
     if not dtype.is_integer:
         return None
-    return dtype.value if dtype.bits >= 8 else "int8"  # noqa: PLR2004
+    return dtype.value if dtype.bits >= 8 else "int8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call, torch_dtype
 
 __all__: list[str] = []
 
@@ -119,4 +119,4 @@ def determinant(call: Call) -> Run:
     """torch.linalg.det."""
     import torch
 
-    return torch.linalg.det
+    return calling(torch.linalg.det)

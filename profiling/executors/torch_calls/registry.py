@@ -17,7 +17,17 @@ from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.dtypes import DType
 from gkestimator.graph import Attribute, Operator, Tensor
 
-__all__ = ["CALLS", "PATTERN_CALLS", "Builder", "Call", "Late", "Run", "build_call", "pattern_call", "torch_call"]
+__all__ = [
+    "CALLS",
+    "PATTERN_CALLS",
+    "Builder",
+    "Call",
+    "Late",
+    "Run",
+    "build_call",
+    "pattern_call",
+    "torch_call",
+]
 
 Run: TypeAlias = Callable[..., Any]
 """Takes the operator's inputs in their order (None where omitted, or taken as a host value); gives its output, or a
@@ -146,6 +156,11 @@ class Call:
         if not -rank <= axis < max(rank, 1):
             raise self.unsupported(f"axis {axis} of a tensor of {rank} dimensions")
         return axis % rank if rank else 0
+
+
+def calling(function: Callable[..., Any]) -> Run:
+    """``function`` as the call itself."""
+    return function
 
 
 def _as_it_is(value: Any) -> Any:
