@@ -6,9 +6,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,65 @@ def test_what_it_tells_of_a_call() -> None:
         assert len(prepared.host_kernels(1) or ()) == 2
     finally:
         prepared.close()
+
+
+def test_the_host_spends_its_time_in_torch() -> None:
+    """What surrounds the call is measured with it: here it may be as long as the smallest of calls."""
+    import torch
+    from gkestimator.profiling.executors.torch import TorchExecutor
+
+    prepared = TorchExecutor("cpu").prepare(entry(_relu(4)), seed=0)
+    try:
+        x = torch.ones(4)
+
+        def fastest(call: Callable[[], object]) -> int:
+            times = []
+            for _ in range(2000):
+                before = time.perf_counter_ns()
+                call()
+                times.append(time.perf_counter_ns() - before)
+            return min(times)
+
+        assert fastest(prepared.run) < 2 * fastest(lambda: torch.relu(x)) + 1000
+    finally:
+        prepared.close()
+    with pytest.raises(ExecutionError, match="closed"):
+        prepared.run()
+
+
+def test_workspace_is_the_peak_beyond_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the allocator's own account of a call; the numbers are those of a GPU, which tests have not."""
+    import torch
+    from gkestimator.profiling.executors.torch import TorchExecutor
+
+    executor = TorchExecutor("cpu")
+    prepared = executor.prepare(entry(_relu(4)), seed=0)
+    allocated = iter((1000, 1500))  # inputs; with outputs
+    monkeypatch.setattr(TorchExecutor, "on_gpu", property(lambda _: True))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1900)
+    try:
+        assert prepared.workspace_bytes() == 400
+        assert prepared.host_kernels(3) is None
+    finally:
+        prepared.close()
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("tf32", DType.FLOAT), ("bf16", DType.BFLOAT16)])
+def test_a_precision_that_the_gpu_lacks_is_said(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, kind: DType
+) -> None:
+    import torch
+    from gkestimator.profiling.executors.torch import TorchExecutor
+
+    executor = TorchExecutor("cpu")
+    monkeypatch.setattr(TorchExecutor, "on_gpu", property(lambda _: True))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    with pytest.raises(EntryUnsupportedError, match=f"{dtype} needs compute capability 8.0, cpu has 7.0"):
+        executor.prepare(entry(_linear(kind), dtype), seed=0)
 
 
 def test_data_follow_the_seed_and_are_not_zeros() -> None:
