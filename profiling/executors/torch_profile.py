@@ -18,7 +18,8 @@ _BOOKKEEPING = frozenset(
     for name in (
         "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_",
         "as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_", "item", "_local_scalar_dense",
-        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "type_as", "_nnpack_available", "cudnn_is_acceptable", "lift_fresh",
+        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "type_as", "lift_fresh",
+        "_nnpack_available", "cudnn_is_acceptable",
     )
 )  # fmt: skip
 
