@@ -24,7 +24,7 @@ import numpy as np
 
 from gkestimator.errors import BundleError, OutputError
 
-__all__ = ["LARGEST_BUNDLE_BYTES", "read_arrays", "read_json", "write_bundle"]
+__all__ = ["LARGEST_BUNDLE_BYTES", "MARKS", "read_arrays", "read_json", "write_bundle"]
 
 LARGEST_BUNDLE_BYTES = 15_000_000
 _LARGEST_JSON_BYTES = 2_000_000
@@ -110,19 +110,32 @@ def _array(path: Path, name: str, data: bytes) -> np.ndarray:
     return np.frombuffer(data, dtype=dtype, offset=stream.tell()).reshape(shape)
 
 
+MARKS = ("stack.json", "measured.json")
+"""A folder with one of these is a bundle: of public measurements, or of a measured GPU (``measured_files``)."""
+
+
+def _place(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
 def write_bundle(
-    folder: Path, documents: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Mapping[str, np.ndarray]]
+    folder: Path,
+    documents: Mapping[str, Mapping[str, Any]],
+    arrays: Mapping[str, Mapping[str, np.ndarray]],
+    texts: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a bundle: into a temporary folder beside, then renamed, so that no half-written bundle is ever
     seen.
 
-    An existing bundle (a folder with ``stack.json``) is replaced, anything else at ``folder`` refused with
-    OutputError.
+    Names may lead into a folder of the bundle (``base/stack``); ``texts`` are whole files by name. An existing bundle
+    (a folder with a file of ``MARKS``) is replaced, anything else at ``folder`` refused with OutputError.
     """
     folder = folder.absolute()
     if (
         folder.exists()
-        and not (folder / "stack.json").is_file()
+        and not any((folder / mark).is_file() for mark in MARKS)
         and (not folder.is_dir() or any(folder.iterdir()))
     ):
         raise OutputError(f"{folder}: exists and is no bundle; expected a new folder or a bundle to replace")
@@ -134,11 +147,13 @@ def write_bundle(
     try:
         for name, document in documents.items():
             text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
-            (aside / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+            _place(aside, f"{name}.json").write_text(text + "\n", encoding="utf-8")
         for name, columns in arrays.items():
-            with open(aside / f"{name}.npz", "wb") as file:
+            with open(_place(aside, f"{name}.npz"), "wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **dict(columns))
-        size = sum(p.stat().st_size for p in aside.iterdir())
+        for name, data in (texts or {}).items():
+            _place(aside, name).write_bytes(data)
+        size = sum(p.stat().st_size for p in aside.rglob("*") if p.is_file())
         if size > LARGEST_BUNDLE_BYTES:
             raise OutputError(
                 f"{folder}: the bundle takes {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}"

@@ -20,14 +20,13 @@ from gkestimator.geometry import Geometry
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
 from gkestimator.launch import Launch, is_streaming, kept_up, launch_geometry, occupancy, sm_utilisation_pct
+from gkestimator.measured import MeasuredGpu
+from gkestimator.measured_files import read_measured
 from gkestimator.prediction import KernelPredictions
 from gkestimator.roofline import Roofline, confined, roofline
+from gkestimator.utilisation import bandwidth_pct
 
 __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
-
-_L2_BYTES_PER_CLOCK_AND_SM = (
-    64  # width of an SM's port to L2 since Volta (Jia et al., Dissecting Volta, 2018)
-)
 
 
 def _stretch(table: KernelTable, part: GpuSpec, whole_us: np.ndarray) -> np.ndarray:
@@ -43,12 +42,30 @@ class Bundle:
     """Trained models in order of preference; a kernel that none covers is answered analytically.
 
     ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
+    ``measured``: GPUs that were measured by profiling, which answer for themselves.
     """
 
     name: str
     models: tuple[BundleModel, ...]
     card: Mapping[str, Any] = field(default_factory=dict)
     geometry: Geometry | None = None
+    measured: tuple[MeasuredGpu, ...] = ()
+
+    def measured_on(self, gpu: GpuSpec) -> MeasuredGpu | None:
+        """What was measured on this board, else on another board of its chip, else None."""
+        known = [one for one in self.measured if one.knows(gpu)]
+        return next((one for one in known if gpu.name in one.gpus), known[0] if known else None)
+
+    def name_on(self, gpu: GpuSpec) -> str:
+        """The name of the bundle that answers for ``gpu``."""
+        found = self.measured_on(gpu)
+        return self.name if found is None else found.bundle
+
+    def under(self, runtime: str) -> Bundle:
+        """The same for one runtime: measured lowerings are those of a runtime."""
+        if not self.measured:
+            return self
+        return replace(self, measured=tuple(one.under(runtime) for one in self.measured))
 
     def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
         """The model that answers: the first covering one that was trained on the GPU's chip, else the first made
@@ -71,6 +88,9 @@ class Bundle:
         what the regressors say of the whole GPU is stretched by what the analytical model says of the part, and
         no part is faster than the whole.
         """
+        measured = self.measured_on(gpu) if self.measured else None
+        if measured is not None:
+            return measured.predict(table, gpu, sm_share_pct=sm_share_pct)
         part = confined(gpu, sm_share_pct)
         roof = roofline(table, gpu)
         answer = self._answer(table, gpu, roof)
@@ -159,21 +179,7 @@ def _complete(
 ) -> KernelPredictions:
     duration, width = answer.duration_us, answer.width
     _, achieved = occupancy(launch, part, streaming=is_streaming(table), kept=kept_up(launch, table))
-    columns = table.columns
-    total = columns["read_bytes"] + columns["write_bytes"]
-    seconds = np.maximum(duration, 1e-3) * 1e-6
-    # Tiles of a matrix product read their operands through L2 again and again: k x (tile rows + columns)
-    # each, with square tiles of block threads x 64 outputs.
-    k = np.nan_to_num(columns["gemm_k"], nan=0.0)
-    tiles = (
-        launch.grid_blocks
-        * k
-        * 2
-        * np.sqrt(np.nan_to_num(launch.block_threads, nan=0.0) * 64)
-        * columns["element_bytes"]
-    )
-    through_l2 = np.maximum(total, np.nan_to_num(tiles, nan=0.0))
-    l2_peak = gpu.sms * _L2_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6
+    dram, l2 = bandwidth_pct(table, launch, duration, gpu)
     return KernelPredictions(
         duration_us=duration,
         low_us=duration * np.exp(-width),
@@ -186,8 +192,8 @@ def _complete(
         shared_bytes=launch.shared_bytes,
         occupancy_pct=achieved,
         sm_util_pct=sm_utilisation_pct(launch, part, of_sms=gpu.sms),
-        dram_util_pct=np.minimum(100.0, 100 * total / seconds / gpu.dram_bytes_per_s),
-        l2_util_pct=np.minimum(100.0, 100 * through_l2 / seconds / l2_peak),
+        dram_util_pct=dram,
+        l2_util_pct=l2,
         roofline_us=roof.roofline_us,
         compute_us=roof.compute_us,
         memory_us=roof.memory_us,
@@ -211,8 +217,8 @@ def load_bundle(path: Path | str | None = None) -> Bundle:
 
 
 def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
-    """One estimator of several bundles: the first that covers a family and precision and knows the chip
-    answers.
+    """One estimator of several bundles: the first that measured a GPU answers for it, wholly; elsewhere the first that
+    covers a family and precision and knows the chip, of those that measured no GPU if there is any.
 
     Raises BundleError for no bundles.
     """
@@ -220,14 +226,18 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
         raise BundleError("no bundles given; expected at least one")
     if len(bundles) == 1:
         return bundles[0]
+    public = [b for b in bundles if not b.measured] or bundles
     return Bundle(
-        name="+".join(dict.fromkeys(b.name for b in bundles)),
-        models=tuple(m for b in bundles for m in b.models),
-        geometry=next((b.geometry for b in bundles if b.geometry is not None), None),
+        name="+".join(dict.fromkeys(b.name for b in public)),
+        models=tuple(m for b in public for m in b.models),
+        geometry=next((b.geometry for b in public if b.geometry is not None), None),
+        measured=tuple(one for b in bundles for one in b.measured),
     )
 
 
 def _load(folder: Path) -> Bundle:
+    if (folder / "measured.json").is_file():
+        return _load_measured(folder)
     if not folder.is_dir():
         raise BundleError(
             f"{folder}: no such bundle folder; expected card, stack, ranges and quantiles (.json) in it"
@@ -249,11 +259,7 @@ def _load(folder: Path) -> Bundle:
     size = sum(p.stat().st_size for p in [m.path for m in models] if p.is_file())
     if size > LARGEST_BUNDLE_BYTES:
         raise BundleError(f"{folder}: holds {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}")
-    name = card.get("name")
-    if not isinstance(name, str) or not NAME.match(name):
-        raise BundleError(
-            f"{folder / 'card.json'}: name is {name!r}; expected lower-case letters, digits and underscores"
-        )
+    name = _name(card, folder)
     geometry = None
     if (folder / "geometry.json").is_file():
         geometry = Geometry.read(
@@ -262,3 +268,21 @@ def _load(folder: Path) -> Bundle:
             where=str(folder / "geometry.json"),
         )
     return Bundle(name=name, models=models, card=card, geometry=geometry)
+
+
+def _name(card: Mapping[str, Any], folder: Path) -> str:
+    name = card.get("name")
+    if not isinstance(name, str) or not NAME.match(name):
+        raise BundleError(
+            f"{folder / 'card.json'}: name is {name!r}; expected lower-case letters, digits and underscores"
+        )
+    return name
+
+
+def _load_measured(folder: Path) -> Bundle:
+    """A bundle of measured GPUs: its base lies in ``base/``, a bundle of public measurements."""
+    if (folder / "base" / "measured.json").exists():
+        raise BundleError(f"{folder / 'base'}: is a bundle of measured GPUs; expected one that is not")
+    card = read_json(folder / "card.json")
+    name, base = _name(card, folder), _load(folder / "base")
+    return replace(base, name=name, card=card, measured=read_measured(folder, name, base))

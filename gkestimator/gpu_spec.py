@@ -62,6 +62,12 @@ class GpuSpec:
     short_names: tuple[str, ...] = ()
     dram_sustained_bytes_per_s: float | None = None
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether this is a CPU described as a GPU, to try profiling without one (``gkest profile build`` writes it):
+        launch geometry, occupancy and SM utilisation then mean nothing."""
+        return self.architecture == "CPU"
+
     def peak(self, precision: Precision | str) -> float:
         """Peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it."""
         found = self.peak_flops_per_s.get(str(precision))

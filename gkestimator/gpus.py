@@ -1,6 +1,6 @@
 """GPU specifications: what a GPU type can do, from one TOML file each, every figure with unit and source.
 
-:func:`gpu_catalogue` finds a type by name among the user's files, ``$GKEST_HOME/gpus`` and the package, in
+:func:`gpu_catalogue` finds a type by name among the user's files, bundles, ``$GKEST_HOME/gpus`` and the package, in
 that order.
 """
 
@@ -192,9 +192,27 @@ def _packaged_keys(folder: Path) -> Mapping[str, Path]:
     return {_key(path.stem): path for path in _files_in(folder)}
 
 
-def gpu_catalogue(extra_files: Iterable[Path | str] = ()) -> GpuCatalogue:
-    """The catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``) and
-    the package.
+def _bundled(bundles: Iterable[Path | str]) -> Iterable[tuple[Path, ...]]:
+    """The files of each bundle's ``gpus`` folder, a layer per bundle."""
+    for folder in bundles:
+        found = _files_in(Path(folder) / "gpus")
+        if found:
+            yield found
+
+
+def _user_bundles(gpus: Path | None) -> tuple[Path, ...]:
+    """Folders of ``$GKEST_HOME/models``."""
+    try:
+        return () if gpus is None else tuple(sorted((gpus.parent / "models").iterdir()))
+    except OSError:
+        return ()
+
+
+def gpu_catalogue(
+    extra_files: Iterable[Path | str] = (), *, bundles: Iterable[Path | str] = ()
+) -> GpuCatalogue:
+    """The catalogue of ``extra_files`` (checked at once), the specifications in ``bundles`` (their ``gpus`` folders),
+    ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``), the bundles in ``$GKEST_HOME/models`` and the package.
 
     Raises SpecError for a bad extra file.
     """
@@ -202,4 +220,10 @@ def gpu_catalogue(extra_files: Iterable[Path | str] = ()) -> GpuCatalogue:
     for path in extra:
         _spec(*_version(path))
     user = _user_folder()
-    return GpuCatalogue((extra, _files_in(user) if user else ()), package=_package_folder())
+    layers = (
+        extra,
+        *_bundled(bundles),
+        _files_in(user) if user else (),
+        *_bundled(_user_bundles(user)),
+    )
+    return GpuCatalogue(layers, package=_package_folder())

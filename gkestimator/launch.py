@@ -16,6 +16,7 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
 
 __all__ = [
+    "LONG_BLOCKS",
     "STEADY",
     "Launch",
     "Tiling",
@@ -31,7 +32,7 @@ __all__ = [
 
 STEADY = 0.94
 """Share of the theoretical occupancy that a stream of short blocks keeps up."""
-_LONG_BLOCKS = (
+LONG_BLOCKS = (
     Family.LINEAR,
     Family.BMM,
     Family.CONV,
@@ -41,6 +42,7 @@ _LONG_BLOCKS = (
     Family.FFT,
     Family.SORT,
 )
+"""Families whose blocks each last a large part of the kernel."""
 _ROW_FAMILIES = frozenset({Family.SOFTMAX, Family.LAYERNORM})
 
 # Registers per thread of the compiled kernels, by family: what ptxas allots for sm_70..sm_90 builds of these
@@ -266,7 +268,7 @@ def is_streaming(table: KernelTable) -> np.ndarray:
     """Rows whose blocks are short and replace one another all the time: everything but matrix products,
     convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
     whose few blocks stride over all of the work."""
-    long = np.isin(table.family.astype(str), [f.value for f in _LONG_BLOCKS])
+    long = np.isin(table.family.astype(str), [f.value for f in LONG_BLOCKS])
     return np.asarray(~(long | (table.variant == "index_select_scattered")))
 
 

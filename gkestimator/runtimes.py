@@ -98,7 +98,10 @@ class RuntimeProfile:
         return self.pinned_copy_pcie_fraction * gpu.pcie_bytes_per_s
 
     def auto_rule(self, gpu: GpuSpec) -> AutoRule:
-        """The rule for ``auto`` on ``gpu``. UsageError where the runtime supports no GPU so old."""
+        """The rule for ``auto`` on ``gpu``. UsageError where the runtime supports no GPU so old. A CPU that stands in
+        for a GPU follows the oldest GPU's, which knows no TF32."""
+        if gpu.stands_in:
+            return min(self.auto, key=lambda rule: rule.from_compute_capability)
         fitting = [rule for rule in self.auto if rule.from_compute_capability <= gpu.compute_capability]
         if not fitting:
             major, minor = gpu.compute_capability

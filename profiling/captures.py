@@ -18,7 +18,8 @@ class Launch:
 
     ``kind``: one of ``LAUNCH_KINDS`` (``host``: an operator of a CPU executor, for which there is no launch geometry).
     ``start_ns`` and ``duration_ns`` on the device's clock; ``grid`` and ``block`` are (x, y, z). ``counters`` maps ncu
-    metric names to their values in base units (bytes, ns, percent). What the tool does not tell is None.
+    metric names to their values in base units (bytes, ns, percent). ``smem_bytes``: static and dynamic shared memory
+    together, also where the tool tells only the sum. What the tool does not tell is None.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Launch:
     registers_per_thread: int | None = None
     static_smem_bytes: int | None = None
     dynamic_smem_bytes: int | None = None
+    smem_bytes: int | None = None
     bytes_moved: int | None = None
     in_graph: bool = False
     counters: Mapping[str, float] | None = None

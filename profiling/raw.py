@@ -54,7 +54,8 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSample:
     """The device at one moment. ``throttled``: reasons why the driver holds clocks down (empty: none; None: not
-    told). ``tenants``: other processes with a context on the GPU; ``others_bytes``: what they hold."""
+    told). ``tenants``: other processes with a context on the GPU; ``others_bytes``: what they hold; ``others_sm_pct``:
+    the share of the time in which their kernels ran."""
 
     unix_ns: int
     sm_clock_mhz: float | None = None
@@ -64,6 +65,7 @@ class EnvironmentSample:
     throttled: tuple[str, ...] | None = None
     tenants: int | None = None
     others_bytes: int | None = None
+    others_sm_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,10 +104,10 @@ class Engine:
         self.profile: RuntimeProfile = load_runtime(request.runtime)
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
-        catalogue = gpu_catalogue(tuple(request.gpu_specs))
+        catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self.targets = tuple(self._target(*catalogue.resolve(name)) for name in _distinct(request.gpus))
         _refuse_same_gpu_twice(self.targets)
-        self.estimator: KernelEstimator = load_bundles(tuple(request.bundles))
+        self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
         self.forget()
 
     def forget(self) -> None:
@@ -259,7 +259,7 @@ class Engine:
                         used = [by[target.options].rows for by in lowerings]
                         cache[key] = self._predict(table, np.unique(np.concatenate(used)), target.gpu, share)
                     everything, place = cache[key]
-                    predictions = _take(everything, place[lowering.rows])
+                    predictions = everything.take(place[lowering.rows])
                     measures = measure(
                         lowering.program,
                         predictions,
@@ -278,7 +278,7 @@ class Engine:
                         measures=measures,
                         memory=self._memory(lowering, target.gpu),
                         predictions=predictions,
-                        estimator=self.estimator.name,
+                        estimator=self.estimator.name_on(target.gpu),
                     )
 
     def _predict(
@@ -385,9 +385,3 @@ def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
                 word = kernel.precision.value
                 work[word] = work.get(word, 0) + kernel.flops * step.repeat
     return max(sorted(work), key=lambda word: work[word]) if work else resolved
-
-
-def _take(predictions: KernelPredictions, rows: np.ndarray) -> KernelPredictions:
-    return KernelPredictions(
-        **{name: getattr(predictions, name)[rows] for name in KernelPredictions.__dataclass_fields__}
-    )

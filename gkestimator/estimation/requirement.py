@@ -21,7 +21,8 @@ class Measures:
     ``*_mean_pct`` is time-weighted over ``latency_ms``, host gaps included; ``sm_util_busy_mean_pct`` over kernel time
     alone. ``occupancy_max_pct`` is USHER's Creq. ``coverage_pct`` is the share of kernel time predicted inside the
     training range, ``trained_pct`` the share that any regressor answered. ``analytical_families`` maps the families
-    that the analytical model answered to their share of kernel time in percent.
+    that the analytical model answered to their share of kernel time in percent. ``source_us`` and
+    ``occupancy_source_us``: kernel time by where its prediction is from, on GPUs that a bundle measured (else empty).
     """
 
     latency_ms: float
@@ -42,6 +43,8 @@ class Measures:
     flops: int
     dram_bytes: int
     analytical_families: Mapping[str, float]
+    source_us: Mapping[str, float]
+    occupancy_source_us: Mapping[str, float]
     timeline: Timeline
 
 
@@ -86,7 +89,14 @@ def measure(
     occupancy = launch_values(program, predictions.occupancy_pct)
     sm_util = launch_values(program, predictions.sm_util_pct)
     total = _no_faster_than_full(timeline.total_us, spans, sm_util, streams)
-    peaks = concurrent_maxima(timeline, {"occupancy": occupancy, "sm_util": sm_util}, tau_ms=tau_ms)
+    detail = predictions.detail
+    highest = {"occupancy": occupancy, "sm_util": sm_util}
+    if detail is not None:  # the largest launch of a measured call
+        highest = {
+            "occupancy": launch_values(program, detail.occupancy_peak_pct),
+            "sm_util": launch_values(program, detail.sm_util_peak_pct),
+        }
+    peaks = concurrent_maxima(timeline, highest, tau_ms=tau_ms)
 
     def mean(values: np.ndarray, over: float) -> float:
         return float(np.dot(values, spans) / over) if over > 0 else float("nan")
@@ -108,9 +118,15 @@ def measure(
         l2_util_mean_pct=mean(launch_values(program, predictions.l2_util_pct), total),
         coverage_pct=100 * mean(covered, busy),
         trained_pct=100 * mean(trained, busy),
-        kernels=program.launches,
+        kernels=program.launches
+        if detail is None
+        else int(np.dot(launch_values(program, detail.launches), program.repeat)),
         flops=int(np.dot(flops[program.kernel], program.repeat)),
         dram_bytes=int(np.dot(dram_bytes[program.kernel], program.repeat)),
+        source_us={} if detail is None else _sums(launch_values(program, detail.source), spans),
+        occupancy_source_us={}
+        if detail is None
+        else _sums(launch_values(program, detail.occupancy_source), spans),
         analytical_families=_shares(families[program.kernel], spans * (1 - trained), busy),
         timeline=timeline,
     )
@@ -121,6 +137,10 @@ def _no_faster_than_full(total: float, spans: np.ndarray, sm_util: np.ndarray, s
     if streams <= 1:
         return total
     return max(total, float(np.nansum(spans * sm_util)) / 100)
+
+
+def _sums(words: np.ndarray, spans: np.ndarray) -> dict[str, float]:
+    return {word: float(spans[words == word].sum()) for word in sorted(set(words.tolist()))}
 
 
 def _shares(families: np.ndarray, spans: np.ndarray, busy: float) -> dict[str, float]:

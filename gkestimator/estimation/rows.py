@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.estimation.engine import Engine, Estimated
-from gkestimator.prediction import KernelPredictions
+from gkestimator.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 
 __all__ = ["answers_within", "fits", "kernel_rows", "requirement_row"]
 
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
+CPU = "CPU"
+"""``architecture`` of a specification that describes a CPU, for trying the whole chain without a GPU."""
+MEASURED = "measured"
 
 
 def fits(row: Requirement) -> bool:
@@ -43,6 +47,9 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     warnings = tuple(_warnings(engine, e, mreq))
     # Where all of the work is unknown or on the CPU, nothing is known of the time that shares would be means over.
     mean = _unknown if partial and m.kernels == 0 else _known
+    cpu = gpu.architecture == CPU
+    of_sms = _unknown if cpu else _known  # a CPU has neither warps nor SMs
+    mean_of_sms = _unknown if cpu else mean
     trained = m.trained_pct >= 50 if not math.isnan(m.trained_pct) else False
     return Requirement(
         model=lowering.model,
@@ -59,11 +66,11 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         host_overhead_us=engine.host_overhead_us,
         throughput_rps=None if partial or latency <= 0 or batch is None else batch / latency * 1e3,
         host_bound=None if partial else m.host_ms > m.gpu_ms,
-        occupancy_max_pct=_known(m.occupancy_max_pct),
-        occupancy_mean_pct=mean(m.occupancy_mean_pct),
-        sm_util_max_pct=_known(m.sm_util_max_pct),
-        sm_util_mean_pct=mean(m.sm_util_mean_pct),
-        sm_util_busy_mean_pct=_known(m.sm_util_busy_mean_pct),
+        occupancy_max_pct=of_sms(m.occupancy_max_pct),
+        occupancy_mean_pct=mean_of_sms(m.occupancy_mean_pct),
+        sm_util_max_pct=of_sms(m.sm_util_max_pct),
+        sm_util_mean_pct=mean_of_sms(m.sm_util_mean_pct),
+        sm_util_busy_mean_pct=of_sms(m.sm_util_busy_mean_pct),
         dram_util_mean_pct=mean(m.dram_util_mean_pct),
         l2_util_mean_pct=mean(m.l2_util_mean_pct),
         power_w=None,
@@ -81,12 +88,26 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         dram_bytes=m.dram_bytes,
         kernels=m.kernels,
         unknown_kernels=sum(1 for s in lowering.graph.steps if s.unknown),
-        source=f"trained:{e.estimator}" if trained else "analytical",
-        occupancy_source="analytical",
+        source=_source(e) if trained else "analytical",
+        occupancy_source=None if cpu else _mostly(m.occupancy_source_us) or "analytical",
         memory_source="analytical",
         coverage_pct=_known(m.coverage_pct),
         warnings="; ".join(warnings),
     )
+
+
+def _source(e: Estimated) -> str:
+    """The bundle behind most of the time. Measured kernels are the bundle's: the row as a whole was not measured."""
+    own = f"trained:{e.estimator}"
+    by: dict[str, float] = {}
+    for source, us in e.measures.source_us.items():
+        by[own if source == MEASURED else source] = by.get(own if source == MEASURED else source, 0.0) + us
+    by.pop("analytical", None)
+    return _mostly(by) or own
+
+
+def _mostly(us: Mapping[str, float]) -> str | None:
+    return max(sorted(us), key=lambda word: us[word]) if us else None
 
 
 def _known(value: float) -> float | None:
@@ -114,54 +135,96 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
         yield "most of the time is predicted outside the trained range (coverage_pct)"
     if mreq is not None and mreq > e.target.gpu.memory_visible_bytes:
         yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
+    if e.target.gpu.architecture == CPU:
+        yield "a CPU stands in for a GPU: no occupancy, no SM utilisation, and memory as a GPU would need it"
     if engine.streams > 1:
         yield f"{engine.streams} streams: overlapping kernels are assumed not to slow each other down"
 
 
 def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
     """Every launch of one answer in order, with its operator, duration, share and what bounds it."""
+    index = 0
+    for i, row in enumerate(e.lowering.program.kernel.tolist()):
+        whole = _kernel_row(engine, e, i, row)
+        sequence = None if e.predictions.detail is None else e.predictions.detail.sequence[row]
+        for one in (whole,) if sequence is None else _launch_rows(whole, sequence):
+            yield replace(one, index=index)
+            index += 1
+
+
+def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
+    """Launch ``i`` of the program, row ``row`` of the predictions, as the rules see it."""
     lowering, p = e.lowering, e.predictions
     program, timeline = lowering.program, e.measures.timeline
-    durations = p.duration_us[program.kernel] * program.repeat
-    busy = float(durations.sum())
-    for i, row in enumerate(program.kernel):
-        step = program.steps[program.step[i]]
-        kernel = engine.pool.kernels[int(lowering.rows[row])]
-        yield KernelRow(
-            model=lowering.model,
-            gpu=e.target.gpu.name,
-            runtime=engine.request.runtime,
-            dtype=lowering.lowered.dtype,
-            batch_size=lowering.lowered.batch_size,
-            dims=lowering.lowered.dims,
-            sm_share_pct=float(e.sm_share_pct),
-            index=i,
-            operator=step.name,
-            op_type=step.op_type,
-            kernel=kernel.name,
-            family=kernel.family.value,
-            launches=int(program.repeat[i]),
-            duration_us=float(p.duration_us[row]),
-            duration_low_us=float(p.low_us[row]),
-            duration_high_us=float(p.high_us[row]),
-            start_us=float(timeline.start_us[i]),
-            stream=int(timeline.stream[i]),
-            share_pct=100 * float(durations[i]) / busy if busy > 0 else None,
-            bound_by=_bound_by(p, int(row), engine.host_overhead_us * step.host_calls / len(step.kernels)),
-            flops=kernel.flops,
-            dram_bytes=kernel.read_bytes + kernel.write_bytes,
-            grid_blocks=_count(p.grid_blocks[row]),
-            block_threads=_count(p.block_threads[row]),
-            registers_per_thread=_count(p.registers_per_thread[row]),
-            shared_bytes=_count(p.shared_bytes[row]),
-            occupancy_pct=_known(float(p.occupancy_pct[row])),
-            sm_util_pct=_known(float(p.sm_util_pct[row])),
-            source=f"trained:{e.estimator}" if p.trained[row] else "analytical",
+    step = program.steps[program.step[i]]
+    kernel = engine.pool.kernels[int(lowering.rows[row])]
+    busy = timeline.busy_us
+    trained = f"trained:{e.estimator}" if p.trained[row] else "analytical"
+    cpu = e.target.gpu.architecture == CPU
+    return KernelRow(
+        model=lowering.model,
+        gpu=e.target.gpu.name,
+        runtime=engine.request.runtime,
+        dtype=lowering.lowered.dtype,
+        batch_size=lowering.lowered.batch_size,
+        dims=lowering.lowered.dims,
+        sm_share_pct=float(e.sm_share_pct),
+        index=i,
+        operator=step.name,
+        op_type=step.op_type,
+        kernel=kernel.name,
+        family=kernel.family.value,
+        launches=int(program.repeat[i]),
+        duration_us=float(p.duration_us[row]),
+        duration_low_us=float(p.low_us[row]),
+        duration_high_us=float(p.high_us[row]),
+        start_us=float(timeline.start_us[i]),
+        stream=int(timeline.stream[i]),
+        share_pct=100 * float(p.duration_us[row] * program.repeat[i]) / busy if busy > 0 else None,
+        bound_by=_bound_by(p, row, engine.host_overhead_us * step.host_calls / len(step.kernels)),
+        flops=kernel.flops,
+        dram_bytes=kernel.read_bytes + kernel.write_bytes,
+        grid_blocks=None if cpu else _count(p.grid_blocks[row]),
+        block_threads=None if cpu else _count(p.block_threads[row]),
+        registers_per_thread=None if cpu else _count(p.registers_per_thread[row]),
+        shared_bytes=None if cpu else _count(p.shared_bytes[row]),
+        occupancy_pct=None if cpu else _known(float(p.occupancy_pct[row])),
+        sm_util_pct=None if cpu else _known(float(p.sm_util_pct[row])),
+        source=trained if p.detail is None else str(p.detail.source[row]),
+    )
+
+
+def _launch_rows(whole: KernelRow, sequence: Sequence[MeasuredLaunch]) -> Iterator[KernelRow]:
+    """A row per launch that was measured, in place of the one of the rules. Work is told of the whole call, so it
+    stands with the longest launch alone."""
+    longest = max(range(len(sequence)), key=lambda i: sequence[i].share)
+    total = sum(one.share for one in sequence) or 1.0
+    start = whole.start_us
+    for i, one in enumerate(sequence):
+        share = one.share / total
+        low, high, all_us = whole.duration_low_us, whole.duration_high_us, whole.duration_us or 0.0
+        yield replace(
+            whole,
+            kernel=one.name,
+            duration_us=share * all_us,
+            duration_low_us=None if low is None else share * low,
+            duration_high_us=None if high is None else share * high,
+            start_us=start,
+            share_pct=None if whole.share_pct is None else share * whole.share_pct,
+            flops=whole.flops if i == longest else None,
+            dram_bytes=whole.dram_bytes if i == longest else None,
+            grid_blocks=_count(one.grid_blocks),
+            block_threads=_count(one.block_threads),
+            registers_per_thread=_count(one.registers_per_thread),
+            shared_bytes=_count(one.shared_bytes),
+            occupancy_pct=one.occupancy_pct,
+            sm_util_pct=one.sm_util_pct,
         )
+        start = None if start is None else start + share * all_us
 
 
-def _count(value: np.floating) -> int | None:
-    return None if math.isnan(value) else int(value)
+def _count(value: float | np.floating | None) -> int | None:
+    return None if value is None or math.isnan(value) else int(value)
 
 
 def _bound_by(p: KernelPredictions, row: int, host_us: float) -> str:

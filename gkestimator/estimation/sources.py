@@ -24,6 +24,6 @@ def bundle_folders() -> tuple[Path, ...]:
 def load_bundles(paths: Sequence[Path]) -> Bundle:
     """The bundles of ``paths``, then the user's, then the packaged one, as one estimator.
 
-    The first that covers a kernel and knows the chip answers. Raises BundleError for one that cannot be read.
+    The first that measured a GPU answers for it; elsewhere the first that covers a kernel and knows the chip. Raises BundleError for one that cannot be read.
     """
     return stack_bundles([*(load_bundle(p) for p in (*paths, *bundle_folders())), load_bundle()])

@@ -88,5 +88,8 @@ def _trust(rows: Sequence[Requirement]) -> str:
         parts.append(f"{span} % of GPU time lies inside the trained range")
     if widths:
         parts.append(f"90 % intervals reach up to {widths[-1]:.0f} % above the estimate")
-    parts.append("occupancy and memory are calculated, not learned")
+    learned = any(r.occupancy_source not in (None, "analytical") for r in rows)
+    parts.append(
+        "memory is calculated, not learned" if learned else "occupancy and memory are calculated, not learned"
+    )
     return "Trust: " + "; ".join(parts) + "."

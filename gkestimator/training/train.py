@@ -1,4 +1,8 @@
-"""``train``: from files of kernel measurements to a bundle on disk, with its errors out of fold."""
+"""``train``: from files of kernel measurements to a bundle on disk, with its errors out of fold.
+
+Public measurements make a bundle of their own. Kernel datasets, what profiling a GPU gives, correct a base bundle
+(:mod:`gkestimator.training.train_measured`), unless that is turned off.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,21 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gkestimator.bundle_models import SCHEMA_VERSION
-from gkestimator.errors import TableError
+from gkestimator.errors import TableError, UsageError
 from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.training.importers import load_source
+from gkestimator.training.importers import load_source, source_format
 from gkestimator.training.recipe import FittedBundle, ModelReport, Progress, fit_bundle
 from gkestimator.training.rows import TrainingRows
 
-__all__ = ["Loaded", "TrainReport", "card", "measured_rows", "train"]
+if TYPE_CHECKING:
+    from gkestimator.training.train_measured import MeasuredReport
+
+__all__ = ["Loaded", "TrainReport", "card", "library_versions", "measured_rows", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +55,40 @@ def train(
     seed: int = 0,
     progress: Progress | None = None,
     name: str | None = None,
-) -> TrainReport:
+    base: Path | str | None = "default",
+    gpu_specs: Sequence[Path] = (),
+) -> TrainReport | MeasuredReport:
     """Train a bundle from ``sources`` (folders of public formats or kernel datasets) and write it to folder
     ``out``.
 
-    Regressors are fitted for the families that the sources hold. The same sources and seed give the same
-    bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification,
-    OutputError if ``out`` cannot be written.
+    Kernel datasets correct the bundle ``base``: a folder, or ``default``, the package's; None trains regressors on
+    their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known, besides those that lie
+    beside the datasets. Regressors are fitted for the families that the sources hold. The same sources and seed give
+    the same bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification,
+    BundleError for a bad base, OutputError if ``out`` cannot be written.
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
+    title = name or "".join(c if c.isalnum() and c.isascii() else "_" for c in out.name.lower()) or "bundle"
+    kinds = {source_format(Path(path)) for path in sources}
+    if base is not None and kinds == {"kernel dataset"}:
+        from gkestimator.training.train_measured import train_measured
+
+        return train_measured(
+            [Path(p) for p in sources],
+            out,
+            name=title,
+            base=None if str(base) == "default" else Path(base),
+            gpu_specs=gpu_specs,
+            seed=seed,
+            progress=progress,
+        )
+    if base not in (None, "default"):
+        raise UsageError(
+            f"{base}: a base bundle is corrected by kernel datasets alone; found {', '.join(sorted(kinds))}"
+        )
     loaded, rows, gpus = measured_rows(sources)
     fitted = fit_bundle(rows, gpus, seed=seed, progress=progress)
-    title = name or "".join(c if c.isalnum() else "_" for c in out.name.lower()) or "bundle"
     fitted.write(out, card=card(title, loaded, fitted))
     return TrainReport(path=out, name=title, models=tuple(m.report for m in fitted.models))
 
@@ -81,18 +109,12 @@ def card(
     name: str, loaded: Loaded, fitted: FittedBundle, *, nested: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The model card of ``fitted``; ``nested`` are the figures of runs of the same recipe with parts left out."""
-    versions: dict[str, str | None] = {}
-    for package in ("gkestimator", "numpy", "scikit-learn", "xgboost", "lightgbm"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     result: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "name": name,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "licence": "Apache-2.0",
-        "versions": versions,
+        "versions": library_versions(),
         "seed": fitted.seed,
         "trained_on": [
             {"format": kind, "source": path.name, "rows": sum(len(p) for p in parts)}
@@ -107,3 +129,14 @@ def card(
     if nested is not None:
         result["nested"] = dict(nested)
     return result
+
+
+def library_versions() -> dict[str, str | None]:
+    """Versions of what trains, for a card; None for what is not installed."""
+    versions: dict[str, str | None] = {}
+    for package in ("gkestimator", "numpy", "scikit-learn", "xgboost", "lightgbm"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions

@@ -1,1 +1,6 @@
-"""From raw captures to a kernel dataset, its lowering table, checks and report."""
+"""Building: kernel datasets of raw folders, and datasets merged, with what is known of where they come from."""
+
+from gkestimator.profiling.building.build import BuildResult, build_dataset
+from gkestimator.profiling.building.merging import MergeResult, merge_datasets
+
+__all__ = ["BuildResult", "MergeResult", "build_dataset", "merge_datasets"]

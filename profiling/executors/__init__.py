@@ -1,1 +1,35 @@
-"""Executors: run the operator of a plan entry the way a runtime would."""
+"""Executors: run the operator of a plan entry the way a runtime would.
+
+A new executor is one file with one class and one line in :data:`EXECUTORS`; ``tests/conformance/test_executors.py``
+runs over all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+from gkestimator.profiling.executors.base import Executor
+
+from gkestimator.errors import UsageError
+
+__all__ = ["DEVICE", "EXECUTORS", "make_executor"]
+
+EXECUTORS = {
+    "onnxruntime": ("gkestimator.profiling.executors.onnxruntime", "OnnxruntimeExecutor"),
+    "torch": ("gkestimator.profiling.executors.torch", "TorchExecutor"),
+}
+"""Module and class by the name on the command line; imported when made, for each asks for a heavy library."""
+DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")
+
+
+def make_executor(name: str, device: str) -> Executor:
+    """The executor ``name`` on ``device`` (``cpu`` or ``cuda:N``). Raises UsageError for an unknown name or device and
+    where its library is not installed or lacks the device; DeviceLostError where the device does not answer."""
+    if name not in EXECUTORS:
+        raise UsageError(f"executor: found {name!r}, expected one of {', '.join(EXECUTORS)}")
+    if not DEVICE.match(device):
+        raise UsageError(f"device: found {device!r}, expected cpu or cuda:N")
+    module, kind = EXECUTORS[name]
+    made: Executor = getattr(import_module(module), kind)(device)
+    return made

@@ -10,7 +10,7 @@ from gkestimator.profiling.records import HostKernel
 
 from gkestimator.errors import GkestimatorError
 
-__all__ = ["EntryUnsupportedError", "ExecutionError", "Executor", "Prepared"]
+__all__ = ["DeviceLostError", "EntryUnsupportedError", "ExecutionError", "Executor", "Prepared"]
 
 
 class ExecutionError(GkestimatorError):
@@ -19,6 +19,12 @@ class ExecutionError(GkestimatorError):
 
 class EntryUnsupportedError(GkestimatorError):
     """An entry that this executor does not run, and why."""
+
+
+class DeviceLostError(GkestimatorError):
+    """The device takes no more work in this process: its context is poisoned, or it is gone."""
+
+    exit_code = 3
 
 
 class Prepared(Protocol):

@@ -1,1 +1,7 @@
-"""Sweep planning: what to measure, and how long it will take."""
+"""Sweep planning: which operators to measure, in which order, and how long it will take."""
+
+from __future__ import annotations
+
+from gkestimator.profiling.sweep.planning import DEFAULT_MINUTES, Planned, PlanRequest, make_plan
+
+__all__ = ["DEFAULT_MINUTES", "PlanRequest", "Planned", "make_plan"]

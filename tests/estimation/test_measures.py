@@ -22,7 +22,7 @@ def kernels(count: int) -> list[Kernel]:
 
 def predictions(duration: list[float], **columns: list[float]) -> KernelPredictions:
     n = len(duration)
-    base = {name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__}
+    base = {name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__ if name != "detail"}
     base["duration_us"] = np.array(duration)
     base["low_us"] = np.array(duration) * 0.8
     base["high_us"] = np.array(duration) * 1.5

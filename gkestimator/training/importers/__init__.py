@@ -13,7 +13,7 @@ from gkestimator.errors import TableError
 from gkestimator.training.importers import aiconfigurator, deepbench, kernel_dataset, neusight, vidur
 from gkestimator.training.rows import TrainingRows
 
-__all__ = ["IMPORTERS", "load_source"]
+__all__ = ["IMPORTERS", "load_source", "source_format"]
 
 Matches = Callable[[Path], bool]
 Load = Callable[[Path], list[TrainingRows]]
@@ -31,9 +31,15 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
 def load_source(path: Path) -> tuple[str, list[TrainingRows]]:
     """The format's name and the rows of ``path``. Raises TableError if it is missing or in no known
     format."""
+    name = source_format(path)
+    return name, IMPORTERS[name][1](path)
+
+
+def source_format(path: Path) -> str:
+    """The name of the format of ``path``, a key of :data:`IMPORTERS`. Raises TableError as :func:`load_source`."""
     if not path.exists():
         raise TableError(f"{path}: no such file or folder; expected measurements to train on")
-    for name, (matches, load) in IMPORTERS.items():
+    for name, (matches, _) in IMPORTERS.items():
         if matches(path):
-            return name, load(path)
+            return name
     raise TableError(f"{path}: unknown format; expected one of {', '.join(IMPORTERS)}")

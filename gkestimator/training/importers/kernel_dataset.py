@@ -1,11 +1,14 @@
 """The project's own kernel dataset (Parquet; DESIGN section 5): what ``gkest profile build`` writes.
 
-One row per kernel launch. Only single-kernel operators train (``kernels_in_op`` 1 or null): of several
-kernels the shape does not say which did what. Durations are GPU time, so there is no launch gap in them.
+One row per kernel launch, grouped to operator calls by :mod:`gkestimator.training.calls`. Here, without a base bundle
+to share time out by, only calls train that are one kernel by the rules, or as many launches of the same families. Of
+rows without a fragment (version 1), only single-kernel operators do (``kernels_in_op`` 1 or null): of several kernels
+the shape does not say which did what. Durations are GPU time, so there is no launch gap in them.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 from collections.abc import Callable
@@ -15,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from gkestimator.dtypes import Precision
-from gkestimator.errors import TableError, UsageError
+from gkestimator.errors import TableError
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
-from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
+from gkestimator.tables import KernelMeasurement
 from gkestimator.tiles import recorded_tile
 from gkestimator.training.rows import TrainingRows
 
-__all__ = ["load", "matches"]
+__all__ = ["dataset_files", "kernel_of_row", "load", "matches", "specification_files"]
 
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 _VARIANT = {"gelu": "gelu", "layernormalization": "layer_norm", "rmsnormalization": "rms_norm"}
@@ -37,40 +40,37 @@ def matches(path: Path) -> bool:
     return path.suffix == ".parquet"
 
 
+def dataset_files(path: Path) -> list[Path]:
+    """The Parquet files at ``path``: itself, or those directly in the folder."""
+    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+
+
+def specification_files(path: Path) -> list[Path]:
+    """GPU specifications that lie beside a dataset: ``<its name>.<GPU>.toml``."""
+    return sorted(
+        found
+        for file in dataset_files(path)
+        for found in file.parent.glob(f"{glob.escape(file.stem)}.*.toml")
+    )
+
+
 def load(path: Path) -> list[TrainingRows]:
     """Rows of the file or files with quality ``ok`` and a duration."""
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    return [part for file in files for part in [_load(file)] if part is not None]
+    from gkestimator.training.calls import read_calls, sure_labels
 
-
-def _load(path: Path) -> TrainingRows | None:
-    rows = read_table(path, KERNEL_DATASET, "parquet")
-    catalogue = gpu_catalogue()
-    names: dict[str, str] = {}
-    for gpu in dict.fromkeys(row.gpu for row in rows):
-        try:
-            names[gpu] = catalogue.resolve(gpu)[0].name
-        except UsageError as e:
-            raise UsageError(f"{path}: {e}") from e
-    kernels: list[Kernel] = []
-    chosen: list[KernelMeasurement] = []
-    for number, row in enumerate(rows, start=1):
-        if row.quality != "ok" or not row.duration_us or (row.kernels_in_op or 1) > 1:
-            continue
-        kernel = _kernel(row, f"{path}: row {number}")
-        if kernel is not None:
-            kernels.append(kernel)
-            chosen.append(row)
-    if not kernels:
-        return None
-    return TrainingRows.make(
-        KernelTable.from_kernels(kernels),
-        gpu=np.array([names[row.gpu] for row in chosen], dtype=object),
-        measured_us=np.array([row.duration_us for row in chosen], dtype=float),
-        source="dataset",
-        grid_blocks=np.array([_product(row.grid) for row in chosen]),
-        kernel_class=np.array([_class(row) for row in chosen], dtype=object),
-    )
+    found = sure_labels(read_calls(path, gpu_catalogue(specification_files(path))).calls)
+    if not found:
+        return []
+    return [
+        TrainingRows.make(
+            KernelTable.from_kernels([label.kernel for label in found]),
+            gpu=np.array([label.call.gpu for label in found], dtype=object),
+            measured_us=np.array([label.duration_us for label in found]),
+            source="dataset",
+            grid_blocks=np.array([_product(label.main.grid) for label in found]),
+            kernel_class=np.array([_class(label.main) for label in found], dtype=object),
+        )
+    ]
 
 
 def _class(row: KernelMeasurement) -> str:
@@ -87,7 +87,7 @@ def _product(grid: str | None) -> float:
         return float("nan")
 
 
-def _kernel(row: KernelMeasurement, where: str) -> Kernel | None:
+def kernel_of_row(row: KernelMeasurement, where: str) -> Kernel | None:
     """The row as a kernel; None for families whose size the operator's inputs do not give, and for rows that leave
     bytes or FLOPs open: without them there is no roofline to compare the time with.
     """

@@ -1,0 +1,65 @@
+"""``gkest profile plan``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import DIM, WHOLE_NUMBERS, Names
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(name="plan")
+@click.option(
+    "--models", "models", multiple=True, metavar="PATH", help="ONNX file, folder or pattern; repeatable."
+)
+@click.option(
+    "--catalogue/--no-catalogue", default=True, help="Shapes of the built-in catalogue.  [default: yes]"
+)
+@click.option("--minutes", type=float, help="Budget.  [default: 10, or none with --entries]")
+@click.option("--entries", type=int, help="At most this many entries.")
+@click.option("--runtime", default="torch", show_default=True, help="torch or onnxruntime.")
+@click.option("--gpu", help="GPU type to be measured, where it is known (gkest gpus lists the names).")
+@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@click.option("--cpu", is_flag=True, help="For a machine without a GPU, to try the chain: short calls, fp32.")
+@click.option("--bundle", "bundles", type=_PATH, multiple=True, help="Estimator bundle; repeatable.")
+@click.option("--dtype", "dtypes", type=Names(), help="fp32,tf32,fp16,bf16.  [default: all that the GPU has]")
+@click.option("--batch-size", "batch_sizes", type=WHOLE_NUMBERS, help="Of the models; default: as exported.")
+@click.option("--dim", "dims", type=DIM, multiple=True, help="Number for a symbolic dimension; repeatable.")
+@click.option("--counters", type=float, default=0.15, show_default=True, help="Share with hardware counters.")
+@click.option("--repeats", type=int, help="Calls per entry, if the run is told so; for the time it takes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampled shapes.")
+@click.option("--split", type=click.IntRange(1, 1000), help="Write this many plans, FILE-1ofN.json, ...")
+@click.option("-o", "--output", required=True, type=_PATH, help="File of the plan (JSON).")
+@debug_option
+def command(output: Path, split: int | None, dims: tuple[tuple[str, int], ...], **options: Any) -> int:
+    """Choose the operators to measure, and say how long it will take.
+
+    The models' own operators come first, those that take most of their time at the head; then shapes of the built-in
+    catalogue, spread over what makes kernels fast or slow. The plan is JSON, one entry a line, most valuable first:
+    read it, edit it (remove the id of an entry that you change), cut it, split it. Exit status: 0 done, 1 some models
+    failed, 2 all did or the command was wrong.
+    """
+    from gkestimator.cli.progress import Progress
+    from gkestimator.profiling.sweep import PlanRequest, make_plan
+    from gkestimator.profiling.sweep.writing import write_plans
+
+    made_by = shlex.join(["gkest", *sys.argv[1:]])[:500]
+    with Progress() as progress:
+        planned = make_plan(PlanRequest(dims=dict(dims), made_by=made_by, **options), progress)
+    written = write_plans(planned.plan, output, split)
+    for path, error in planned.failures:
+        text = str(error)
+        click.echo(f"gkest: error: {text if path.name in text else f'{path}: {text}'}", err=True)
+    for message in planned.messages:
+        click.echo(message, err=True)
+    for path in written:
+        click.echo(f"gkest: wrote {path}", err=True)
+    return 1 if planned.failures else 0

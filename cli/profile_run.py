@@ -1,0 +1,95 @@
+"""``gkest profile run``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import Names
+from gkestimator.cli.progress import Progress
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+
+
+def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for names in value for name in names))
+
+
+@click.command(name="run")
+@click.argument("plan", type=_PATH, metavar="PLAN.json")
+@click.option("-o", "--output", "raw", required=True, type=_PATH, help="Folder for raw measurements.")
+@click.option(
+    "--executor",
+    type=click.Choice(["onnxruntime", "torch"]),
+    help="What runs the operators; default: the plan's runtime.",
+)
+@click.option(
+    "--collector",
+    type=click.Choice(["auto", "nsys", "ncu", "kineto", "none"]),
+    default="auto",
+    show_default=True,
+    help="What records the launches.",
+)
+@click.option(
+    "--device",
+    "devices",
+    type=Names(),
+    multiple=True,
+    callback=_flat,
+    help="cpu, cuda:N or all; repeatable. Default: the first GPU, the CPU where there is none.",
+)
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--gpu-type",
+    "gpu_types",
+    type=Names(),
+    multiple=True,
+    callback=_flat,
+    help="With --engine ray: GPU types to measure; default: all that the cluster offers.",
+)
+@click.option("--repeats", type=click.IntRange(1, 10_000), help="Calls per operator; default: by its time.")
+@click.option("--warmup", type=click.IntRange(1, 10_000), help="Calls before those that count.")
+@click.option("--minutes", type=float, help="Stop in time; the same command goes on later.")
+@click.option(
+    "--chunk-seconds", type=float, default=20.0, show_default=True, help="Length of one child's work."
+)
+@click.option(
+    "--entry-timeout", type=float, default=60.0, show_default=True, help="Seconds that one operator may take."
+)
+@click.option(
+    "--retries", type=int, default=2, show_default=True, help="How often a noisy operator is repeated."
+)
+@click.option(
+    "--counters/--no-counters", default=True, show_default=True, help="Hardware counters under ncu."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the data.")
+@debug_option
+def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: float, **options: object) -> int:
+    """Work a plan off under a profiler; resumes what was cut off.
+
+    Every operator runs in a process of its own kind that can be killed; RAW holds what was recorded. The same command
+    again measures what is left. Exit status: 0 all measured, skipped with a reason, or the minutes are over; 1 some
+    failed, or it had to stop; 2 nothing could be done.
+    """
+    from gkestimator.profiling.plan import read_plan
+    from gkestimator.profiling.running import Limits, RunOptions, run_plan
+
+    wanted = RunOptions(
+        devices=devices,
+        limits=Limits(entry_s=entry_timeout),
+        command=" ".join(sys.argv)[:2000],
+        **options,  # type: ignore[arg-type]
+    )
+    with Progress() as progress:
+        report = run_plan(read_plan(plan), raw, wanted, progress=progress)
+    for part in report.parts or (report,):
+        click.echo(part.summary())
+        for line in part.problems:
+            click.echo(f"gkest: warning: {line}", err=True)
+        for line in (*part.messages, *part.words()):
+            click.echo(line, err=True)
+    return report.exit_code

@@ -1,0 +1,285 @@
+"""Fits what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved occupancy.
+
+Who profiles a new GPU has few rows and no public ones, but the shipped bundle has seen a hundred thousand. So the
+target is log(measured / base prediction) and the default is that the base is right; per family and precision, errors on
+shapes left out decide how far to move away from it, and whether the public recipe on the measured rows does better.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gkestimator.bundle_models import SIZE_EDGES_US, chip_of
+from gkestimator.bundles import Bundle
+from gkestimator.corrections import BASE, Correction, correction_features, feature_set, reference_us
+from gkestimator.errors import TableError
+from gkestimator.gpus import GpuSpec
+from gkestimator.kernels import Kernel, KernelTable
+from gkestimator.measured import MeasuredContents, MeasuredGpu, Shift
+from gkestimator.regressors import Stack
+from gkestimator.training.calibrate import coverage, size_quantiles
+from gkestimator.training.calls import MeasuredCall, base_labels
+from gkestimator.training.fit import Problem, fit_stack
+from gkestimator.training.measured_lowering import build_lowering
+from gkestimator.training.occupancy import OccupancyReport, fit_occupancy
+from gkestimator.training.plan import PLAN, ModelPlan
+from gkestimator.training.rows import shape_hash
+from gkestimator.training.small_stack import FEWEST, fit_small_stack
+
+__all__ = ["FamilyReport", "GpuReport", "fit_correction", "fit_gpu"]
+
+FEWEST_ALONE = 200
+"""Shapes from which the public recipe, relative to a roofline instead of the base, is tried as well."""
+_FEWEST_OF_VARIANT, _MOST_VARIANTS = 5, 24
+_FEWEST_FAMILIES = 3
+_WORTH_SHIFTING = 0.9
+_NORMAL_90 = 1.645
+_BORROWS = {"fp16": ("bf16",), "bf16": ("fp16",)}
+"""One half type answers for the other where that was not measured: same units, same bytes."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyReport:
+    """One family in one precision on one GPU. Errors: mean absolute percentage of GPU time. ``base_pct``: the base
+    bundle's; ``correction_pct`` and ``alone_pct``: of the correction and of the public recipe on these rows, every row
+    predicted with its shape left out (None: not tried). ``kept``: the one that answers. ``coverage_pct``: how often
+    its 90 % interval held, each half of the shapes calibrated on the other."""
+
+    family: str
+    precision: str
+    rows: int
+    base_pct: float
+    correction_pct: float | None
+    alone_pct: float | None
+    kept: str
+    coverage_pct: float | None
+    runtimes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReport:
+    """What was learned of one GPU. ``calls``: operator calls used; ``exact``: distinct kernels whose time and launches
+    are known as measured; ``launches_per_call``: how many calls make 1, 2, 3, ... launches; ``shift``: factor applied
+    to families without rows, None for none; ``skipped``: calls left out, by reason."""
+
+    gpu: str
+    calls: int
+    families: tuple[FamilyReport, ...]
+    exact: int
+    launches_per_call: Mapping[str, int]
+    shift: float | None
+    occupancy: OccupancyReport
+    skipped: Mapping[str, int]
+
+
+def fit_gpu(
+    calls: Sequence[MeasuredCall],
+    gpu: GpuSpec,
+    base: Bundle,
+    *,
+    name: str,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[MeasuredGpu, GpuReport]:
+    """What bundle ``name`` learns of ``gpu`` from its ``calls``. The same calls and seed give the same result. Raises
+    TableError where no call can be used."""
+    tell = progress or (lambda text, done, total: None)
+
+    def base_us(kernels: Sequence[Kernel]) -> np.ndarray:
+        return base.predict(KernelTable.from_kernels(kernels), gpu).duration_us
+
+    labels, skipped = base_labels(calls, base_us)
+    if not labels:
+        raise TableError(
+            f"{gpu.name}: of {len(calls)} measured calls none can be trained on; "
+            + "; ".join(f"{count}: {reason}" for reason, count in skipped.items())
+        )
+    table = KernelTable.from_kernels([label.kernel for label in labels])
+    duration = np.array([label.duration_us for label in labels])
+    runtimes = np.array([label.call.runtime for label in labels], dtype=object)
+    expected = base.predict(table, gpu).duration_us
+    kinds = np.array([f"{label.kernel.family.value}|{label.kernel.precision.value}" for label in labels])
+    measured_kinds = sorted(set(kinds.tolist()))
+    corrections: list[Correction] = []
+    reports: list[FamilyReport] = []
+    middles: dict[str, float] = {}
+    for done, kind in enumerate(measured_kinds):
+        tell(f"{gpu.name}: {kind.replace('|', ' ')}", done, len(measured_kinds))
+        index = np.flatnonzero((kinds == kind) & (expected > 0))
+        if not len(index):
+            continue
+        family, precision = kind.split("|")
+        correction, report = fit_correction(
+            table.take(index),
+            duration[index],
+            expected[index],
+            gpu,
+            runtimes=tuple(sorted(set(runtimes[index].tolist()))),
+            covers=[
+                (family, p) for p in _BORROWS.get(precision, ()) if f"{family}|{p}" not in measured_kinds
+            ],
+            seed=seed,
+        )
+        reports.append(report)
+        if correction is not None:
+            corrections.append(correction)
+        if len(index) >= FEWEST:
+            middles[kind] = float(np.median(np.log(duration[index] / expected[index])))
+    tell(f"{gpu.name}: occupancy", len(measured_kinds), len(measured_kinds))
+    occupancy, occupancy_report = fit_occupancy(calls, gpu, seed=seed)
+    lowering = build_lowering(labels)
+    shift = _common_shift(middles)
+    contents = MeasuredContents(
+        corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
+    )
+    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
+    return (
+        MeasuredGpu(bundle=name, base=base, gpus=(gpu.name,), chip=chip_of(gpu), read=lambda: contents),
+        GpuReport(
+            gpu=gpu.name,
+            calls=len(calls),
+            families=tuple(reports),
+            exact=0 if lowering is None else len(lowering),
+            launches_per_call=dict(sorted(counts.items())),
+            shift=None if shift is None else round(float(np.exp(shift.value)), 4),
+            occupancy=occupancy_report,
+            skipped=skipped,
+        ),
+    )
+
+
+def fit_correction(
+    table: KernelTable,
+    duration_us: np.ndarray,
+    base_us: np.ndarray,
+    gpu: GpuSpec,
+    *,
+    runtimes: tuple[str, ...] = (),
+    covers: Sequence[tuple[str, str]] = (),
+    weight: np.ndarray | None = None,
+    seed: int = 0,
+) -> tuple[Correction | None, FamilyReport]:
+    """The regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or shapes, or the
+    base is no worse on shapes left out. ``weight``: how much each row counts, alike by default."""
+    family, precision = str(table.family[0]), str(table.precision[0])
+    count = len(table)
+    weight = np.ones(count) if weight is None else weight
+    shape = shape_hash(table)
+
+    def error(predicted: np.ndarray) -> float:
+        return round(float(np.average(np.abs(predicted / duration_us - 1), weights=weight) * 100), 2)
+
+    report = FamilyReport(
+        family=family,
+        precision=precision,
+        rows=count,
+        base_pct=error(base_us),
+        correction_pct=None,
+        alone_pct=None,
+        kept="base",
+        coverage_pct=None,
+        runtimes=runtimes,
+    )
+    if len(set(shape.tolist())) < FEWEST:
+        return None, report
+    features = feature_set(family, precision)
+    found = Counter(table.variant.tolist())
+    variants = tuple(
+        sorted(v for v, n in found.most_common(_MOST_VARIANTS) if n >= _FEWEST_OF_VARIANT and n < count)
+    )
+    x, names = correction_features(table, gpu, base_us, features, variants)
+    small = fit_small_stack(x, np.log(duration_us / base_us), weight, shape, seed=seed)
+    corrected = base_us * np.exp(small.out_of_fold)
+    report = replace(report, correction_pct=error(corrected))
+    reference, stack, predicted = BASE, small.stack, corrected
+    if len(set(shape.tolist())) >= FEWEST_ALONE:
+        anchor, alone, out = _alone(family, precision, table, gpu, x, names, duration_us, weight, shape, seed)
+        report = replace(report, alone_pct=error(out))
+        if error(out) < error(corrected):
+            reference, stack, predicted = anchor, alone, out
+    if error(predicted) >= report.base_pct:
+        return None, report
+    errors = np.abs(np.log(predicted / duration_us))
+    factors = [min(f, 5.0) for f in size_quantiles(predicted, errors, weight, SIZE_EDGES_US)]
+    held = coverage(predicted, errors, weight, shape, SIZE_EDGES_US)
+    correction = Correction(
+        name=f"{family}_{precision}",
+        features=features,
+        feature_names=names,
+        reference=reference,
+        trains=(family, precision),
+        covers=frozenset(((family, precision), *covers)),
+        variants=variants,
+        known_variants=frozenset(found),
+        runtimes=frozenset(runtimes),
+        low=small.low,
+        high=small.high,
+        factors=tuple(factors),
+        stack=stack,
+    )
+    kept = "correction" if reference == BASE else "alone"
+    return correction, replace(report, kept=kept, coverage_pct=round(held, 1))
+
+
+def _alone(
+    family: str,
+    precision: str,
+    table: KernelTable,
+    gpu: GpuSpec,
+    x: np.ndarray,
+    names: tuple[str, ...],
+    duration_us: np.ndarray,
+    weight: np.ndarray,
+    shape: np.ndarray,
+    seed: int,
+) -> tuple[str, Stack, np.ndarray]:
+    """The public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold microseconds."""
+    plan = _plan(family, precision)
+    anchor_us = reference_us(plan.anchor, table, gpu, duration_us)
+    data = Problem(
+        x=x,
+        y=np.log(duration_us / anchor_us),
+        weight=weight,
+        hidden=np.zeros(len(table), dtype=bool),
+        shape=shape,
+        chip=np.zeros(len(table), dtype=np.int64),
+        names=names,
+        anchor_us=anchor_us,
+    )
+    fit = fit_stack(plan, data, seed=seed)
+    return plan.anchor, fit.stack, anchor_us * np.exp(fit.out_of_fold)
+
+
+def _plan(family: str, precision: str) -> ModelPlan:
+    """The public plan for the pair; for families without one, trees on the analytical time."""
+    for plan in PLAN:
+        if plan.scope == "seen" and (family, precision) in (*plan.trains, *plan.covers):
+            return plan
+    return ModelPlan(
+        name=family,
+        features="memory",
+        trains=((family, precision),),
+        anchor="analytical",
+        members=("xgboost", "lightgbm"),
+    )
+
+
+def _common_shift(middles: Mapping[str, float]) -> Shift | None:
+    """The mean of the families' median errors, where what the others say of each family brings it closer to the truth
+    than the base is: a GPU that sustains less than its specification says is slow in everything."""
+    if len(middles) < _FEWEST_FAMILIES:
+        return None
+    values = np.array(list(middles.values()))
+    others = (values.sum() - values) / (len(values) - 1)
+    if np.mean(np.abs(values - others)) >= _WORTH_SHIFTING * np.mean(np.abs(values)):
+        return None
+    return Shift(
+        value=float(values.mean()),
+        half_width=min(5.0, _NORMAL_90 * float(np.std(values - others, ddof=1))),
+    )

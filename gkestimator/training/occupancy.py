@@ -1,0 +1,78 @@
+"""Fits achieved occupancy on launches with hardware counters."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.achieved import OccupancyModel, occupancy_features
+from gkestimator.gpus import GpuSpec
+from gkestimator.launch import LONG_BLOCKS, Launch
+from gkestimator.tables import KernelMeasurement
+from gkestimator.training.calls import MeasuredCall
+from gkestimator.training.measured_lowering import blocks_of
+from gkestimator.training.small_stack import fit_small_stack
+
+__all__ = ["FEWEST_COUNTERS", "OccupancyReport", "fit_occupancy"]
+
+FEWEST_COUNTERS = 50
+"""Launches with counters below which the rule of ``launch.occupancy`` stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccupancyReport:
+    """Mean absolute errors in percent of an SM's warps, whole entries left out: of the rule and of the regressor."""
+
+    rows: int
+    rule_points: float
+    learned_points: float | None
+    used: bool
+
+
+def fit_occupancy(
+    calls: Sequence[MeasuredCall], gpu: GpuSpec, *, seed: int
+) -> tuple[OccupancyModel | None, OccupancyReport]:
+    """The regressor of ``gpu``, or None where there are too few counters or the rule is no worse."""
+    rows = [(call, row) for call in calls for row in call.rows if _usable(row)]
+    if not rows:
+        return None, OccupancyReport(rows=0, rule_points=float("nan"), learned_points=None, used=False)
+    launches = [row for _, row in rows]
+    launch = Launch(
+        grid_blocks=np.array([blocks_of(row.grid) for row in launches]),
+        block_threads=np.array([blocks_of(row.block) for row in launches]),
+        registers_per_thread=np.array([float(row.registers_per_thread or 32) for row in launches]),
+        shared_bytes=np.array(
+            [float((row.static_smem_bytes or 0) + (row.dynamic_smem_bytes or 0)) for row in launches]
+        ),
+    )
+    streaming = ~np.isin([row.family for row in launches], [f.value for f in LONG_BLOCKS])
+    duration = np.array([row.duration_us or 0.0 for row in launches])
+    x, theoretical = occupancy_features(launch, duration, streaming, gpu)
+    measured = np.array([row.achieved_occupancy_pct for row in launches], dtype=float)
+    rule = x[:, -1].astype(float)
+    by_rule = float(np.mean(np.abs(rule * theoretical - measured)))
+    if len(rows) < FEWEST_COUNTERS:
+        return None, OccupancyReport(rows=len(rows), rule_points=by_rule, learned_points=None, used=False)
+    target = np.clip(measured / theoretical, 0.0, 1.0) - rule
+    entry = np.array([zlib.crc32(call.entry_id.encode()) for call, _ in rows])
+    fit = fit_small_stack(x, target, np.ones(len(rows)), entry, seed=seed)
+    share = np.clip(rule + fit.out_of_fold, 0.01, 1.0)
+    learned = float(np.mean(np.abs(share * theoretical - measured)))
+    used = learned < by_rule
+    model = OccupancyModel(stack=fit.stack, low=fit.low, high=fit.high) if used else None
+    return model, OccupancyReport(
+        rows=len(rows), rule_points=round(by_rule, 3), learned_points=round(learned, 3), used=used
+    )
+
+
+def _usable(row: KernelMeasurement) -> bool:
+    return (
+        row.kind == "kernel"
+        and row.achieved_occupancy_pct is not None
+        and bool(row.duration_us)
+        and blocks_of(row.grid) > 0
+        and blocks_of(row.block) > 0
+    )

@@ -1,0 +1,238 @@
+"""Raw folders to a kernel dataset, its provenance, its lowering table and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gkestimator.profiling.building.checks import Check, EntryKey, check_rows
+from gkestimator.profiling.building.choosing import Rank, best_of, rank
+from gkestimator.profiling.building.describing import Description, describe
+from gkestimator.profiling.building.devices import DeviceNames
+from gkestimator.profiling.building.entries import MeasuredEntry
+from gkestimator.profiling.building.problems import Problems
+from gkestimator.profiling.building.provenance import (
+    beside,
+    data_format,
+    json_bytes,
+    provenance,
+    source_of_raw,
+)
+from gkestimator.profiling.building.publishing import write_together
+from gkestimator.profiling.building.reading import RawContents, read_raw
+from gkestimator.profiling.building.rows import rows_of
+from gkestimator.profiling.building.sequences import LoweringTable, lowering_document, lowering_table
+from gkestimator.profiling.building.tools import Tools, default_tools
+from gkestimator.profiling.raw import run_folders
+
+from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.gpus import GpuSpec
+from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
+from gkestimator.tables.writing import encode_csv, encode_parquet
+
+__all__ = ["BuildResult", "build_dataset"]
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """What was built. ``files``: all that was written, the dataset first. ``problems``: what could not be used, one
+    line each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
+
+    rows: tuple[KernelMeasurement, ...]
+    descriptions: Mapping[EntryKey, Description]
+    table: LoweringTable
+    checks: tuple[Check, ...]
+    contents: tuple[RawContents, ...]
+    gpus: Mapping[str, GpuSpec]
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+    varying: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def exit_status(self) -> int:
+        """0: everything was used; 1: a part could not be."""
+        return 1 if self.problems or any(c.bad and c.count for c in self.checks) else 0
+
+
+def build_dataset(
+    raws: Sequence[Path],
+    output: Path,
+    *,
+    gpu_specs: Sequence[Path] = (),
+    progress: Progress | None = None,
+    tools: Tools | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> BuildResult:
+    """Build the dataset ``output`` (.parquet or .csv) of the raw folders at ``raws``.
+
+    Beside it are written ``<stem>.json`` (provenance), ``<stem>.lowering.json`` and, for every GPU type that the
+    catalogue does not know, ``<stem>.<GPU>.toml``. A part of a folder that cannot be read is a problem; the rest is
+    built. Raises UsageError for arguments, TableError where nothing was measured, OutputError where nothing can be
+    written.
+    """
+    tools = tools or default_tools()
+    form = data_format(output)
+    problems = Problems()
+    names = DeviceNames(gpu_specs, known_gpu=tools.known_gpu, gpu_toml=tools.gpu_toml)
+    contents = _read(raws, tools, problems, progress)
+    chosen, descriptions, duplicates = _choose(contents, names, problems, progress)
+    if not chosen:
+        raise TableError(_nothing(raws, contents, problems))
+    rows, checks = check_rows(
+        rows_of(chosen),
+        descriptions,
+        duplicates=duplicates,
+        unjoined=_sum(c.unjoined for c in contents),
+        launches=sum(c.launches for c in contents),
+        without_launches=[entry for c in contents for entry in c.silent],
+    )
+    if not rows:
+        raise TableError(f"{output}: every row breaks the table's rules: {checks[4].line()}")
+    table = lowering_table(rows)
+    varying = {key: why for c in contents for key, why in c.unstable.items()}
+    notes = (*names.notes, *_notes(contents), *_made_notes(names, output))
+    encode = encode_csv if form == "csv" else encode_parquet
+    data = encode(KERNEL_DATASET, rows)
+    document = provenance(
+        output,
+        data,
+        rows,
+        made=now().isoformat(timespec="seconds"),
+        sources=[source_of_raw(c) for c in contents],
+        checks=checks,
+        problems=problems.all(),
+        notes=notes,
+    )
+    files = {
+        **{beside(output, f".{name}.toml"): text.encode() for name, text in names.made.items()},
+        beside(output, ".lowering.json"): json_bytes(
+            lowering_document(table, dataset=output.name, varying=varying)
+        ),
+        beside(output, ".json"): json_bytes(document),
+        output: data,
+    }
+    write_together(files)
+    return BuildResult(
+        rows=tuple(rows),
+        descriptions=descriptions,
+        table=table,
+        checks=tuple(checks),
+        contents=tuple(contents),
+        gpus={gpu.name: gpu for _, _, gpu in chosen},
+        files=tuple(reversed(files)),
+        notes=notes,
+        problems=problems.all(),
+        varying=varying,
+    )
+
+
+def _read(
+    raws: Sequence[Path], tools: Tools, problems: Problems, progress: Progress | None
+) -> list[RawContents]:
+    folders: list[Path] = []
+    for raw in raws:
+        found = run_folders(raw)
+        if not found:
+            problems.line(
+                f"{raw}: no raw folder of gkest profile run (no run.json in it, or up to two levels below)"
+            )
+        folders += found
+    contents = []
+    for done, folder in enumerate(dict.fromkeys(f.resolve() for f in folders)):
+        if progress is not None:
+            progress(f"reading {folder.name}", done, len(folders))
+        try:
+            contents.append(read_raw(folder, tools, problems))
+        except GkestimatorError as e:
+            problems.line(str(e))
+    return contents
+
+
+def _choose(
+    contents: Sequence[RawContents], names: DeviceNames, problems: Problems, progress: Progress | None
+) -> tuple[
+    list[tuple[MeasuredEntry, Description, GpuSpec]], dict[EntryKey, Description], dict[EntryKey, int]
+]:
+    """The best measurement of every operator on every GPU type, what is known of it, and how many were passed over."""
+    found: list[tuple[MeasuredEntry, GpuSpec]] = []
+    for measured in (m for c in contents for m in c.measured):
+        try:
+            found.append((measured, names.spec(measured.chunk.device)))
+        except GkestimatorError as e:
+            problems.of_entry(measured.origin, str(e), measured.entry.id)
+
+    def key(one: tuple[MeasuredEntry, GpuSpec]) -> EntryKey:
+        return one[0].entry.id, one[1].name, one[0].chunk.executor
+
+    def ranked(one: tuple[MeasuredEntry, GpuSpec]) -> Rank:
+        return rank(one[0].quality, one[0].repeats, one[0].cv)
+
+    best, passed = best_of(found, key, ranked)
+    descriptions: dict[EntryKey, Description] = {}
+    chosen = []
+    for done, (measured, gpu) in enumerate(best):
+        if progress is not None and done % 64 == 0:
+            progress("lowering", done, len(best))
+        description = describe(measured.entry, measured.chunk.executor, gpu)
+        descriptions[key((measured, gpu))] = description
+        chosen.append((measured, description, gpu))
+    return chosen, descriptions, {_as_key(k): len(others) for k, others in passed.items()}
+
+
+def _as_key(key: Hashable) -> EntryKey:
+    assert isinstance(key, tuple), "keys are made by _choose"
+    return key[0], key[1], key[2]
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for reason, n in each.items():
+            total[reason] = total.get(reason, 0) + n
+    return total
+
+
+def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems) -> str:
+    """Why there is no dataset, in one line."""
+    listed = ", ".join(str(r) for r in raws)
+    reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
+    lines = problems.all()
+    if lines:
+        return f"{listed}: nothing to build: {lines[0]}{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''}"
+    if reasons:
+        return (
+            f"{listed}: no operator was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"
+        )
+    return f"{listed}: no operator was measured yet; gkest profile run goes on where it stopped"
+
+
+def _notes(contents: Sequence[RawContents]) -> list[str]:
+    notes: list[str] = []
+    for c in contents:
+        notes += c.remarks.all()
+        if c.not_measured:
+            failed = sum(n.status == "failed" for n in c.not_measured)
+            skipped = len(c.not_measured) - failed
+            notes.append(
+                f"{c.path.name}: {failed} attempts failed, {skipped} operators were skipped (first: "
+                f"{c.not_measured[0].entry_id}: {c.not_measured[0].reason})"
+            )
+        if c.unreached or c.unfinished:
+            notes.append(
+                f"{c.path.name}: {c.unreached} of {len(c.plan.entries)} planned operators not measured yet"
+                f"{f', {c.unfinished} unfinished chunks' if c.unfinished else ''}; gkest profile run goes on with them"
+            )
+    return notes
+
+
+def _made_notes(names: DeviceNames, output: Path) -> list[str]:
+    return [
+        f"{name} is not in the catalogue: {beside(output, f'.{name}.toml').name} says what the device tells of itself; "
+        f"check its figures"
+        for name in names.made
+    ]

@@ -1,0 +1,155 @@
+"""What an entry is, besides its times: the columns that its fragment and our own lowering rules give, and the floor
+below which no device can be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gkestimator.profiling.plan import PlanEntry
+
+from gkestimator.dtypes import Precision
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.fragments import Fragment
+from gkestimator.gpus import GpuSpec
+from gkestimator.kernels import Family, Kernel, KernelTable
+from gkestimator.lowering import LoweringOptions, lower
+from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.roofline import Roofline, roofline
+from gkestimator.runtimes import load_runtime, resolve_dtype
+
+__all__ = ["Description", "describe", "lowering_options", "physical_floor_us"]
+
+_HALF = {"fp16": Precision.FP16, "bf16": Precision.BF16}
+_FEWEST_PRODUCTS = 4.0
+"""Winograd's F(4x4, 3x3) needs 36 products where the definition needs 144: a convolution may do a quarter of its
+nominal FLOPs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """Entry-level columns. Bytes and FLOPs are sums over the kernels of our rule and None without one (``problem``
+    says why). ``families``: of those kernels, that of the longest first. ``roofline_us``: theirs, one after the
+    other; ``floor_us``: what no device of the type can be faster than (:func:`physical_floor_us`)."""
+
+    op_type: str
+    op_domain: str
+    opset: int | None
+    graph: str
+    attributes: str | None
+    input_shapes: str
+    batch_size: int | None = None
+    weight_bytes: int | None = None
+    input_bytes: int | None = None
+    output_bytes: int | None = None
+    flops: int | None = None
+    families: tuple[Family, ...] = ()
+    rule_kernels: int | None = None
+    roofline_us: float | None = None
+    floor_us: float | None = None
+    problem: str | None = None
+
+
+def lowering_options(runtime: str, dtype: str, gpu: GpuSpec | None) -> LoweringOptions:
+    """Options for an entry of ``dtype`` that ran on ``gpu``. A precision that the specification lacks, though the
+    device ran it, is taken at its word. Raises UsageError for an unknown runtime."""
+    profile = load_runtime(runtime)
+    if gpu is not None:
+        try:
+            resolved = resolve_dtype(profile, dtype, gpu)
+        except UsageError:
+            pass
+        else:
+            return LoweringOptions(
+                runtime=runtime,
+                dtype=resolved.effective,
+                matmul_precision=resolved.matmul_precision,
+                conv_precision=resolved.conv_precision,
+                half=resolved.half,
+            )
+    precision = Precision(dtype)
+    return LoweringOptions(
+        runtime=runtime,
+        dtype=dtype,
+        matmul_precision=precision,
+        conv_precision=precision,
+        half=_HALF.get(dtype),
+    )
+
+
+def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description:
+    """Everything of ``entry`` that needs no measurement. A fragment that cannot be lowered keeps what it says of
+    itself; ``problem`` tells why the rest is missing."""
+    fragment = entry.fragment
+    own = _own(fragment)
+    try:
+        graph = fragment_graph(fragment)
+        kernels = [
+            kernel
+            for step in lower(graph, lowering_options(runtime, entry.dtype, gpu)).steps
+            for kernel in step.kernels
+        ]
+    except GkestimatorError as e:
+        return Description(**own, problem=str(e))
+    table = KernelTable.from_kernels(kernels)
+    sides = roofline(table, gpu) if gpu is not None and kernels else None
+    return Description(
+        **own,
+        batch_size=graph.batch_size if graph.batch_size >= 1 else None,
+        weight_bytes=sum(k.weight_bytes for k in kernels),
+        input_bytes=sum(k.read_bytes - k.weight_bytes for k in kernels),
+        output_bytes=sum(k.write_bytes for k in kernels),
+        flops=sum(k.flops for k in kernels),
+        families=_by_size(kernels, sides),
+        rule_kernels=len(kernels),
+        roofline_us=None if sides is None else float(sides.roofline_us.sum()),
+        floor_us=None if sides is None or gpu is None else physical_floor_us(kernels, sides, gpu),
+        problem=None if kernels else "our rules say that it launches nothing",
+    )
+
+
+def _own(fragment: Fragment) -> dict[str, Any]:
+    domain = fragment.nodes[0].domain
+    single = len(fragment.nodes) == 1
+    attributes = (
+        {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(fragment.nodes[0].attributes.items())}
+        if single
+        else {}
+    )
+    shapes = {t.name: list(t.shape) for t in fragment.tensors}
+    # An omitted input keeps its place, so that the second list is the second input's.
+    listed = [shapes.get(n, []) for n in fragment.nodes[0].inputs] if single else list(shapes.values())
+    return {
+        "op_type": fragment.op_type,
+        "op_domain": fragment.op_domain,
+        "opset": fragment.opsets.get(domain),
+        "graph": fragment.text(),
+        "attributes": json.dumps(attributes, separators=(",", ":"), allow_nan=False) if attributes else None,
+        "input_shapes": json.dumps(listed, separators=(",", ":")),
+    }
+
+
+def _by_size(kernels: list[Kernel], sides: Roofline | None) -> tuple[Family, ...]:
+    """Families, that of the longest kernel first."""
+    if sides is None:
+        size = np.array([k.flops / 16 + k.read_bytes + k.write_bytes for k in kernels], dtype=float)
+    else:
+        size = sides.roofline_us
+    order = np.argsort(-size, kind="stable")
+    return tuple(dict.fromkeys(kernels[i].family for i in order))
+
+
+def physical_floor_us(kernels: list[Kernel], sides: Roofline, gpu: GpuSpec) -> float:
+    """Time of ``kernels`` that this GPU cannot beat, in microseconds, warm caches and clever algorithms granted.
+
+    Compute: FLOPs at the peak rate, a quarter of them for convolutions (Winograd). Memory: compulsory bytes of the
+    whole operator less one L2, which repeats on the same tensors may find their data in; what passes between its
+    kernels is not counted. The larger of both, since kernels of one call may overlap.
+    """
+    share = np.array([1 / _FEWEST_PRODUCTS if k.family is Family.CONV else 1.0 for k in kernels])
+    compute = float((sides.compute_us * share).sum())
+    compulsory = kernels[0].read_bytes + kernels[-1].write_bytes
+    memory = max(0, compulsory - gpu.l2_bytes) / gpu.dram_bytes_per_s * 1e6
+    return max(compute, memory)

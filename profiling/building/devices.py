@@ -1,0 +1,89 @@
+"""Which GPU type a device is: one of the catalogue, one of the user's files, or a new one whose file is written."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gkestimator.profiling.raw import DeviceFacts
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.gpus import GpuSpec, load_gpu_file
+
+__all__ = ["DeviceNames"]
+
+
+class DeviceNames:
+    """GPU types of the devices that measured. ``gpu_specs``: the user's files; one that nobody else answers to is
+    taken for a device that the catalogue does not know, if there is one such file and one such device.
+
+    ``made`` maps canonical names to the text of specifications that were made of what a device says of itself.
+    """
+
+    def __init__(
+        self,
+        gpu_specs: Sequence[Path],
+        *,
+        known_gpu: Callable[[DeviceFacts], GpuSpec | None],
+        gpu_toml: Callable[[DeviceFacts], str],
+    ) -> None:
+        self._known_gpu = known_gpu
+        self._gpu_toml = gpu_toml
+        self._given = {path: load_gpu_file(path) for path in gpu_specs}
+        self._found: dict[tuple[str, str], GpuSpec] = {}
+        self._taken: dict[Path, str] = {}
+        self.made: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def spec(self, facts: DeviceFacts) -> GpuSpec:
+        """The type of the device. Raises SpecError or UsageError where it cannot be told."""
+        key = (facts.kind, facts.name)
+        if key not in self._found:
+            self._found[key] = self._search(facts)
+        return self._found[key]
+
+    def _search(self, facts: DeviceFacts) -> GpuSpec:
+        for path, spec in self._given.items():
+            if _same(facts.name, (spec.name, *spec.aliases)):
+                self._taken[path] = facts.name
+                return spec
+        known = self._known_gpu(facts)
+        if known is not None:
+            return known
+        free = [path for path in self._given if path not in self._taken]
+        if len(self._given) == 1 and free:
+            self._taken[free[0]] = facts.name
+            spec = self._given[free[0]]
+            self.notes.append(f"device {facts.name!r} is taken as {spec.name} of {free[0]}")
+            return spec
+        try:
+            text = self._gpu_toml(facts)
+        except GkestimatorError as e:
+            raise UsageError(
+                f"device {facts.name!r}: no specification of this type, and none could be made of what the device "
+                f"says of itself ({e}); give one with --gpu-spec FILE"
+            ) from e
+        spec = _load(text)
+        self.made[spec.name] = text
+        return spec
+
+
+def _same(device: str, names: Sequence[str]) -> bool:
+    """Whether a driver's name is one of ``names``: case, spaces, hyphens and the maker's words do not matter."""
+    return _key(device) in {_key(name) for name in names}
+
+
+def _key(text: str) -> str:
+    words = [w for w in re.split(r"[^0-9a-z]+", text.casefold()) if w]
+    while len(words) > 1 and words[0] in ("nvidia", "tesla", "geforce"):
+        words = words[1:]
+    return "".join(words)
+
+
+def _load(text: str) -> GpuSpec:
+    with tempfile.TemporaryDirectory(prefix="gkest-") as folder:
+        path = Path(folder) / "device.toml"
+        path.write_text(text, encoding="utf-8")
+        return load_gpu_file(path)

@@ -1,0 +1,107 @@
+"""One operator as it was measured: its launches with one duration per repeat, and what the device did meanwhile."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gkestimator.profiling.captures import EntryRange, Launch
+from gkestimator.profiling.plan import PlanEntry
+from gkestimator.profiling.raw import ChunkInfo, RunInfo
+from gkestimator.profiling.records import EntryRecord
+
+__all__ = ["MeasuredEntry", "MeasuredLaunch", "host_launches", "launches_of", "typical"]
+
+
+_COARSE_US = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLaunch:
+    """One launch of every call of an operator. ``durations_us``: one per repeat. ``launch``: that of the first
+    repeat, for its geometry and kind; None where the executor saw the operator only as a whole."""
+
+    kind: str
+    name: str | None
+    durations_us: tuple[float, ...]
+    launch: Launch | None = None
+    counters: Mapping[str, float] | None = None
+
+    @property
+    def duration_us(self) -> float:
+        """Of one repeat: :func:`typical`."""
+        return typical(self.durations_us, kind=self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredEntry:
+    """One entry of a plan, measured once. ``entry_us``: device time of a call (all its launches), median over
+    ``repeats``; ``cv``: standard deviation / mean of that time, None for one repeat. ``origin``: the chunk, for
+    people. ``sm_clock_mhz``, ``power_w`` and ``tenants``: of the device meanwhile, None where nothing told."""
+
+    entry: PlanEntry
+    record: EntryRecord
+    chunk: ChunkInfo
+    run: RunInfo
+    origin: str
+    launches: tuple[MeasuredLaunch, ...]
+    entry_us: float
+    cv: float | None
+    repeats: int
+    quality: str
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    tenants: int | None = None
+
+    def first_repeat(self) -> EntryRange:
+        """The launches of the first repeat as a range, for joining with a capture of counters."""
+        found = tuple(m.launch for m in self.launches if m.launch is not None)
+        ends = [launch.start_ns + launch.duration_ns for launch in found]
+        return EntryRange(
+            entry_id=self.entry.id,
+            repeats=1,
+            start_ns=min((launch.start_ns for launch in found), default=0),
+            end_ns=max(ends, default=0),
+            launches=found,
+        )
+
+
+def typical(values: Sequence[float], *, kind: str) -> float:
+    """Median of the repeats. The pieces of a CPU executor come in whole microseconds (ONNX Runtime's profile), so below
+    ten of them the mean, which resolves more."""
+    middle = statistics.median(values)
+    return math.fsum(values) / len(values) if kind == "host" and middle < _COARSE_US else middle
+
+
+def launches_of(repeats: Sequence[Sequence[Launch]]) -> tuple[MeasuredLaunch, ...]:
+    """The launches of a call from those of each repeat, which agree in number and order."""
+    return tuple(
+        MeasuredLaunch(
+            kind=same[0].kind,
+            name=same[0].name,
+            durations_us=tuple(launch.duration_ns / 1e3 for launch in same),
+            launch=same[0],
+        )
+        for same in zip(*repeats, strict=True)
+    )
+
+
+def host_launches(record: EntryRecord) -> tuple[tuple[MeasuredLaunch, ...], str | None]:
+    """What a CPU executor's own profiler saw of an entry, and what is wrong with it.
+
+    Without a profile the call as a whole is one piece without a name: on a CPU the host's time is the device's.
+    A profile without a piece (the shape of an input, say) says that nothing ran.
+    """
+    if record.kernels is None:
+        whole = record.host_us or (() if record.elapsed_us is None else (record.elapsed_us,))
+        if not whole:
+            return (), "the executor recorded no time"
+        return (MeasuredLaunch(kind="host", name=None, durations_us=whole),), None
+    counts = {len(k.durations_us) for k in record.kernels}
+    if counts - {0} != counts or len(counts) > 1:
+        return (), f"its pieces have {', '.join(map(str, sorted(counts)))} durations, expected one per repeat"
+    return tuple(
+        MeasuredLaunch(kind="host", name=k.name, durations_us=k.durations_us) for k in record.kernels
+    ), None

@@ -1,0 +1,142 @@
+"""Where a dataset is from, as a JSON file beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gkestimator.profiling.building.checks import Check
+from gkestimator.profiling.building.reading import RawContents
+from gkestimator.profiling.raw import DeviceFacts
+
+from gkestimator import __version__
+from gkestimator.errors import OutputError, UsageError
+from gkestimator.tables import KERNEL_DATASET_VERSION, QUALITIES, KernelMeasurement
+
+__all__ = [
+    "PROVENANCE_VERSION",
+    "beside",
+    "data_format",
+    "dataset_counts",
+    "json_bytes",
+    "provenance",
+    "source_of_raw",
+]
+
+PROVENANCE_VERSION = 1
+_MOST_PROBLEMS = 1000
+
+
+def data_format(output: Path) -> str:
+    """``parquet`` or ``csv``, by suffix. Raises UsageError for another (JSON is what lies beside)."""
+    form = {".parquet": "parquet", ".csv": "csv"}.get(output.suffix.lower())
+    if form is None:
+        raise UsageError(f"{output}: found the suffix {output.suffix!r}, expected .parquet or .csv")
+    if output.is_dir():
+        raise UsageError(f"{output}: found a folder, expected a file name to write to")
+    if not output.parent.is_dir():
+        raise OutputError(f"{output}: its folder does not exist")
+    return form
+
+
+def beside(output: Path, suffix: str) -> Path:
+    """``kernels.lowering.json`` beside ``kernels.parquet``, for the suffix ``.lowering.json``."""
+    return output.with_name(output.stem + suffix)
+
+
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """JSON for people and programs, UTF-8."""
+    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:
+    """Rows, operators, qualities, GPUs and families of a dataset."""
+    entries = {(r.entry_id, r.gpu, r.runtime): r for r in rows}
+    by_quality = Counter(r.quality for r in entries.values())
+    return {
+        "rows": len(rows),
+        "operators": len(entries),
+        "quality": {q: by_quality.get(q, 0) for q in QUALITIES},
+        "gpus": dict(sorted(Counter(r.gpu for r in entries.values()).items())),
+        "runtimes": dict(sorted(Counter(r.runtime for r in entries.values()).items())),
+        "dtypes": dict(sorted(Counter(r.dtype for r in entries.values()).items())),
+        "with_counters": sum(r.achieved_occupancy_pct is not None for r in rows),
+    }
+
+
+def source_of_raw(contents: RawContents) -> dict[str, Any]:
+    """One raw folder, in JSON values. Host names, paths and serial numbers stay in the folder."""
+    run = contents.run
+    ended = [m.chunk.ended for m in contents.measured]
+    not_measured = Counter(f"{n.status}: {n.reason}"[:200] for n in contents.not_measured)
+    return {
+        "kind": "raw",
+        "name": contents.path.name,
+        "plan_digest": run.plan_digest,
+        "plan_entries": len(contents.plan.entries),
+        "executor": run.executor,
+        "collector": run.collector,
+        "versions": dict(sorted(run.versions.items())),
+        "devices": [_device(d) for d in run.devices],
+        "started": run.started,
+        "ended": max(ended, default=None),
+        "chunks": contents.chunks,
+        "unfinished_chunks": contents.unfinished,
+        "measurements": len(contents.measured),
+        "not_reached": contents.unreached,
+        "not_measured": dict(not_measured.most_common()),
+        "varying_between_repeats": len(contents.unstable),
+    }
+
+
+def _device(facts: DeviceFacts) -> dict[str, Any]:
+    return {
+        "kind": facts.kind,
+        "name": facts.name,
+        "compute_capability": facts.compute_capability,
+        "driver": facts.driver,
+        "cuda": facts.cuda,
+        "memory_bytes": facts.memory_bytes,
+        "clocks_mhz": dict(facts.clocks_mhz),
+    }
+
+
+def provenance(
+    output: Path,
+    data: bytes,
+    rows: Sequence[KernelMeasurement],
+    *,
+    made: str,
+    sources: Sequence[Mapping[str, Any]],
+    checks: Sequence[Check] = (),
+    problems: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The provenance of the dataset whose file is ``data``, written ``made`` (ISO 8601)."""
+    return {
+        "schema_version": PROVENANCE_VERSION,
+        "dataset": output.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "table_version": KERNEL_DATASET_VERSION,
+        "made": made,
+        "made_with": f"gkestimator {__version__}",
+        "licence": None,
+        **dataset_counts(rows),
+        "sources": list(sources),
+        "checks": [
+            {
+                "name": c.name,
+                "count": c.count,
+                "of": c.of,
+                "what_happens": c.what_happens,
+                "entries": list(c.entries),
+            }
+            for c in checks
+        ],
+        "notes": list(notes),
+        "problems": list(problems[:_MOST_PROBLEMS]),
+    }

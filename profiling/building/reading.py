@@ -1,0 +1,370 @@
+"""Raw folders to measured entries: what can be read is, and what cannot is said in one line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gkestimator.profiling.building.entries import (
+    MeasuredEntry,
+    host_launches,
+    launches_of,
+    typical,
+)
+from gkestimator.profiling.building.environment_means import meanwhile
+from gkestimator.profiling.building.problems import Problems
+from gkestimator.profiling.building.tools import Tools
+from gkestimator.profiling.captures import Capture, EntryRange
+from gkestimator.profiling.plan import PlanEntry, SweepPlan, read_plan
+from gkestimator.profiling.raw import (
+    ChunkInfo,
+    EnvironmentSample,
+    RunInfo,
+    chunk_folders,
+    read_chunk,
+    read_environment,
+    read_run,
+)
+from gkestimator.profiling.records import EntryRecord, read_records
+from gkestimator.profiling.variation import judged_variation
+
+from gkestimator.errors import GkestimatorError, TableError
+
+__all__ = ["NotMeasured", "RawContents", "read_raw"]
+
+MAX_RECORDS_BYTES = 512 * 2**20
+_SUFFIXES = {"nsys": (".sqlite",), "ncu": (".ncu-rep", ".csv"), "kineto": (".json", ".json.gz")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMeasured:
+    """An entry that a child recorded as failed or skipped."""
+
+    entry_id: str
+    status: str
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RawContents:
+    """What a raw folder holds. ``measured``: every attempt. ``unstable``: entries whose repeats launched different
+    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any record. ``unjoined``: launches that belong
+    to no entry, by reason. ``environment``: all samples, by device name. ``remarks``: oddities that spoil nothing."""
+
+    path: Path
+    run: RunInfo
+    plan: SweepPlan
+    measured: list[MeasuredEntry] = field(default_factory=list)
+    not_measured: list[NotMeasured] = field(default_factory=list)
+    unstable: dict[str, str] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+    unreached: int = 0
+    chunks: int = 0
+    unfinished: int = 0
+    unjoined: dict[str, int] = field(default_factory=dict)
+    launches: int = 0
+    counted: int = 0
+    environment: dict[str, list[EnvironmentSample]] = field(default_factory=dict)
+    remarks: Problems = field(default_factory=Problems)
+
+
+def read_raw(raw: Path, tools: Tools, problems: Problems) -> RawContents:
+    """The folder's measurements. Raises TableError or UsageError where the folder as a whole cannot be read."""
+    run = read_run(raw)
+    _check_run(run, raw / "run.json")
+    plan = read_plan(raw / "plan.json")
+    contents = RawContents(path=raw, run=run, plan=plan)
+    contents.unfinished = _unfinished(raw)
+    entries = {entry.id: entry for entry in plan.entries}
+    counters: list[tuple[str, Capture]] = []
+    seen: set[str] = set()
+    for folder in chunk_folders(raw):
+        where = f"{raw.name}/{folder.name}"
+        try:
+            info = read_chunk(folder)
+            _check_chunk(info, folder / "chunk.json")
+            contents.chunks += 1
+            if info.pass_name == "counters":
+                capture = _capture(folder, info, tools)
+                if capture is not None:
+                    counters.append((where, capture))
+            else:
+                _Chunk(where, folder, info, contents, entries, tools, problems).read(seen)
+        except GkestimatorError as e:
+            problems.line(str(e))
+    _join_counters(contents, counters, tools, problems)
+    contents.unreached = sum(entry_id not in seen for entry_id in entries)
+    return contents
+
+
+def _unfinished(raw: Path) -> int:
+    try:
+        return sum(
+            p.name.startswith(".aside-") or (p.name[:1].isdigit() and not (p / "chunk.json").is_file())
+            for p in (raw / "chunks").iterdir()
+        )
+    except OSError:
+        return 0
+
+
+def _check_run(run: RunInfo, path: Path) -> None:
+    if run.executor not in ("onnxruntime", "torch"):
+        raise TableError(f"{path}: executor: found {run.executor!r}, expected onnxruntime or torch")
+    if not isinstance(run.versions, dict) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in run.versions.items()
+    ):
+        raise TableError(f"{path}: versions: expected an object of texts")
+
+
+def _check_chunk(info: ChunkInfo, path: Path) -> None:
+    """The fields that are used, as a stranger's."""
+    texts = (info.pass_name, info.executor, info.collector, info.device.name, info.device.kind)
+    if not all(isinstance(t, str) for t in texts):
+        raise TableError(f"{path}: pass_name, executor, collector and device: expected texts")
+    if info.collector not in (*_SUFFIXES, "none"):
+        raise TableError(
+            f"{path}: collector: found {info.collector[:40]!r}, expected one of {', '.join((*_SUFFIXES, 'none'))}"
+        )
+    if info.device.kind not in ("cpu", "gpu"):
+        raise TableError(f"{path}: device.kind: found {info.device.kind[:40]!r}, expected cpu or gpu")
+    if not isinstance(info.attempt, int):
+        raise TableError(f"{path}: attempt: found {info.attempt!r}, expected a whole number")
+    for name in info.files:
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+            raise TableError(f"{path}: files: found {str(name)[:40]!r}, expected names of files beside it")
+
+
+def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
+    """The parsed capture of a chunk; None where its collector records nothing."""
+    if info.collector == "none":
+        return None
+    suffixes = _SUFFIXES[info.collector]
+    for suffix in suffixes:
+        for name in info.files:
+            if name.endswith(suffix):
+                return tools.parsers[info.collector](folder / name)
+    raise TableError(
+        f"{folder / 'chunk.json'}: files: found {', '.join(info.files) or 'none'}, expected a "
+        f"{' or '.join(suffixes)} of {info.collector}"
+    )
+
+
+class _Chunk:
+    """One chunk of the timeline pass."""
+
+    def __init__(
+        self,
+        where: str,
+        folder: Path,
+        info: ChunkInfo,
+        contents: RawContents,
+        entries: dict[str, PlanEntry],
+        tools: Tools,
+        problems: Problems,
+    ) -> None:
+        self._where, self._folder, self._info = where, folder, info
+        self._contents, self._entries, self._tools, self._problems = contents, entries, tools, problems
+
+    def read(self, seen: set[str]) -> None:
+        """Add what the chunk measured to the contents; ids of its records to ``seen``."""
+        records = self._records()
+        seen.update(record.entry_id for record in records)
+        capture = _capture(self._folder, self._info, self._tools)
+        ranges: dict[str, list[EntryRange]] = {}
+        if capture is not None:
+            for found in capture.ranges:
+                ranges.setdefault(found.entry_id, []).append(found)
+                self._contents.launches += len(found.launches)
+            _add(self._contents.unjoined, capture.unjoined)
+            self._contents.remarks.lines(f"{self._where}: {line}" for line in capture.problems)
+        samples = list(read_environment(self._folder))
+        self._contents.environment.setdefault(self._info.device.name, []).extend(samples)
+        for record in records:
+            if record.status != "ok":
+                self._contents.not_measured.append(
+                    NotMeasured(
+                        entry_id=record.entry_id,
+                        status=record.status,
+                        reason=record.reason or "no reason given",
+                    )
+                )
+                continue
+            measured = self._entry(
+                record, None if capture is None else ranges.get(record.entry_id, []), samples
+            )
+            if measured is not None:
+                self._contents.measured.append(measured)
+
+    def _records(self) -> list[EntryRecord]:
+        path = self._folder / "records.jsonl"
+        try:
+            if path.stat().st_size > MAX_RECORDS_BYTES:
+                raise TableError(
+                    f"{path}: more than {MAX_RECORDS_BYTES:,} bytes, expected records of one chunk"
+                )
+        except OSError as e:
+            raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+        kept: dict[str, EntryRecord] = {}
+        for record in read_records(path):
+            if record.entry_id not in self._entries:
+                self._say("a record for an entry that is not in the plan", record.entry_id)
+            elif record.entry_id in kept:
+                self._say("two records for one entry, expected one; the first is kept", record.entry_id)
+            elif not _sound(record):
+                self._say("a record whose times or repeats are no numbers from 0", record.entry_id)
+            else:
+                kept[record.entry_id] = record
+        return list(kept.values())
+
+    def _say(self, what: str, entry_id: str, detail: str = "") -> None:
+        self._problems.of_entry(self._where, what, entry_id[:80], detail)
+
+    def _entry(
+        self, record: EntryRecord, ranges: list[EntryRange] | None, samples: Sequence[EnvironmentSample]
+    ) -> MeasuredEntry | None:
+        if ranges is not None and not self._range_fits(record, ranges):
+            return None
+        if self._info.device.kind == "cpu":
+            launches, problem = host_launches(record)
+            if problem is not None:
+                self._say("the executor's profile cannot be used", record.entry_id, problem)
+                return None
+        else:
+            if ranges is None:
+                self._say("measured on a GPU without a collector: no launches", record.entry_id)
+                return None
+            cut, problem = self._tools.split(ranges[0])
+            if cut is None:
+                reason = problem or "its repeats differ"
+                self._contents.unstable[record.entry_id] = reason
+                self._say("repeats launched different kernels", record.entry_id, reason)
+                return None
+            if problem is not None:
+                self._contents.remarks.of_entry(
+                    self._where, "launches that come once are left out", record.entry_id[:80], problem
+                )
+            launches = launches_of(cut)
+        if not launches:
+            self._contents.silent.append(record.entry_id)
+            return None
+        if any(d < 0 or not math.isfinite(d) for m in launches for d in m.durations_us):
+            self._say("a launch with a negative duration", record.entry_id)
+            return None
+        totals = [math.fsum(each) for each in zip(*(m.durations_us for m in launches), strict=True)]
+        cv = judged_variation(record, totals)
+        clock, power, tenants = meanwhile(self._tools.during(samples, record))
+        return MeasuredEntry(
+            entry=self._entries[record.entry_id],
+            record=record,
+            chunk=self._info,
+            run=self._contents.run,
+            origin=self._where,
+            launches=launches,
+            entry_us=typical(totals, kind=launches[0].kind),
+            cv=cv,
+            repeats=len(totals),
+            quality=self._tools.judge(samples, record, cv),
+            sm_clock_mhz=clock,
+            power_w=power,
+            tenants=tenants,
+        )
+
+    def _range_fits(self, record: EntryRecord, ranges: list[EntryRange]) -> bool:
+        """Whether there is the one range that the entry should have; a problem is said."""
+        if not ranges:
+            self._say("measured, but the capture holds no NVTX range of it", record.entry_id)
+        elif len(ranges) > 1:
+            self._say(
+                "several NVTX ranges of one entry, expected one", record.entry_id, f"found {len(ranges)}"
+            )
+        elif record.repeats is not None and ranges[0].repeats != record.repeats:
+            self._say(
+                "range and record disagree about the repeats",
+                record.entry_id,
+                f"{ranges[0].repeats} and {record.repeats}",
+            )
+        else:
+            return True
+        return False
+
+
+def _sound(record: EntryRecord) -> bool:
+    """Whether the numbers of a record are numbers of the right kind."""
+    numbers: Iterable[object] = (
+        *(record.host_us or ()),
+        *(d for k in record.kernels or () for d in k.durations_us),
+        record.elapsed_us if record.elapsed_us is not None else 0.0,
+    )
+    whole = (record.repeats, record.started_unix_ns, record.ended_unix_ns, record.workspace_bytes)
+    return (
+        all(isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in numbers)
+        and all(v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0) for v in whole)
+        and record.repeats != 0
+        and (record.reason is None or isinstance(record.reason, str))
+    )
+
+
+def _join_counters(
+    contents: RawContents, counters: list[tuple[str, Capture]], tools: Tools, problems: Problems
+) -> None:
+    """Give the launches their hardware counters. Every attempt of an entry gets them: which one is kept is decided
+    later."""
+    for where, capture in counters:
+        wanted = {r.entry_id for r in capture.ranges}
+        at = [i for i, m in enumerate(contents.measured) if m.entry.id in wanted]
+        have = {contents.measured[i].entry.id for i in at}
+        for entry_id in sorted(wanted - have):
+            problems.of_entry(where, "counters of an entry without a timeline", entry_id[:80])
+        contents.remarks.lines(f"{where}: {line}" for line in capture.problems)
+        _add(contents.unjoined, capture.unjoined)
+        for attempt in _distinct(contents.measured, at):
+            timeline = Capture(
+                tool="timeline",
+                tool_version=None,
+                schema=None,
+                ranges=tuple(contents.measured[i].first_repeat() for i in attempt),
+            )
+            ids = {contents.measured[i].entry.id for i in attempt}
+            mine = replace(
+                capture,
+                ranges=tuple(r for r in capture.ranges if r.entry_id in ids),
+                unjoined={},
+                problems=(),
+            )
+            joined = tools.join(timeline, mine)
+            by_id = {r.entry_id: r for r in joined.ranges}
+            _add(contents.unjoined, joined.unjoined)
+            contents.remarks.lines(f"{where}: {line}" for line in joined.problems)
+            for i in attempt:
+                _give(contents, i, by_id.get(contents.measured[i].entry.id))
+
+
+def _add(to: dict[str, int], more: Mapping[str, int]) -> None:
+    for reason, count in more.items():
+        to[reason] = to.get(reason, 0) + count
+
+
+def _distinct(measured: Sequence[MeasuredEntry], at: Sequence[int]) -> list[list[int]]:
+    """Indices ``at`` in groups within which every entry stands once."""
+    groups: list[list[int]] = []
+    nth: dict[str, int] = {}
+    for i in at:
+        turn = nth.get(measured[i].entry.id, 0)
+        nth[measured[i].entry.id] = turn + 1
+        if turn == len(groups):
+            groups.append([])
+        groups[turn].append(i)
+    return groups
+
+
+def _give(contents: RawContents, i: int, found: EntryRange | None) -> None:
+    entry = contents.measured[i]
+    if found is None or len(found.launches) != len(entry.launches):
+        return
+    pairs = zip(entry.launches, found.launches, strict=True)
+    launches = tuple(replace(m, counters=launch.counters) for m, launch in pairs)
+    if any(m.counters for m in launches):
+        contents.counted += 1
+    contents.measured[i] = replace(entry, launches=launches)

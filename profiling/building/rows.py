@@ -1,0 +1,167 @@
+"""Measured entries to rows of the kernel dataset."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from gkestimator.profiling.building.describing import Description
+from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch
+from gkestimator.profiling.building.families import family_of
+from gkestimator.profiling.captures import Launch
+from gkestimator.profiling.variation import coefficient_of_variation
+
+from gkestimator.gpus import GpuSpec
+from gkestimator.launch import Launch as Geometry
+from gkestimator.launch import occupancy, sm_utilisation_pct
+from gkestimator.tables import KernelMeasurement
+
+__all__ = ["rows_of"]
+
+_OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+_DRAM_SHARE = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+_L2_HITS = "lts__t_sector_hit_rate.pct"
+_DRAM_BYTES = (
+    ("dram__bytes.sum",),
+    ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
+)
+_ROUNDING_PCT = 0.5  # counters of several passes put a full pipe at 100.01 %
+
+
+def rows_of(
+    entries: Iterable[tuple[MeasuredEntry, Description, GpuSpec]],
+) -> list[KernelMeasurement]:
+    """One row per launch, entries in their order, kernels in launch order."""
+    cells: list[dict[str, Any]] = []
+    geometries: dict[str, _Geometries] = {}
+    for measured, description, gpu in entries:
+        shared = _entry_cells(measured, description, gpu)
+        count = len(measured.launches)
+        known = all(m.name is not None for m in measured.launches)
+        for index, launch in enumerate(measured.launches):
+            row = shared | _launch_cells(launch, description)
+            row |= {"kernel_index": index, "kernels_in_op": count if known else None}
+            cells.append(row)
+            if launch.launch is not None and launch.kind == "kernel":
+                geometries.setdefault(gpu.name, _Geometries(gpu)).add(launch.launch, row)
+    for each in geometries.values():
+        each.finish()
+    return [KernelMeasurement(**row) for row in cells]
+
+
+class _Geometries:
+    """Launches of one GPU whose geometry is wholly known; their occupancy is calculated at once."""
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self._gpu = gpu
+        self._numbers: list[tuple[float, float, float, float]] = []
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, launch: Launch, row: dict[str, Any]) -> None:
+        shared = launch.smem_bytes
+        if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:
+            shared = launch.static_smem_bytes + launch.dynamic_smem_bytes
+        registers = launch.registers_per_thread
+        if launch.grid is None or launch.block is None or registers is None or shared is None:
+            return
+        self._numbers.append((_product(launch.grid), _product(launch.block), float(registers), float(shared)))
+        self._rows.append(row)
+
+    def finish(self) -> None:
+        """Write theoretical occupancy and SM utilisation into the rows."""
+        if not self._rows:
+            return
+        grid, block, registers, shared = np.array(self._numbers).T
+        geometry = Geometry(
+            grid_blocks=grid, block_threads=block, registers_per_thread=registers, shared_bytes=shared
+        )
+        theoretical, _ = occupancy(geometry, self._gpu)
+        used = sm_utilisation_pct(geometry, self._gpu)
+        for row, limit, share in zip(self._rows, theoretical.tolist(), used.tolist(), strict=True):
+            row["theoretical_occupancy_pct"] = limit
+            row["sm_util_pct"] = share
+
+
+def _product(sizes: tuple[int, int, int]) -> float:
+    return float(max(1, sizes[0]) * max(1, sizes[1]) * max(1, sizes[2]))
+
+
+def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
+    chunk, run, record = measured.chunk, measured.run, measured.record
+    return {
+        "entry_id": measured.entry.id,
+        "gpu": gpu.name,
+        "driver": chunk.device.driver,
+        "cuda": chunk.device.cuda or run.versions.get("cuda"),
+        "runtime": chunk.executor,
+        "runtime_version": run.versions.get(chunk.executor),
+        "library_versions": json.dumps(dict(sorted(run.versions.items()))),
+        "collector": chunk.collector,
+        "collector_version": chunk.collector_version,
+        "clock_control": chunk.clock_control,
+        "sm_clock_mhz": measured.sm_clock_mhz,
+        "op_type": description.op_type,
+        "op_domain": description.op_domain,
+        "attributes": description.attributes,
+        "opset": description.opset,
+        "graph": description.graph,
+        "dtype": measured.entry.dtype,
+        "input_shapes": description.input_shapes,
+        "batch_size": description.batch_size,
+        "weight_bytes": description.weight_bytes,
+        "input_bytes": description.input_bytes,
+        "output_bytes": description.output_bytes,
+        "workspace_bytes": record.workspace_bytes,
+        "flops": description.flops,
+        "entry_us": measured.entry_us,
+        "host_us": statistics.median(record.host_us) if record.host_us else None,
+        "power_w": measured.power_w,
+        "tenants": measured.tenants,
+        "repeats": measured.repeats,
+        "quality": measured.quality,
+    }
+
+
+def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[str, Any]:
+    launch = measured.launch
+    cells: dict[str, Any] = {
+        "kernel_name": measured.name,
+        "kind": measured.kind,
+        "family": family_of(measured.name, measured.kind, description.families).value,
+        "duration_us": measured.duration_us,
+        "duration_cv": coefficient_of_variation(measured.durations_us),
+    }
+    if launch is not None:
+        cells |= {
+            "grid": _triple(launch.grid),
+            "block": _triple(launch.block),
+            "registers_per_thread": launch.registers_per_thread,
+            "static_smem_bytes": launch.static_smem_bytes,
+            "dynamic_smem_bytes": launch.dynamic_smem_bytes,
+        }
+    return cells | _counters(measured.counters or {})
+
+
+def _triple(found: tuple[int, int, int] | None) -> str | None:
+    return None if found is None else ",".join(map(str, found))
+
+
+def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
+    """Columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be believed."""
+    cells: dict[str, Any] = {}
+    for metric, column in ((_OCCUPANCY, "achieved_occupancy_pct"), (_L2_HITS, "l2_hit_pct")):
+        value = counters.get(metric)
+        if value is not None and 0 <= value <= 100 + _ROUNDING_PCT:
+            cells[column] = min(100.0, float(value))
+    share = counters.get(_DRAM_SHARE)
+    if share is not None and share >= 0:
+        cells["dram_util_pct"] = float(share)
+    for names in _DRAM_BYTES:
+        if all(counters.get(n) is not None for n in names):
+            cells["dram_bytes"] = round(sum(counters[n] for n in names))
+            break
+    return cells

@@ -1,0 +1,51 @@
+"""The parts of the profiler that building leans on, by name, so that a test can put its own in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
+from gkestimator.profiling.records import EntryRecord
+
+from gkestimator.gpus import GpuSpec
+
+__all__ = ["Split", "Tools", "default_tools"]
+
+Split: TypeAlias = "tuple[Sequence[Sequence[Launch]] | None, str | None]"
+"""The launches of each repeat, or None and why a range cannot be cut into its repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """``parsers`` by collector; ``split`` a range into repeats; ``join`` a timeline with counters; the samples taken
+    ``during`` an entry; ``judge`` the quality of a measurement; what is known of a device, and a specification made of
+    what it says."""
+
+    parsers: Mapping[str, Callable[[Path], Capture]]
+    split: Callable[[EntryRange], Split]
+    join: Callable[[Capture, Capture], Capture]
+    during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]]
+    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None], str]
+    known_gpu: Callable[[DeviceFacts], GpuSpec | None]
+    gpu_toml: Callable[[DeviceFacts], str]
+
+
+def default_tools() -> Tools:
+    """The profiler's own."""
+    from gkestimator.profiling.device import gpu_toml, known_gpu
+    from gkestimator.profiling.environment import during, judge
+    from gkestimator.profiling.parsers import join, parse_kineto, parse_ncu, parse_nsys, split_repeats
+
+    return Tools(
+        parsers={"nsys": parse_nsys, "ncu": parse_ncu, "kineto": parse_kineto},
+        split=split_repeats,
+        join=join,
+        during=during,
+        judge=judge,
+        known_gpu=known_gpu,
+        gpu_toml=gpu_toml,
+    )

@@ -1,0 +1,108 @@
+"""Kineto: torch's own profiler (CUPTI) inside the child, where nsys is missing."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
+from gkestimator.profiling.collectors.base import CollectorError
+from gkestimator.profiling.tools import complaint
+
+__all__ = ["KinetoCollector", "kineto_ranges"]
+
+_FILE = "trace.json.gz"
+_BLOCK, _OVERLAP = 2**20, 512
+_RANGE = re.compile(rb'"name"\s*:\s*"' + NVTX_DOMAIN.encode() + rb':([^"#]{1,100})#\d+"')
+_CUDA_CALL = re.compile(rb'"cat"\s*:\s*"cuda_(?:runtime|driver)"')
+_MOST_BYTES = 2**34
+
+
+class KinetoCollector:
+    """Adds ``--kineto FILE`` to the child, which then profiles itself; nothing else runs."""
+
+    name = "kineto"
+    pass_name = "timeline"
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def unavailable(self) -> str | None:
+        """Why not: torch is not installed, or does not know CUDA where a GPU is asked for."""
+        version = self.version()
+        if version is None:
+            return "kineto is part of torch, which is not installed: pip install torch, or install nsys"
+        if self._device != "cpu" and version.endswith("+cpu"):
+            return f"torch {version} is built without CUDA, so kineto sees no GPU: install torch for CUDA, or nsys"
+        return None
+
+    def version(self) -> str | None:
+        """torch's, whose profiler it is."""
+        from importlib import metadata
+
+        try:
+            return metadata.version("torch")
+        except metadata.PackageNotFoundError:
+            return None
+
+    def clock_control(self) -> str | None:
+        """``none``: CUPTI's activities leave the clocks alone."""
+        return "none"
+
+    def command(self, child: Sequence[str], folder: Path) -> list[str]:
+        """``child`` with ``--kineto`` and the trace's name."""
+        return [*child, "--kineto", str(folder / _FILE)]
+
+    def environment(self) -> Mapping[str, str]:
+        """Kineto's messages would flood the log."""
+        return {"KINETO_LOG_LEVEL": "5"}
+
+    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
+        """See that the trace is whole and marks every one of ``entries``. Raises CollectorError."""
+        trace = folder / _FILE
+        if not trace.is_file() or trace.stat().st_size == 0:
+            said = complaint(log)
+            raise CollectorError(f"kineto wrote no trace{f'; the child said: {said}' if said else ''}")
+        found, cuda = kineto_ranges(trace)
+        missing = [entry for entry in entries if entry not in found]
+        if missing:
+            raise CollectorError(
+                f"kineto: the trace lacks the ranges of {len(missing)} of {len(entries)} entries "
+                f"({', '.join(missing[:3])}, ...)"
+            )
+        if entries and self._device != "cpu" and not cuda:
+            raise CollectorError(
+                "kineto recorded no CUDA call: CUPTI did not start; is another profiler at work on this GPU?"
+            )
+        return (trace.name,)
+
+    def capture(self, folder: Path) -> Capture | None:
+        """The trace, parsed."""
+        from gkestimator.profiling.parsers import parse_kineto
+
+        return parse_kineto(folder / _FILE)
+
+
+def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool]:
+    """Entry ids marked in a trace, and whether it holds CUDA calls; read in blocks, without parsing. Raises
+    CollectorError where the file is cut short or no gzip."""
+    found: set[str] = set()
+    cuda, tail, seen = False, b"", 0
+    try:
+        with gzip.open(trace, "rb") as file:
+            while block := file.read(_BLOCK):
+                seen += len(block)
+                if seen > _MOST_BYTES:
+                    raise CollectorError(f"{trace}: unpacks to more than {_MOST_BYTES:,} bytes")
+                text = tail + block
+                found.update(match[1].decode(errors="replace") for match in _RANGE.finditer(text))
+                cuda = cuda or _CUDA_CALL.search(text) is not None
+                tail = text[-_OVERLAP:]
+    except (OSError, EOFError, zlib.error) as e:
+        raise CollectorError(f"{trace}: not a whole trace: {e}") from e
+    if not tail.rstrip().endswith(b"}"):
+        raise CollectorError(f"{trace}: not a whole trace: its end is missing")
+    return frozenset(found), cuda

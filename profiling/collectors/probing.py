@@ -1,0 +1,49 @@
+"""A capture of two empty ranges before an hour of profiling: what is broken is found in seconds."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from gkestimator.profiling.collectors.base import Collector
+from gkestimator.profiling.tools import run_tool
+
+from gkestimator.errors import GkestimatorError
+
+__all__ = ["PROBE_RANGES", "probe"]
+
+PROBE_RANGES = ("probe-1", "probe-2")
+_LIMIT_S = 120.0
+
+
+def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> str | None:
+    """Why ``collector`` records nothing of a small child on ``device`` (``cpu``, ``cuda:N``), in one line; None if it
+    does. Takes some seconds."""
+    reason = collector.unavailable()
+    if reason is not None or collector.name == "none":
+        return reason
+    child = [sys.executable, "-P", "-m", "gkestimator.profiling.collectors.probe_child", "--device", device,
+             "--ranges", ",".join(PROBE_RANGES)]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="gkest-probe-") as name:
+        folder, result = Path(name), None
+        try:
+            result = run_tool(
+                collector.command(child, folder),
+                timeout_s=limit_s,
+                env=collector.environment(),
+                cwd=folder,
+            )
+            if result.timed_out:
+                return f"{collector.name} hung: a probe of two ranges did not end within {limit_s:.0f} s and was killed"
+            collector.finish(folder, PROBE_RANGES, result.output)
+        except GkestimatorError as e:
+            said = _child_said(result.output) if result is not None else None
+            return f"{collector.name}: the probe's child says: {said}" if said else str(e)
+    return None
+
+
+def _child_said(output: str) -> str | None:
+    """The child's own error: it explains what the profiler lacks, not the other way round."""
+    lines = (line.strip() for line in output.splitlines())
+    return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)

@@ -1,0 +1,183 @@
+"""The child of a run: measures the entries of one chunk, one after the other, and writes a record of each at once.
+
+``python -m gkestimator.profiling.executors.child --entries FILE.json --records FILE.jsonl --executor NAME --device D``.
+Exit status 0 even when entries failed (their records say so); 3 where the device takes no more work (the rest is not
+done); 2 for wrong usage. Before each entry its id is written to ``<records>.current``, so that whoever started the
+child knows what it was at when it was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, NoReturn
+
+from gkestimator.profiling.captures import NVTX_DOMAIN
+from gkestimator.profiling.executors import EXECUTORS, make_executor
+from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, Executor
+from gkestimator.profiling.executors.faults import judged
+from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
+from gkestimator.profiling.executors.kineto import KinetoTrace
+from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, measure
+from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
+from gkestimator.profiling.plan import PlanEntry, read_plan
+from gkestimator.profiling.records import EntryRecord, record_line
+
+from gkestimator.errors import GkestimatorError, OutputError, UsageError, one_line
+
+__all__ = ["main"]
+
+_MOST_CALLS = 10_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the entries that ``arguments`` name; the exit status."""
+    try:
+        return _run(_Arguments(arguments))
+    except GkestimatorError as e:
+        print(f"gkest child: {e}", file=sys.stderr)
+        return e.exit_code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+class _Arguments:
+    """The command line, checked. Raises UsageError."""
+
+    def __init__(self, arguments: Sequence[str] | None) -> None:
+        parser = _Parser(prog="gkest child", allow_abbrev=False)
+        parser.add_argument("--entries", required=True, type=Path)
+        parser.add_argument("--records", required=True, type=Path)
+        parser.add_argument("--executor", required=True, choices=tuple(EXECUTORS))
+        parser.add_argument("--device", required=True)
+        parser.add_argument("--warmup", type=int, default=Effort().warmup)
+        parser.add_argument("--repeats", type=int)
+        parser.add_argument("--min-ms", type=float, default=Effort().min_ms)
+        parser.add_argument("--seed", type=int, default=0)
+        parser.add_argument("--kineto", type=Path)
+        parser.add_argument("--pass", dest="pass_name", choices=("timeline", "counters"), default="timeline")
+        given = parser.parse_args(arguments)
+        if not 1 <= given.warmup <= _MOST_CALLS:
+            raise UsageError(f"--warmup: found {given.warmup}, expected 1 to {_MOST_CALLS:,}")
+        if given.repeats is not None and not 1 <= given.repeats <= _MOST_CALLS:
+            raise UsageError(f"--repeats: found {given.repeats}, expected 1 to {_MOST_CALLS:,}")
+        if not (math.isfinite(given.min_ms) and given.min_ms >= 0):
+            raise UsageError(f"--min-ms: found {given.min_ms}, expected milliseconds from 0")
+        self.records: Path = given.records
+        self.executor: str = given.executor
+        self.device: str = given.device
+        self.seed: int = given.seed
+        self.kineto: Path | None = given.kineto
+        self.entries = read_plan(given.entries).entries
+        self.effort = Effort(
+            warmup=given.warmup,
+            repeats=given.repeats,
+            min_ms=given.min_ms,
+            counters=given.pass_name == "counters",
+        )
+
+
+def _run(given: _Arguments) -> int:
+    nvtx = NvtxRanges(NVTX_DOMAIN)
+    trace = None if given.kineto is None else KinetoTrace(given.kineto, cuda=given.device != "cpu")
+    executor = make_executor(given.executor, given.device)
+
+    @contextmanager
+    def ranges(text: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            if trace is not None:
+                stack.enter_context(trace.range(text))
+            stack.enter_context(nvtx.range(text))
+            yield
+
+    current = given.records.with_name(given.records.name + ".current")
+    with _opened(given.records) as records:
+        if trace is not None:
+            trace.start()
+        lost = False
+        for entry in given.entries:
+            _write_aside(given.records, ".current", entry.id)
+            record, lost = _record(executor, entry, given, ranges)
+            _append(records, record)
+            if lost:
+                print(f"gkest child: {entry.id}: {record.reason}", file=sys.stderr)
+                break
+        if trace is not None:
+            _stop(trace, lost)
+    if lost:
+        return DeviceLostError.exit_code
+    current.unlink(missing_ok=True)
+    return 0
+
+
+def _record(
+    executor: Executor, entry: PlanEntry, given: _Arguments, ranges: Ranges
+) -> tuple[EntryRecord, bool]:
+    """The record of ``entry``, and whether the device is lost."""
+    try:
+        require_host_memory(entry, given.device, available_host_bytes())
+        return measure(
+            executor, entry, effort=given.effort, seed=given.seed, ranges=ranges, clocks=Clocks()
+        ), False
+    except Exception as e:  # noqa: BLE001 - an operator of a stranger's model in any runtime: its failure is a result
+        found = judged(e)
+    status = "skipped" if isinstance(found, EntryUnsupportedError) else "failed"
+    failed = EntryRecord(entry_id=entry.id, status=status, reason=one_line(found))
+    return failed, isinstance(found, DeviceLostError)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The records, for appending; what a killed child left of a line is cut off first. Raises OutputError."""
+    try:
+        with open(path, "a+b") as stream:
+            stream.seek(0)
+            whole = stream.read()
+            stream.truncate(whole.rfind(b"\n") + 1)
+            yield stream
+    except OSError as e:
+        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
+
+
+def _append(stream: IO[bytes], record: EntryRecord) -> None:
+    # Buffered, so that a line of ordinary length reaches the file in one write: whole, or not at all.
+    stream.write(record_line(record).encode())
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _write_aside(records: Path, suffix: str, text: str) -> None:
+    path = records.with_name(records.name + suffix)
+    aside = path.with_name(path.name + ".aside")
+    try:
+        aside.write_text(text + "\n", encoding="ascii")
+        os.replace(aside, path)
+    except OSError as e:
+        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
+
+
+def _stop(trace: KinetoTrace, lost: bool) -> None:
+    try:
+        trace.stop()
+    except OutputError as e:
+        if not lost:
+            raise
+        print(f"gkest child: {e}", file=sys.stderr)  # the lost device is what matters
+
+
+if __name__ == "__main__":
+    # A child that is told to end, ends: no handler of Python's, no signal ignored by inheritance.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable()  # a crash leaves the Python stack in the child's log
+    sys.exit(main())

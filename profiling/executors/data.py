@@ -1,0 +1,135 @@
+"""Tensors for an entry: seeded, never all zeros, small enough in value that half precision does not overflow.
+
+Zeros would be faster than real data on a GPU (less switching, less power, higher clocks) and take short cuts in
+sparse and index kernels; infinities and NaNs change what ``TopK`` or ``NonMaxSuppression`` do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.plan import PlanEntry
+
+from gkestimator.dtypes import DType
+from gkestimator.fragments import FragmentTensor
+
+__all__ = ["entry_inputs", "entry_weights", "fill", "numpy_dtype", "tensor_rng"]
+
+_BLOCK = 1_048_583
+"""Random elements drawn; larger tensors repeat them. A prime, so that rows and channels of a power of two differ."""
+_NATIVE = {
+    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
+    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
+    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
+    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
+}  # fmt: skip
+_ML_DTYPES = {
+    DType.BFLOAT16: "bfloat16", DType.FLOAT8E4M3FN: "float8_e4m3fn", DType.FLOAT8E5M2: "float8_e5m2",
+    DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz", DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+}  # fmt: skip
+_SMALL_FLOATS = frozenset(_ML_DTYPES) - {DType.BFLOAT16}
+_LARGEST_INTEGER = 100
+
+
+def numpy_dtype(dtype: DType) -> np.dtype:
+    """numpy's type of an element, from ml_dtypes where numpy has none. Raises EntryUnsupportedError for strings and for
+    types packed two to a byte."""
+    if dtype in _NATIVE:
+        return np.dtype(_NATIVE[dtype])
+    if dtype not in _ML_DTYPES:
+        raise EntryUnsupportedError(f"element type {dtype.value}: no data of this type can be made")
+    try:
+        import ml_dtypes
+    except ImportError as e:
+        raise EntryUnsupportedError(
+            f"element type {dtype.value} needs the package ml-dtypes, which is not installed"
+        ) from e
+    found: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    return found
+
+
+def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:
+    """A generator of its own for each tensor, equal on every machine and in whichever order entries run."""
+    digest = hashlib.sha256(f"{seed}\0{entry_id}\0{tensor}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "little"))
+
+
+def fill(tensor: FragmentTensor, rng: np.random.Generator) -> np.ndarray:
+    """Values of ``tensor`` as its ``fill`` says, in its shape and element type, C order.
+
+    Weights of rank 2 and more are scaled by 1/sqrt of the sums they go into, so that half precision holds the sums.
+    Whole numbers under ``normal`` or ``positive`` lie in 1..100: nothing is divided by zero. All zeros occurs only
+    where nothing else is allowed (``index`` below 1, ``values`` of zeros). Raises EntryUnsupportedError.
+    """
+    dtype = numpy_dtype(tensor.dtype)
+    if tensor.values is not None:
+        return np.asarray(tensor.values).astype(dtype).reshape(tensor.shape)
+    count = tensor.elements
+    block = _FILLERS[tensor.fill](tensor, min(count, _BLOCK), rng).astype(dtype, copy=False)
+    if count > _BLOCK:
+        block = np.resize(block, count)  # repeats
+    return np.ascontiguousarray(block).reshape(tensor.shape)
+
+
+def entry_inputs(entry: PlanEntry, seed: int) -> dict[str, np.ndarray]:
+    """Every tensor of role ``input``, by name."""
+    return {t.name: _of(entry, t, seed) for t in entry.fragment.tensors if t.role == "input"}
+
+
+def entry_weights(entry: PlanEntry, seed: int) -> Callable[[FragmentTensor], np.ndarray]:
+    """What ``fragment_model`` asks for the values of weights."""
+    return lambda tensor: _of(entry, tensor, seed)
+
+
+def _of(entry: PlanEntry, tensor: FragmentTensor, seed: int) -> np.ndarray:
+    return fill(tensor, tensor_rng(entry.id, tensor.name, seed))
+
+
+def _normal(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:
+    if tensor.dtype is DType.BOOL:
+        return _mask(tensor, count, rng)
+    if tensor.dtype.is_integer:
+        return rng.integers(1, _LARGEST_INTEGER + 1, count)
+    values = rng.standard_normal(count, dtype=np.float32) * np.float32(_scale(tensor))
+    if tensor.dtype in _SMALL_FLOATS and count:
+        values[0] = 1.0  # eight bits may round every small weight to zero
+    if tensor.dtype in (DType.COMPLEX64, DType.COMPLEX128):
+        return np.asarray(values + 1j * rng.standard_normal(count, dtype=np.float32))
+    return values
+
+
+def _positive(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:
+    if tensor.dtype is DType.BOOL or tensor.dtype.is_integer:
+        return _normal(tensor, count, rng)
+    return rng.random(count, dtype=np.float32) + np.float32(0.5)
+
+
+def _index(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:
+    below = tensor.below or 1
+    if tensor.dtype.is_integer:
+        below = min(below, int(np.iinfo(_NATIVE[tensor.dtype]).max) + 1)
+    else:
+        below = min(below, _LARGEST_INTEGER)  # whole numbers that even eight bits hold
+    return rng.integers(0, below, count)
+
+
+def _mask(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:
+    del tensor
+    values = rng.integers(0, 2, count).astype(bool)
+    values[:1] = True
+    return values
+
+
+_FILLERS = {"normal": _normal, "positive": _positive, "index": _index, "mask": _mask}
+
+
+def _scale(tensor: FragmentTensor) -> float:
+    if tensor.role != "weight" or len(tensor.shape) < 2 or not tensor.elements:
+        return 1.0
+    # Convolution weights are (out, in, ...), matrices (k, n) or (n, k): the larger side is at least the sum's length.
+    longest = max(tensor.shape) if len(tensor.shape) == 2 else tensor.elements // tensor.shape[0]
+    return 1.0 / math.sqrt(max(1, longest))

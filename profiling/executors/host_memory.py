@@ -1,0 +1,66 @@
+"""Memory of the host that an entry may take: one too large is its own error, not the kernel's OOM killer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gkestimator.profiling.executors.base import ExecutionError
+from gkestimator.profiling.plan import PlanEntry
+
+from gkestimator.errors import GkestimatorError
+from gkestimator.onnx_io.fragment_models import fragment_graph
+
+__all__ = ["available_host_bytes", "require_host_memory"]
+
+_SHARE = 0.9  # of what is available: runtimes copy and pack
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_host_bytes() -> int | None:
+    """Bytes that this process may still take, by the kernel's account and the container's; None where not told."""
+    found = [v for v in (_meminfo(), _cgroup()) if v is not None]
+    return min(found) if found else None
+
+
+def require_host_memory(entry: PlanEntry, device: str, available: int | None) -> None:
+    """Raises ExecutionError where the tensors of ``entry`` do not fit. On a GPU only its inputs and weights, one at a
+    time on their way to the device, are held here."""
+    if available is None:
+        return
+    sizes = [t.nbytes for t in entry.fragment.tensors]
+    # The runtime packs weights into a layout of its own, so they are there twice.
+    needed = (
+        sum(sizes) + sum(t.nbytes for t in entry.fragment.tensors if t.role == "weight") + _outputs(entry)
+        if device == "cpu"
+        else sum(t.nbytes for t in entry.fragment.tensors if t.role != "input") + max(sizes, default=0)
+    )
+    if needed > available * _SHARE:
+        raise ExecutionError(
+            f"out of memory: the tensors take {needed / 2**30:,.1f} GiB, the host has {available / 2**30:,.1f} GiB left"
+        )
+
+
+def _outputs(entry: PlanEntry) -> int:
+    try:
+        graph = fragment_graph(entry.fragment)
+    except GkestimatorError:
+        return 0  # an operator that no shape rule covers: the runtime will say what it needs
+    return sum(v.nbytes for op in graph.operators for v in op.outputs if v is not None)
+
+
+def _meminfo() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _cgroup() -> int | None:
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        return None if limit == "max" else int(limit) - int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,64 @@
+"""torch.profiler around the whole child: CUPTI's timeline without Nsight Systems, for any runtime in the process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gkestimator.profiling.captures import NVTX_DOMAIN
+
+from gkestimator.errors import OutputError, UsageError
+
+__all__ = ["KinetoTrace"]
+
+
+class KinetoTrace:
+    """Records from :meth:`start` to :meth:`stop`, which writes the trace wholly or not at all."""
+
+    def __init__(self, path: Path, *, cuda: bool) -> None:
+        """Raises UsageError without torch, or where torch's profiler cannot see the GPU."""
+        try:
+            import torch
+            from torch.profiler import ProfilerActivity, profile
+        except ImportError as e:
+            raise UsageError("--kineto needs the package torch, which is not installed") from e
+        activities = [ProfilerActivity.CPU]
+        if cuda:
+            if not torch.cuda.is_available():
+                raise UsageError(
+                    f"--kineto: torch {torch.__version__} sees no GPU, expected a CUDA build of it"
+                )
+            activities.append(ProfilerActivity.CUDA)
+        if path.name.endswith(".gz") is False and path.suffix != ".json":
+            raise UsageError(f"--kineto {path}: expected a name ending in .json or .json.gz")
+        self._path = path
+        self._torch: Any = torch
+        self._profile: Any = profile(activities=activities)
+
+    def start(self) -> None:
+        """Begin to record."""
+        self._profile.start()
+
+    def stop(self) -> None:
+        """End, and write the trace. Raises OutputError."""
+        # torch zips by the name's ending, so the name aside ends like the real one
+        aside = self._path.with_name(f".aside-{os.getpid()}-{self._path.name}")
+        try:
+            self._profile.stop()
+            self._profile.export_chrome_trace(str(aside))
+            os.replace(aside, self._path)
+        except (OSError, RuntimeError) as e:
+            aside.unlink(missing_ok=True)
+            raise OutputError(f"{self._path}: the trace cannot be written: {e}") from e
+
+    def range(self, text: str) -> AbstractContextManager[None]:
+        """A user annotation ``gkestimator:<text>`` around the block."""
+        return self._range(f"{NVTX_DOMAIN}:{text}")
+
+    @contextmanager
+    def _range(self, text: str) -> Iterator[None]:
+        with self._torch.profiler.record_function(text):
+            yield

@@ -1,0 +1,303 @@
+"""ONNX Runtime: one session per entry, inputs and outputs bound to memory of the device, options that repeat.
+
+Options and their reasons are in :func:`session_options`, :func:`provider_options` and :func:`run_options`, as plain
+dictionaries, so that they can be read and tested without a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError
+from gkestimator.profiling.executors.data import entry_inputs, entry_weights, numpy_dtype
+from gkestimator.profiling.executors.faults import judged
+from gkestimator.profiling.executors.libraries import cuda_versions
+from gkestimator.profiling.executors.ort_profile import read_profile
+from gkestimator.profiling.plan import PlanEntry
+from gkestimator.profiling.records import HostKernel
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.fragments import Fragment
+from gkestimator.onnx_io.fragment_models import element_type, fragment_model
+
+__all__ = ["OnnxruntimeExecutor", "provider_options", "run_options", "runnable_fragment", "session_options"]
+
+_CUDA = "CUDAExecutionProvider"
+_CPU = "CPUExecutionProvider"
+_PLAIN = re.compile(r"tensor\(([a-z0-9]+)\)\Z")
+_LOG_ERRORS = 3
+
+
+def session_options(device: str) -> dict[str, str]:
+    """Configuration entries of a session. On a GPU a node that the CUDA provider does not take is an error: a silent
+    fallback would be measured as a GPU kernel. Threads do not spin, so that a neighbour on the CPU is not slowed."""
+    entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+    if device != "cpu":
+        entries["session.disable_cpu_ep_fallback"] = "1"
+    return entries
+
+
+def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
+    """The execution provider and its options. HEURISTIC takes cuDNN's first choice instead of timing all algorithms
+    (EXHAUSTIVE, the default, answers differently from run to run); the arena grows by what is asked for, so that an
+    entry's memory is its own; TF32 only where the entry's arithmetic says so (it is on by default)."""
+    if device == "cpu":
+        return _CPU, {}
+    return _CUDA, {
+        "device_id": device.partition(":")[2],
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "cudnn_conv_use_max_workspace": "1",
+        "arena_extend_strategy": "kSameAsRequested",
+        "do_copy_in_default_stream": "1",
+        "enable_cuda_graph": "0",
+        "prefer_nhwc": "0",
+        "tunable_op_enable": "0",
+        "use_tf32": "1" if dtype == "tf32" else "0",
+    }
+
+
+def run_options() -> dict[str, str]:
+    """Configuration entries of a call: it returns when the host has launched everything, as it does in a pipeline."""
+    return {"disable_synchronize_execution_providers": "1"}
+
+
+def runnable_fragment(fragment: Fragment) -> Fragment:
+    """``fragment`` with at least one graph input: where only weights go in, they become inputs, or the runtime would
+    calculate the operator while it loads the model. Raises EntryUnsupportedError where nothing but constants go in."""
+    if any(t.role == "input" for t in fragment.tensors):
+        return fragment
+    if not any(t.role == "weight" for t in fragment.tensors):
+        raise EntryUnsupportedError(
+            f"{fragment.op_type}: only constants go in, so the runtime calculates it while it loads the model"
+        )
+    tensors = tuple(replace(t, role="input") if t.role == "weight" else t for t in fragment.tensors)
+    return replace(fragment, tensors=tensors)
+
+
+class OnnxruntimeExecutor:
+    """See :class:`gkestimator.profiling.executors.base.Executor`."""
+
+    name = "onnxruntime"
+
+    def __init__(self, device: str) -> None:
+        """Raises UsageError without onnxruntime or its CUDA provider, DeviceLostError where CUDA does not start."""
+        try:
+            import onnxruntime
+        except ImportError as e:
+            raise UsageError(
+                "executor onnxruntime needs the package onnxruntime (CPU) or onnxruntime-gpu, which is not installed"
+            ) from e
+        self._ort: Any = onnxruntime
+        self._device = device
+        onnxruntime.set_default_logger_severity(_LOG_ERRORS)
+        if device != "cpu":
+            if _CUDA not in onnxruntime.get_available_providers():
+                raise UsageError(
+                    f"device {device}: onnxruntime {onnxruntime.__version__} has no CUDA provider; install "
+                    "onnxruntime-gpu in place of onnxruntime"
+                )
+            if hasattr(onnxruntime, "preload_dlls"):
+                onnxruntime.preload_dlls()  # CUDA and cuDNN from their PyPI packages, where these are installed
+            self._probe()
+
+    def versions(self) -> Mapping[str, str]:
+        """See :class:`Executor`."""
+        found = {"onnxruntime": str(self._ort.__version__)}
+        if self._device != "cpu":
+            found |= cuda_versions()
+        return found
+
+    def prepare(self, entry: PlanEntry, seed: int) -> _Session:
+        """See :class:`Executor`. The first call is made here: it allocates, and tells shapes that depend on data."""
+        prepared = _Session(self._ort, self._device, entry, seed)
+        try:
+            prepared.open()
+        except GkestimatorError:
+            prepared.close()
+            raise
+        except Exception as e:  # onnxruntime's errors have no public base class
+            prepared.close()
+            raise judged(e) from e
+        return prepared
+
+    def _probe(self) -> None:
+        """One addition on the device: tells a missing driver or cuDNN from an operator that the provider lacks."""
+        import onnx
+
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
+            "probe",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [8])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [8])],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+        try:
+            session = self._ort.InferenceSession(
+                model.SerializeToString(),
+                _options(self._ort, self._device),
+                providers=[provider_options(self._device, "fp32")],
+                enable_fallback=0,
+            )
+            session.run(None, {"x": np.ones(8, dtype=np.float32)})
+            used = session.get_providers()
+        except Exception as e:  # onnxruntime's errors have no public base class
+            raise DeviceLostError(f"device {self._device}: onnxruntime cannot use it: {e}") from e
+        if used[0] != _CUDA:
+            raise DeviceLostError(f"device {self._device}: onnxruntime fell back to {used[0]}")
+
+
+def _options(ort: Any, device: str) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = _LOG_ERRORS
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    for key, value in session_options(device).items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+class _Session:
+    """See :class:`gkestimator.profiling.executors.base.Prepared`."""
+
+    def __init__(self, ort: Any, device: str, entry: PlanEntry, seed: int) -> None:
+        self.output_shapes: tuple[tuple[int, ...], ...] = ()
+        self._ort, self._device = ort, device
+        self._kind, _, number = device.partition(":")
+        self._number = int(number or 0)
+        fragment = runnable_fragment(entry.fragment)
+        self._entry, self._seed = replace(entry, fragment=fragment), seed
+        self._inputs: dict[str, _Bound] = {}
+        self._weights: dict[str, Any] = {}
+        self._outputs: dict[str, _Bound | None] = {}
+        self._session: Any = None
+        self._binding: Any = None
+        self._run_options = ort.RunOptions()
+        for key, value in run_options().items():
+            self._run_options.add_run_config_entry(key, value)
+
+    def open(self) -> None:
+        weights = entry_weights(self._entry, self._seed)
+        for tensor in self._entry.fragment.tensors:
+            if tensor.role == "weight":
+                self._weights[tensor.name] = self._host_value(weights(tensor), tensor.dtype)
+        self._session = self._make_session(None)
+        dtypes = {t.name: t.dtype for t in self._entry.fragment.tensors}
+        for name, data in entry_inputs(self._entry, self._seed).items():
+            self._inputs[name] = self._input(data, dtypes[name])
+        for output in self._session.get_outputs():
+            self._outputs[output.name] = self._output(output)
+        self._binding = self._bound(self._session)
+        self.run()
+        self.synchronise()
+        self.output_shapes = tuple(
+            tuple(v.shape()) if v.is_tensor() else () for v in self._binding.get_outputs()
+        )
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._binding, self._run_options)
+
+    def synchronise(self) -> None:
+        self._binding.synchronize_outputs()
+
+    def workspace_bytes(self) -> int | None:
+        """None: the arena's statistics of a release wheel count kept memory and the weights' packing with it."""
+        return None
+
+    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+        if self._device != "cpu":
+            return None
+        with tempfile.TemporaryDirectory(prefix="gkest-ort-") as folder:
+            try:
+                session = self._make_session(Path(folder) / "profile")
+                binding = self._bound(session)
+                for _ in range(repeats + 1):  # the first call allocates
+                    session.run_with_iobinding(binding, self._run_options)
+                written = Path(session.end_profiling())
+            except Exception as e:  # onnxruntime's errors have no public base class
+                raise judged(e) from e
+            return read_profile(written, repeats)
+
+    def close(self) -> None:
+        self._binding = self._session = None
+        self._inputs, self._outputs, self._weights = {}, {}, {}
+        gc.collect()  # frees the arena now, before the next entry asks for memory
+
+    def _make_session(self, profile: Path | None) -> Any:
+        options = _options(self._ort, self._device)
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        if self._weights:
+            # Given as values, not inside the model: protobuf ends at 2 GB, and nothing is copied.
+            options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        return self._ort.InferenceSession(
+            fragment_model(self._entry.fragment).SerializeToString(),
+            options,
+            providers=[provider_options(self._device, self._entry.dtype)],
+            enable_fallback=0,
+        )
+
+    def _host_value(self, data: np.ndarray, dtype: DType) -> Any:
+        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(_bits(data), element_type(dtype))
+
+    def _input(self, data: np.ndarray, dtype: DType) -> _Bound:
+        """``data`` in memory of the device."""
+        value = (
+            self._host_value(data, dtype)
+            if self._kind == "cpu"
+            else self._ort.OrtValue.ortvalue_from_numpy(_bits(data), self._kind, self._number)
+        )
+        return _Bound(element_type=element_type(dtype), shape=data.shape, value=value)
+
+    def _output(self, output: Any) -> _Bound | None:
+        """Memory for an output; None for one whose size depends on data, or a sequence: the runtime allocates that at
+        every call, as it would for anyone."""
+        found = _PLAIN.match(output.type)
+        if found is None or not all(isinstance(d, int) and d >= 0 for d in output.shape):
+            return None
+        dtype = DType(found.group(1))
+        shape = tuple(output.shape)
+        value = self._ort.OrtValue.ortvalue_from_shape_and_type(
+            list(shape), _plain(numpy_dtype(dtype)), self._kind, self._number
+        )
+        return _Bound(element_type=element_type(dtype), shape=shape, value=value)
+
+    def _bound(self, session: Any) -> Any:
+        binding = session.io_binding()
+        at = (self._kind, self._number)
+        for name, tensor in self._inputs.items():
+            binding.bind_input(name, *at, tensor.element_type, tensor.shape, tensor.value.data_ptr())
+        for name, room in self._outputs.items():
+            if room is None:
+                binding.bind_output(name, *at)
+            else:
+                binding.bind_output(name, *at, room.element_type, room.shape, room.value.data_ptr())
+        binding.synchronize_inputs()
+        return binding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
+
+    element_type: int
+    shape: tuple[int, ...]
+    value: Any
+
+
+def _plain(dtype: np.dtype) -> np.dtype:
+    """A type of numpy's own as wide as ``dtype``: onnxruntime knows no other, so bfloat16 travels as its bits."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"uint{8 * dtype.itemsize}")
+
+
+def _bits(data: np.ndarray) -> np.ndarray:
+    return data.view(_plain(data.dtype))

@@ -1,0 +1,159 @@
+"""The CPU as a device: its facts, and how fast it copies and multiplies, measured in about a second.
+
+Linux tells most under /proc and /sys; elsewhere less is known.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gkestimator.profiling.raw import DeviceFacts
+
+__all__ = ["cpu_clock_mhz", "host_facts"]
+
+# FP32 results of multiply-add units per clock and core, by the widest instruction set: two 512-bit or 256-bit FMA
+# units (Intel Skylake-X and later, AMD Zen 4 and later; Intel Haswell and later, AMD Zen 2 and later), two 128-bit
+# ones (Arm Neoverse N1 has two, V1 and Apple cores up to four).
+_LANES = (("avx512f", 32), ("avx2", 16), ("asimd", 16), ("avx", 8))
+_FEWEST_LANES = 8
+_COPY_SECONDS, _MULTIPLY_SECONDS = 0.3, 0.3
+_LEAST_COPY, _MOST_COPY = 32 * 2**20, 192 * 2**20
+_MATRIX = 1536
+
+
+def host_facts() -> DeviceFacts:
+    """This machine's CPU. ``limits``: ``sms`` = cores this process may use, ``cuda_cores_per_sm`` = FP32 multiply-add
+    lanes of a core, ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = a copy (read and write counted), and
+    ``flops_per_s`` = a single-precision matrix product (numpy's), both measured now with the threads they use."""
+    info = _cpuinfo()
+    limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
+    cache = _largest_cache_bytes()
+    if cache is not None:
+        limits["l2_bytes"] = float(cache)
+    limits["dram_bytes_per_s"] = _copy_bytes_per_s(cache)
+    limits["flops_per_s"] = _flops_per_s()
+    clock = _max_clock_mhz(info)
+    return DeviceFacts(
+        kind="cpu",
+        name=_name(info),
+        memory_bytes=_memory_bytes(),
+        clocks_mhz={} if clock is None else {"sm": clock},
+        limits=limits,
+    )
+
+
+def cpu_clock_mhz() -> float | None:
+    """The clock of the fastest core now, or None where the machine does not tell."""
+    found = [
+        _number_in(p) for p in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
+    ]
+    khz = [k for k in found if k]
+    if khz:
+        return max(khz) / 1e3
+    clocks = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return max(map(float, clocks)) if clocks else None
+
+
+def _cpuinfo() -> Mapping[str, str]:
+    """Fields of the first processor."""
+    fields: dict[str, str] = {}
+    for line in _read(Path("/proc/cpuinfo")).split("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    return fields
+
+
+def _name(info: Mapping[str, str]) -> str:
+    return info.get("model name") or platform.processor() or platform.machine() or "unknown CPU"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _lanes(info: Mapping[str, str]) -> int:
+    flags = set(f"{info.get('flags', '')} {info.get('Features', '')}".split())
+    return next((lanes for flag, lanes in _LANES if flag in flags), _FEWEST_LANES)
+
+
+def _max_clock_mhz(info: Mapping[str, str]) -> float | None:
+    khz = _number_in(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    if khz:
+        return khz / 1e3
+    try:
+        return float(info["cpu MHz"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _largest_cache_bytes() -> int | None:
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        found = re.fullmatch(r"(\d+)([KM]?)", _read(path).strip())
+        if found:
+            sizes.append(int(found[1]) * {"": 1, "K": 2**10, "M": 2**20}[found[2]])
+    return max(sizes) if sizes else None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _copy_bytes_per_s(cache: int | None) -> float:
+    """Read and written bytes a second of numpy's copies, one thread a core, between arrays that are together larger
+    than the cache (as far as 192 MiB are)."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import numpy as np
+
+    size, cores = min(_MOST_COPY, max(_LEAST_COPY, 2 * (cache or 0))), _cores()
+    source = np.ones(size // 8)
+    target = np.zeros_like(source)
+    pairs = list(zip(np.array_split(target, cores), np.array_split(source, cores), strict=True))
+    with ThreadPoolExecutor(cores) as pool:
+        best = _fastest_s(lambda: list(pool.map(lambda pair: np.copyto(*pair), pairs)), _COPY_SECONDS)
+    return 2.0 * source.nbytes / best
+
+
+def _flops_per_s() -> float:
+    import numpy as np
+
+    left = np.full((_MATRIX, _MATRIX), 0.5, dtype=np.float32)
+    right = np.full((_MATRIX, _MATRIX), 0.25, dtype=np.float32)
+    return 2.0 * _MATRIX**3 / _fastest_s(lambda: left @ right, _MULTIPLY_SECONDS)
+
+
+def _fastest_s(call: Callable[[], object], budget_s: float) -> float:
+    """Seconds of the fastest of the calls that fit into the budget; at least three, the first not counted."""
+    call()
+    best, started, calls = float("inf"), time.perf_counter(), 0
+    while calls < 2 or time.perf_counter() - started < budget_s:
+        before = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - before)
+        calls += 1
+    return best
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _number_in(path: Path) -> float | None:
+    try:
+        return float(_read(path).strip())
+    except ValueError:
+        return None

@@ -1,0 +1,150 @@
+"""NVML: what the driver tells of a GPU besides CUDA. Reads only; nothing of the GPU is ever set.
+
+Every question may be refused (``NotSupported`` on consumer cards, in containers, on MIG instances): an answer that was
+refused is None.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gkestimator.errors import GkestimatorError
+
+__all__ = ["REASONS", "NvmlError", "NvmlGpu"]
+
+REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock",
+}
+"""Bits of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h, nvmlClocksEventReason*); others are ``bit_0x...``."""
+_lock = threading.Lock()
+
+
+class NvmlError(GkestimatorError):
+    """NVML is absent, or knows no such GPU."""
+
+
+def _nvml() -> Any:
+    try:
+        import pynvml  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as e:
+        raise NvmlError("the package nvidia-ml-py (pynvml) is not installed") from e
+    try:
+        with _lock:
+            pynvml.nvmlInit()
+    except pynvml.NVMLError as e:
+        raise NvmlError(f"NVML does not start: {e}") from e
+    return pynvml
+
+
+class NvmlGpu:
+    """One GPU by its UUID (``GPU-...``, ``MIG-...``) or, failing that, its NVML index. Raises NvmlError."""
+
+    def __init__(self, *, uuid: str | None = None, index: int = 0) -> None:
+        self._nvml = _nvml()
+        try:
+            self._handle = (
+                self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+                if uuid
+                else self._nvml.nvmlDeviceGetHandleByIndex(index)
+            )
+        except self._nvml.NVMLError as e:
+            raise NvmlError(f"NVML knows no GPU {uuid or index}: {e}") from e
+
+    def ask(self, function: str, *arguments: object) -> Any | None:
+        """What the NVML function answers for this GPU; None where it is refused or the GPU is gone."""
+        return self._asked(lambda: getattr(self._nvml, function)(self._handle, *arguments))
+
+    def clock_mhz(self, kind: str, *, maximum: bool = False) -> float | None:
+        """The clock of ``SM`` or ``MEM``, now or at most."""
+        which = getattr(self._nvml, f"NVML_CLOCK_{kind}")
+        return _number(self.ask("nvmlDeviceGetMaxClockInfo" if maximum else "nvmlDeviceGetClockInfo", which))
+
+    def power_w(self) -> float | None:
+        """What it draws."""
+        return _scaled(self.ask("nvmlDeviceGetPowerUsage"), 1e-3)
+
+    def power_limit_w(self) -> float | None:
+        """The limit that it was made with (not one that was set later)."""
+        return _scaled(self.ask("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3)
+
+    def temperature_c(self) -> float | None:
+        """Of the chip."""
+        return _number(self.ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU))
+
+    def throttled(self) -> tuple[str, ...] | None:
+        """Why clocks are held down, by the words of :data:`REASONS`."""
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # drivers before 535
+            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else decoded_reasons(int(bits))
+
+    def processes(self) -> dict[int, int | None] | None:
+        """Compute processes with a context on it: bytes by process id (of the host's namespace)."""
+        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        if found is None:
+            return None
+        return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in found}
+
+    def sm_pct_by_process(self, since_us: int) -> dict[int, float] | None:
+        """Share of the time since ``since_us`` (Unix, microseconds) in which kernels of each process ran, percent. A
+        process that ran none is absent."""
+        found = self._nvml_samples(since_us)
+        if found is None:
+            return None
+        highest: dict[int, float] = {}
+        for sample in found:
+            pid = int(sample.pid)
+            highest[pid] = max(highest.get(pid, 0.0), float(sample.smUtil))
+        return highest
+
+    def _nvml_samples(self, since_us: int) -> list[Any] | None:
+        ask = self._nvml.nvmlDeviceGetProcessUtilization
+        try:
+            return list(ask(self._handle, since_us))
+        except self._nvml.NVMLError_NotFound:  # no samples: nobody ran anything
+            return []
+        except self._nvml.NVMLError:
+            return None
+
+    def driver(self) -> str | None:
+        """The driver's version."""
+        found = self._asked(self._nvml.nvmlSystemGetDriverVersion)
+        return None if found is None else _text(found)
+
+    def text(self, function: str) -> str | None:
+        """A text that the NVML function answers."""
+        found = self.ask(function)
+        return None if found is None else _text(found)
+
+    def _asked(self, question: Callable[[], Any]) -> Any | None:
+        try:
+            return question()
+        except (self._nvml.NVMLError, AttributeError):  # refused; or a function that this pynvml lacks
+            return None
+
+
+def decoded_reasons(bits: int) -> tuple[str, ...]:
+    """The words for the set bits, lowest first."""
+    return tuple(REASONS.get(1 << place, f"bit_{1 << place:#x}") for place in range(64) if bits >> place & 1)
+
+
+def _text(found: Any) -> str:
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+
+def _number(found: Any) -> float | None:
+    return None if found is None else float(found)
+
+
+def _scaled(found: Any, factor: float) -> float | None:
+    return None if found is None else float(found) * factor

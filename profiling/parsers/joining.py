@@ -1,0 +1,147 @@
+"""Counters of one tool put to the kernels that another timed, by entry, order, name and launch geometry."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.parsers.repeats import geometry_text, split_repeats
+
+__all__ = ["base_name", "join"]
+
+_NO_TIMELINE = "counters: entry is not in the timeline"
+_NO_REPEATS = "counters: repeats of the entry differ"
+_NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
+
+Key = tuple[str, tuple[int, int, int] | None, tuple[int, int, int] | None]
+
+
+def base_name(name: str) -> str:
+    """The function's name without return type, namespaces, template arguments and parameters, which every tool spells
+    its own way: ``void at::native::reduce_kernel<512, 1>(Op)`` and ``reduce_kernel`` are both ``reduce_kernel``."""
+    name = (
+        name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("operator()", "operator ")
+    )
+    depth = 0
+    kept: list[str] = []
+    for character in name:
+        if character in "<(":
+            # The first bracket of parameters at the outermost level ends the name.
+            if character == "(" and not depth and "".join(kept).strip():
+                break
+            depth += 1
+        elif character in ">)":
+            depth = max(0, depth - 1)
+        elif not depth:
+            kept.append(character)
+    words = "".join(kept).strip().split()
+    return words[-1].rpartition("::")[2] if words else name
+
+
+def join(timeline: Capture, counters: Capture) -> Capture:
+    """``timeline`` with ``Launch.counters`` set where a kernel of ``counters`` is surely the same one.
+
+    An entry's range is cut into its repeats; the kernels of one repeat are set against those of the counters' pass.
+    Kernels of one name, grid and block belong together, the first to the first, where both sides have equally many of
+    them and all pairs stand in the same order; every repeat gets the counters, which were measured once. Whatever does
+    not fit is counted in ``unjoined`` and told in ``problems``, never guessed.
+    """
+    of_entry: dict[str, list[EntryRange]] = defaultdict(list)
+    for found in counters.ranges:
+        of_entry[found.entry_id].append(found)
+    unjoined: Counter[str] = Counter(timeline.unjoined)
+    problems = [*timeline.problems, *counters.problems]
+    for reason, count in counters.unjoined.items():
+        unjoined[f"counters: {reason}"] += count
+    ranges = []
+    for found in timeline.ranges:
+        measured = of_entry.get(found.entry_id)
+        ranges.append(_joined(found, measured, unjoined, problems) if measured else found)
+    there = {found.entry_id for found in timeline.ranges}
+    for entry_id, absent in of_entry.items():
+        if entry_id not in there:
+            unjoined[_NO_TIMELINE] += sum(len(r.launches) for r in absent)
+            problems.append(f"{entry_id}: counters without a range in the timeline")
+    return replace(timeline, ranges=tuple(ranges), unjoined=dict(unjoined), problems=tuple(problems))
+
+
+def _joined(
+    found: EntryRange, measured: Sequence[EntryRange], unjoined: Counter[str], problems: list[str]
+) -> EntryRange:
+    total = sum(len(r.launches) for r in measured)
+    timed, problem = split_repeats(found)
+    counted = _counted(measured)
+    if timed is None or counted is None:
+        unjoined[_NO_REPEATS] += total
+        problems.append(problem or f"{found.entry_id}: the kernels of its passes for counters differ")
+        return found
+    pattern = timed[0]
+    partner = _pairs(pattern, counted)
+    missing = len(counted) - len(partner)
+    if missing:
+        unjoined[_NO_PARTNER] += missing
+        partners = set(partner.values())
+        odd = next(launch for i, launch in enumerate(counted) if i not in partners)
+        problems.append(
+            f"{found.entry_id}: {missing} of {len(counted)} kernels with counters have no sure partner among "
+            f"{sum(launch.kind == 'kernel' for launch in pattern)} in the timeline, the first {geometry_text(odd)}"
+        )
+    # Launches that come once in front (a problem that split_repeats told) keep their place without counters.
+    once = len(found.launches) - len(timed) * len(pattern)
+    launches = list(found.launches)
+    for i in range(once, len(launches)):
+        place = (i - once) % len(pattern)
+        if place in partner:
+            launches[i] = replace(launches[i], counters=counted[partner[place]].counters)
+    return replace(found, launches=tuple(launches))
+
+
+def _counted(measured: Sequence[EntryRange]) -> tuple[Launch, ...] | None:
+    """The kernels of one repeat with counters, averaged where several passes counted the same; None if they differ."""
+    passes = []
+    for found in measured:
+        repeats, _ = split_repeats(found)
+        if repeats is None:
+            return None
+        passes += [tuple(launch for launch in repeat if launch.kind == "kernel") for repeat in repeats]
+    first = passes[0]
+    if any([_key(a) for a in other] != [_key(a) for a in first] for other in passes[1:]):
+        return None
+    if len(passes) == 1:
+        return first
+    return tuple(
+        replace(launch, counters=_mean([other[i].counters or {} for other in passes]))
+        for i, launch in enumerate(first)
+    )
+
+
+def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each counter that every pass has."""
+    return {
+        name: fmean(c[name] for c in counters) for name in counters[0] if all(name in c for c in counters)
+    }
+
+
+def _key(launch: Launch) -> Key:
+    return (base_name(launch.name), launch.grid, launch.block)
+
+
+def _pairs(pattern: Sequence[Launch], counted: Sequence[Launch]) -> dict[int, int]:
+    """Place in ``pattern`` -> place in ``counted`` for every kernel that has one sure partner."""
+    places: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for side, launches in enumerate((pattern, counted)):
+        for i, launch in enumerate(launches):
+            if launch.kind == "kernel":
+                places[_key(launch)][side].append(i)
+    pairs = sorted(
+        pair
+        for ours, theirs in places.values()
+        if len(ours) == len(theirs)
+        for pair in zip(ours, theirs, strict=True)
+    )
+    order = [theirs for _, theirs in pairs]
+    # Kernels that changed places may have changed their part in the operator as well.
+    return dict(pairs) if order == sorted(order) else {}

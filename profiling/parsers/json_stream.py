@@ -1,0 +1,140 @@
+"""A JSON object read piece by piece: its one long list element by element, so that memory stays bounded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any
+
+from gkestimator.errors import TableError
+
+__all__ = ["stream_object"]
+
+MAX_CHARACTERS = 8 * 2**30
+MAX_ELEMENT = 16 * 2**20
+_CHUNK = 2**20
+_SPACE = " \t\n\r"
+
+
+class _Reader:
+    """A window on the text: ``text[at:]`` is what has been read and not yet used."""
+
+    def __init__(self, file: IO[str], limit_s: float) -> None:
+        self._file = file
+        self._deadline = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self._read = 0
+        self._decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant)
+        self.text = ""
+        self.at = 0
+
+    def more(self) -> bool:
+        """Read on; False at the end of the file."""
+        if time.monotonic() > self._deadline:
+            raise ValueError(f"reading took more than {self._limit_s:g} s; given up")
+        chunk = self._file.read(_CHUNK)
+        self._read += len(chunk)
+        if self._read > MAX_CHARACTERS:
+            raise ValueError(f"more than {MAX_CHARACTERS:,} characters")
+        self.text = self.text[self.at :] + chunk
+        self.at = 0
+        return bool(chunk)
+
+    def peek(self) -> str:
+        """The next character that is no space, empty at the end."""
+        while True:
+            while self.at < len(self.text):
+                if self.text[self.at] not in _SPACE:
+                    return self.text[self.at]
+                self.at += 1
+            if not self.more():
+                return ""
+
+    def expect(self, wanted: str) -> str:
+        found = self.peek()
+        if not found or found not in wanted:
+            where = "its end" if not found else repr(found)
+            raise ValueError(f"found {where}, expected {' or '.join(wanted)}")
+        self.at += 1
+        return found
+
+    def value(self) -> Any:
+        self.peek()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self.text, self.at)
+                # A number that touches the window's end may go on behind it.
+                if end < len(self.text) or not self.more():
+                    self.at = end if end < len(self.text) else self.at + (end - self.at)
+                    return value
+            except json.JSONDecodeError as e:
+                if len(self.text) - self.at > MAX_ELEMENT:
+                    raise ValueError(f"no JSON value of at most {MAX_ELEMENT:,} characters: {e.msg}") from e
+                if not self.more():
+                    raise ValueError(f"cut short or no JSON: {e.msg}") from e
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"found {text}, expected a finite number")
+
+
+def stream_object(path: Path, key: str, element: Callable[[Any], None], *, limit_s: float) -> dict[str, Any]:
+    """The JSON object in the file at ``path`` (gzip where it begins so) without ``key``, whose list is handed to
+    ``element`` one by one. Numbers with a point are Decimal: nanoseconds in microseconds since the start of the machine
+    do not fit a float. Raises TableError in one line for anything else, and after ``limit_s`` seconds."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise TableError(f"{path}: not a regular file, expected a trace in JSON")
+        with closing(_text(path)) as file:
+            return _object(_Reader(file, limit_s), key, element)
+    except (EOFError, zlib.error, OSError, ValueError, RecursionError, ArithmeticError) as e:
+        raise TableError(f"{path}: no trace in JSON: {getattr(e, 'strerror', None) or e}") from e
+
+
+def _text(path: Path) -> IO[str]:
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rt", encoding="utf-8") if zipped else path.open(encoding="utf-8")
+
+
+def _object(reader: _Reader, key: str, element: Callable[[Any], None]) -> dict[str, Any]:
+    rest: dict[str, Any] = {}
+    reader.expect("{")
+    if reader.peek() == "}":
+        reader.expect("}")
+        return rest
+    while True:
+        name = reader.value()
+        if not isinstance(name, str):
+            raise ValueError(f"found {str(name)[:40]!r}, expected the name of a field")
+        reader.expect(":")
+        if name == key and reader.peek() == "[":
+            for one in _elements(reader):
+                element(one)
+        else:
+            rest[name] = reader.value()
+            if len(rest) > 10_000:
+                raise ValueError("more than 10,000 fields")
+        if reader.expect(",}") == "}":
+            break
+    if reader.peek():
+        raise ValueError(f"found {reader.peek()!r} after the object's end")
+    return rest
+
+
+def _elements(reader: _Reader) -> Iterator[Any]:
+    reader.expect("[")
+    if reader.peek() == "]":
+        reader.expect("]")
+        return
+    while True:
+        yield reader.value()
+        if reader.expect(",]") == "]":
+            return

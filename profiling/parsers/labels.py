@@ -1,0 +1,33 @@
+"""The text of our ranges: ``<entry id>#<repeats>``, in our NVTX domain or with its name before a colon."""
+
+from __future__ import annotations
+
+import re
+
+from gkestimator.profiling.captures import NVTX_DOMAIN
+
+__all__ = ["looks_like_label", "parse_label", "range_label"]
+
+_LABEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79})#([1-9][0-9]{0,8})", re.ASCII)
+
+
+def range_label(entry_id: str, repeats: int, *, prefixed: bool = False) -> str:
+    """The text of the range of an entry; ``prefixed`` where the tool knows no domains (torch's record_function)."""
+    return f"{NVTX_DOMAIN}:{entry_id}#{repeats}" if prefixed else f"{entry_id}#{repeats}"
+
+
+def looks_like_label(text: str) -> bool:
+    """Whether ``text`` would be one of ours if its domain were."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def parse_label(text: str, *, domain: str | None) -> tuple[str, int] | None:
+    """Entry id and repeats of a range with ``text`` in ``domain`` (None: the tool has no domains, or the default one);
+    None where the range is not ours."""
+    prefix = f"{NVTX_DOMAIN}:"
+    if text.startswith(prefix):
+        text = text[len(prefix) :]
+    elif domain != NVTX_DOMAIN:
+        return None
+    found = _LABEL.fullmatch(text)
+    return None if found is None else (found[1], int(found[2]))

@@ -1,0 +1,275 @@
+"""Nsight Compute: a report (.ncu-rep) or its raw page (.csv) as a capture.
+
+A report is read by NVIDIA's ``ncu_report`` in a process of its own; where that is missing or fails, ``ncu --import``
+prints the raw page. Counters are in base units: ns, bytes, per second, percent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.parsers.labels import parse_label
+from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
+from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
+from gkestimator.profiling.parsers.ncu_csv import read_csv
+from gkestimator.profiling.parsers.ncu_values import unit_factor
+
+from gkestimator.errors import TableError, one_line
+
+__all__ = ["DURATION", "parse_ncu", "read_report_by_library", "read_report_by_tool"]
+
+DURATION = "gpu__time_duration.sum"
+LIMIT_S = 600.0
+MAX_REPORT_BYTES = 8 * 2**30
+MAX_OUTPUT_BYTES = 4 * 2**30
+_MAGIC = b"NVR\0"
+_CHILD = "gkestimator.profiling.parsers.ncu_child"
+_DEVICE = "device__attribute_"
+
+
+class _ReaderMissingError(TableError):
+    """This way of reading is not installed here."""
+
+
+def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> Capture:
+    """The capture in the report or CSV file at ``path``. Neighbouring kernels of one NVTX range are one range; ncu
+    replays kernels and tells no times, so ``start_ns`` is the position in the report. ``duration_ns`` is
+    gpu__time_duration.sum, which must have been collected. ``device``: the device__attribute_* metrics. ``ncu``: the
+    executable for the second way; without it $GKEST_NCU, $GKEST_NSIGHT and PATH are searched. Raises TableError."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as e:
+        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    if path.suffix.lower() == ".csv" or not (magic == _MAGIC or path.suffix.lower() == ".ncu-rep"):
+        return _capture(path, read_csv(path))
+    if magic != _MAGIC or size > MAX_REPORT_BYTES:
+        raise TableError(
+            f"{path}: {size:,} bytes that do not begin as a report of Nsight Compute (.ncu-rep) does"
+        )
+    try:
+        return _capture(path, read_report_by_library(path, limit_s=limit_s))
+    except TableError as first:
+        try:
+            return _capture(path, read_report_by_tool(path, ncu=ncu, limit_s=limit_s))
+        except _ReaderMissingError as second:
+            if isinstance(first, _ReaderMissingError):
+                raise TableError(
+                    f"{path}: neither ncu_report (pip install ncu-report) nor ncu is here to read it"
+                ) from second
+            raise first from second
+
+
+def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadReport:
+    """The report through ncu_report. Raises TableError."""
+    command = [sys.executable, "-P", "-m", _CHILD, str(path.absolute())]
+    with tempfile.TemporaryFile() as output:
+        status, said = _run(path, command, output, limit_s)
+        if status == NOT_INSTALLED:
+            raise _ReaderMissingError(f"{path}: ncu_report is not installed: {said}")
+        if status != 0:
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            raise TableError(f"{path}: ncu_report cannot read it ({how}): {said}")
+        try:
+            lines = iter(output)
+            version = json.loads(next(lines))["version"]
+            actions = tuple(_action(json.loads(line)) for line in lines)
+        except (ValueError, KeyError, TypeError, StopIteration) as e:
+            raise TableError(f"{path}: ncu_report gave no actions: {e!r}") from e
+    return ReadReport(reader=f"ncu_report {version}", actions=actions)
+
+
+def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> ReadReport:
+    """The report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises TableError."""
+    tool = ncu if ncu is not None else _find_ncu()
+    if tool is None:
+        raise _ReaderMissingError(f"{path}: ncu is not on PATH")
+    command = [str(tool), "--import", str(path.absolute()), "--page", "raw", "--csv", "--print-units", "base"]
+    with tempfile.TemporaryDirectory(prefix="gkest-ncu-") as folder:
+        printed = Path(folder) / "raw.csv"
+        with printed.open("w+b") as output:
+            status, said = _run(path, command, output, limit_s)
+            output.seek(0)
+            told = [
+                line.decode(errors="replace")
+                for line in output.readlines(2**16)
+                if line.startswith(b"==ERROR==")
+            ]
+        if status != 0 or told:
+            raise TableError(f"{path}: ncu cannot read it: {told[0] if told else said or f'status {status}'}")
+        try:
+            read = read_csv(printed)
+        except TableError as e:
+            raise TableError(
+                f"{path}: as {tool.name} prints it: {str(e).removeprefix(f'{printed}: ')}"
+            ) from e
+    return ReadReport(reader="ncu --import", actions=read.actions, problems=read.problems)
+
+
+def _find_ncu() -> Path | None:
+    named = os.environ.get("GKEST_NCU")
+    if named:
+        return Path(named)
+    folders = [str(Path(p) / "bin") for p in os.environ.get("GKEST_NSIGHT", "").split(":") if p]
+    found = shutil.which("ncu", path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
+    return None if found is None else Path(found)
+
+
+def _run(path: Path, command: Sequence[str], output: IO[bytes], limit_s: float) -> tuple[int, str]:
+    """Exit status and the end of what was said on stderr. The command's whole group is killed at the limits of time
+    and of output."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as e:
+            raise _ReaderMissingError(f"{path}: {command[0]} cannot be started: {e.strerror}") from e
+        try:
+            status = process.wait(limit_s)
+        except subprocess.TimeoutExpired as e:
+            raise TableError(f"{path}: {Path(command[0]).name} took more than {limit_s:g} s; ended") from e
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if os.fstat(output.fileno()).st_size > MAX_OUTPUT_BYTES:
+            raise TableError(f"{path}: {Path(command[0]).name} printed more than {MAX_OUTPUT_BYTES:,} bytes")
+        output.seek(0)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+    return status, one_line(lines[-1], limit=200) if lines else ""
+
+
+def _action(found: Any) -> Action:
+    metrics = {}
+    for name, (value, unit) in found["numbers"].items():
+        factor = unit_factor(unit)
+        if factor is not None:
+            metrics[sys.intern(name)] = float(value) * factor
+    return Action(
+        name=str(found["name"]),
+        workload=str(found["workload"]),
+        ranges=tuple((str(domain), str(text)) for domain, text in found["ranges"]),
+        metrics=metrics,
+        words={str(k): str(v) for k, v in found["words"].items()},
+    )
+
+
+def _capture(path: Path, read: ReadReport) -> Capture:
+    unjoined: Counter[str] = Counter()
+    problems = list(read.problems)
+    ranges = tuple(_ranges(path, read.actions, unjoined))
+    if not ranges:
+        problems.append("no kernel lies in an NVTX range of ours (ncu records ranges with --nvtx)")
+    return Capture(
+        tool="ncu",
+        tool_version=None,
+        schema=read.reader,
+        ranges=ranges,
+        device=_device(read.actions, problems),
+        unjoined=dict(unjoined),
+        problems=tuple(problems),
+    )
+
+
+def _ranges(path: Path, actions: Sequence[Action], unjoined: Counter[str]) -> Iterator[EntryRange]:
+    label: tuple[str, int] | None = None
+    launches: list[Launch] = []
+    for position, action in enumerate(actions):
+        ours = {found for domain, text in action.ranges if (found := parse_label(text, domain=domain))}
+        here = next(iter(ours)) if len(ours) == 1 and action.workload == "kernel" else None
+        if here is None:
+            reason = "in several ranges of ours" if len(ours) > 1 else "outside the ranges of entries"
+            unjoined[
+                reason if action.workload == "kernel" else f"profiled as a whole ({action.workload})"
+            ] += 1
+        if here != label and label is not None and launches:
+            yield _entry_range(label, launches)
+            launches = []
+        label = here
+        if here is not None:
+            launches.append(_launch(path, position, action))
+    if label is not None and launches:
+        yield _entry_range(label, launches)
+
+
+def _entry_range(label: tuple[str, int], launches: list[Launch]) -> EntryRange:
+    return EntryRange(
+        entry_id=label[0],
+        repeats=label[1],
+        start_ns=launches[0].start_ns,
+        end_ns=launches[-1].start_ns + 1,
+        launches=tuple(launches),
+    )
+
+
+def _launch(path: Path, position: int, action: Action) -> Launch:
+    metrics = action.metrics
+    if DURATION not in metrics:
+        raise TableError(
+            f"{path}: kernel {position} ({action.name[:60]}): lacks {DURATION}, which must be collected"
+        )
+    static = _whole(metrics, "launch__shared_mem_per_block_static")
+    dynamic = _whole(metrics, "launch__shared_mem_per_block_dynamic")
+    return Launch(
+        kind="kernel",
+        name=action.name,
+        start_ns=position,
+        duration_ns=round(metrics[DURATION]),
+        stream=_whole(metrics, "launch__stream_id"),
+        device=_whole(metrics, "launch__device_id"),
+        grid=_triple(metrics, "launch__grid_dim"),
+        block=_triple(metrics, "launch__block_dim"),
+        registers_per_thread=_whole(metrics, "launch__registers_per_thread"),
+        static_smem_bytes=static,
+        dynamic_smem_bytes=dynamic,
+        smem_bytes=None if static is None or dynamic is None else static + dynamic,
+        counters={name: value for name, value in metrics.items() if not name.startswith(_DEVICE)},
+    )
+
+
+def _whole(metrics: Mapping[str, float], name: str) -> int | None:
+    value = metrics.get(name)
+    return None if value is None else round(value)
+
+
+def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | None:
+    x, y, z = (_whole(metrics, f"{name}_{axis}") for axis in "xyz")
+    return None if x is None or y is None or z is None else (x, y, z)
+
+
+def _device(actions: Sequence[Action], problems: list[str]) -> dict[str, str | int | float]:
+    """The attributes that all kernels' devices share: all of them where there is one device."""
+    facts: dict[str, str | int | float] | None = None
+    for action in actions:
+        found: dict[str, str | int | float] = {
+            k: v for k, v in action.metrics.items() if k.startswith(_DEVICE)
+        }
+        found |= {k: one_line(v, limit=200) for k, v in action.words.items() if k.startswith(_DEVICE)}
+        facts = found if facts is None else {k: v for k, v in facts.items() if found.get(k) == v}
+    names = {a.words.get(f"{_DEVICE}display_name") for a in actions}
+    if len(names) > 1:
+        problems.append("kernels of several GPUs; facts are those that they share")
+    return {
+        k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in sorted((facts or {}).items())
+    }

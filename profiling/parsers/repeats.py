@@ -1,0 +1,75 @@
+"""The launches of an entry's range, cut into its repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gkestimator.profiling.captures import EntryRange, Launch
+
+__all__ = ["geometry_text", "split_repeats"]
+
+Signature = tuple[str, str, tuple[int, int, int] | None, tuple[int, int, int] | None]
+
+
+def _signature(launch: Launch) -> Signature:
+    return (launch.kind, launch.name, launch.grid, launch.block)
+
+
+def geometry_text(launch: Launch) -> str:
+    """The launch for a message: name (cut), grid and block."""
+    name = launch.name if len(launch.name) <= 60 else launch.name[:59] + "…"
+    return name if launch.grid is None else f"{name} {launch.grid}x{launch.block}"
+
+
+def split_repeats(found: EntryRange) -> tuple[tuple[tuple[Launch, ...], ...] | None, str | None]:
+    """The launches of each repeat, and a problem in one line.
+
+    The launches must be ``found.repeats`` times the same sequence of kinds, names, grids and blocks. Where only a few
+    launches before the first repeat stand in the way (something that a runtime does once), the repeats come without
+    them and the problem says how many were left out. Where the repeats differ in any other way there are none: None
+    and the first difference. No launches at all: as many empty repeats, no problem.
+    """
+    launches, repeats = found.launches, found.repeats
+    if not launches:
+        return ((),) * repeats, None
+    extra = len(launches) % repeats
+    parts = _cut(launches, repeats)
+    if parts is not None:
+        return parts, None
+    if extra and len(launches) > repeats:
+        parts = _cut(launches[extra:], repeats)
+        # Where the extra ones are as the later repeats begin, nobody can tell which launches are the odd ones.
+        if parts is not None and extra <= len(parts[0]) and _cut(launches[:-extra], repeats) is None:
+            once = ", ".join(geometry_text(launch) for launch in launches[: min(extra, 3)])
+            return parts, (
+                f"{found.entry_id}: {extra} of {len(launches)} launches come once, before {repeats} equal repeats of "
+                f"{len(parts[0])}; left out: {once}{', ...' if extra > 3 else ''}"
+            )
+    if extra:
+        return None, (
+            f"{found.entry_id}: {len(launches)} launches cannot be {repeats} equal repeats"
+            f"{_difference(launches, repeats)}"
+        )
+    return None, f"{found.entry_id}: the {repeats} repeats differ{_difference(launches, repeats)}"
+
+
+def _cut(launches: Sequence[Launch], repeats: int) -> tuple[tuple[Launch, ...], ...] | None:
+    length, extra = divmod(len(launches), repeats)
+    if extra or not length:
+        return None
+    signatures = [_signature(launch) for launch in launches]
+    if any(signatures[i] != signatures[i - length] for i in range(length, len(signatures))):
+        return None
+    return tuple(tuple(launches[i : i + length]) for i in range(0, len(launches), length))
+
+
+def _difference(launches: Sequence[Launch], repeats: int) -> str:
+    """Where the sequence departs from a repetition of its first part (as long as a repeat would be, rounded down)."""
+    length = max(1, len(launches) // repeats)
+    for i in range(length, len(launches)):
+        if _signature(launches[i]) != _signature(launches[i - length]):
+            return (
+                f": launch {i + 1} is {geometry_text(launches[i])}, "
+                f"expected {geometry_text(launches[i - length])} as {length} launches before"
+            )
+    return ""

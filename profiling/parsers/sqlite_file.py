@@ -1,0 +1,152 @@
+"""SQLite files from strangers: opened read-only, with a time limit, plain tables only, every value checked."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from gkestimator.errors import TableError
+
+__all__ = ["SqliteFile", "open_sqlite"]
+
+MAX_FILE_BYTES = 32 * 2**30
+MAX_TEXT_BYTES = 4 * 2**20
+"""The longest value SQLite may hand out: names of kernels are some kilobytes at most."""
+_MAGIC = b"SQLite format 3\0"
+_STEPS_BETWEEN_LOOKS = 20_000
+
+
+class SqliteFile:
+    """Plain tables of one open file. Made by :func:`open_sqlite`."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._columns: dict[str, frozenset[str]] = {}
+        self._kinds = {
+            str(name): (str(kind), str(sql or ""))
+            for name, kind, sql in connection.execute("SELECT name, type, sql FROM sqlite_master")
+            if kind in ("table", "view")
+        }
+
+    def has(self, table: str) -> bool:
+        """Whether ``table`` is there. Raises TableError if it is anything but a plain table."""
+        kind, sql = self._kinds.get(table, (None, ""))
+        if kind is None:
+            return False
+        if kind != "table" or sql.lstrip().upper().startswith("CREATE VIRTUAL"):
+            raise TableError(f"{self.path}: {table}: found a view or virtual table, expected a plain table")
+        return True
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Names of the table's stored columns (generated ones are none)."""
+        if table not in self._columns:
+            found = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+            self._columns[table] = frozenset(str(row[1]) for row in found)
+        return self._columns[table]
+
+    def count(self, table: str, *, at_most: int) -> int:
+        """Rows of ``table``. Raises TableError beyond ``at_most``."""
+        (rows,) = self._connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
+        if rows > at_most:
+            raise TableError(f"{self.path}: {table}: {rows:,} rows, expected at most {at_most:,}")
+        return int(rows)
+
+    def rows(
+        self,
+        table: str,
+        required: Sequence[tuple[str, type]],
+        optional: Sequence[tuple[str, type]] = (),
+        *,
+        where: str = "",
+    ) -> Iterator[tuple[Any, ...]]:
+        """Values of the columns (name, type) in file order; an absent or NULL ``optional`` one gives None. ``where``
+        is ours, never the file's. Raises TableError for a missing column and for a value of another type."""
+        there = self.columns(table)
+        missing = [name for name, _ in required if name not in there]
+        if missing:
+            raise TableError(
+                f"{self.path}: {table}: lacks column {', '.join(missing)} (schema not supported; found "
+                f"{', '.join(sorted(there))})"
+            )
+        names = [_quoted(name) for name, _ in required]
+        names += [_quoted(name) if name in there else "NULL" for name, _ in optional]
+        allowed = [(kind,) for _, kind in required] + [(kind, NoneType) for _, kind in optional]
+        cursor = self._connection.execute(f"SELECT {', '.join(names)} FROM {_quoted(table)} {where}")
+        for row in cursor:
+            for value, kinds in zip(row, allowed, strict=True):
+                if type(value) not in kinds:
+                    self._refuse(table, [*required, *optional], row, allowed)
+            yield row
+
+    def dictionaries(self, table: str) -> Iterator[dict[str, Any]]:
+        """Every row with all its columns by name, values as they are."""
+        names = sorted(self.columns(table))
+        for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):
+            yield dict(zip(names, row, strict=True))
+
+    def _refuse(
+        self, table: str, columns: Sequence[tuple[str, type]], row: tuple[Any, ...], allowed: Sequence[Any]
+    ) -> None:
+        for (name, kind), value, kinds in zip(columns, row, allowed, strict=True):
+            if type(value) not in kinds:
+                word = {int: "a whole number", float: "a number", str: "text"}[kind]
+                raise TableError(f"{self.path}: {table}.{name}: found {str(value)[:60]!r}, expected {word}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
+    """The file, open for ``limit_s`` seconds of work. Nothing is written: no journal is played back, no lock taken.
+    Raises TableError, also from what is done inside, for anything that is no whole SQLite file, and at the limit."""
+    _check_file(path)
+    deadline = time.monotonic() + limit_s
+    expired = False
+
+    def look() -> int:
+        nonlocal expired
+        expired = expired or time.monotonic() > deadline
+        return int(expired)
+
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            connection.set_progress_handler(look, _STEPS_BETWEEN_LOOKS)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT_BYTES)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA cell_size_check = ON")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            yield SqliteFile(path, connection)
+    except (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError, OverflowError, ValueError) as e:
+        if expired:
+            raise TableError(f"{path}: reading took more than {limit_s:g} s; given up") from e
+        raise TableError(f"{path}: cannot be read as SQLite: {e}") from e
+
+
+def _check_file(path: Path) -> None:
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise TableError(f"{path}: not a regular file, expected an SQLite export")
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError as e:
+        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    if found.st_size > MAX_FILE_BYTES:
+        raise TableError(f"{path}: {found.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
+    if len(head) < 100 or not head.startswith(_MAGIC):
+        raise TableError(f"{path}: not an SQLite file (nsys export --type sqlite makes one of a .nsys-rep)")
+    page = int.from_bytes(head[16:18], "big")
+    expected = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    if found.st_size < expected:
+        raise TableError(f"{path}: cut short: {found.st_size:,} bytes, expected {expected:,}")

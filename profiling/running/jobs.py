@@ -1,0 +1,180 @@
+"""What the parts of the runner tell each other: options, one chunk's job, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gkestimator.profiling.plan import PlanEntry
+from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.running.supervise import Limits
+
+from gkestimator.errors import GkestimatorError, UsageError
+
+__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunError", "RunOptions", "RunReport"]
+
+MAX_CHUNK_ENTRIES = 200
+ENGINES = ("local", "ray")
+
+
+class RunError(GkestimatorError):
+    """A run that cannot go on; what was measured stays, and the same command resumes."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a plan is worked off.
+
+    ``executor``: None takes the plan's runtime. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
+    the CPU where there is none. ``gpu_types``: with engine ``ray``, the types to measure (a resource ``gkest:NAME`` or
+    Ray's accelerator type); empty: all that the cluster offers. ``repeats``: None lets the child choose. ``minutes``:
+    stop in time; None: no limit. ``retries``: how often an entry that came out noisy is measured again.
+    ``min_free_mb``: with less free space on the disk the run stops before it writes.
+    """
+
+    executor: str | None = None
+    collector: str = "auto"
+    devices: tuple[str, ...] = ()
+    engine: str = "local"
+    gpu_types: tuple[str, ...] = ()
+    repeats: int | None = None
+    warmup: int | None = None
+    min_ms: float | None = None
+    minutes: float | None = None
+    chunk_seconds: float = 20.0
+    limits: Limits = field(default_factory=Limits)
+    retries: int = 2
+    counters: bool = True
+    seed: int = 0
+    min_free_mb: float = 256.0
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("engine", self.engine, self.engine in ENGINES, "local or ray"),
+            ("repeats", self.repeats, self.repeats is None or 1 <= self.repeats <= 10_000, "1 to 10000"),
+            ("warmup", self.warmup, self.warmup is None or 1 <= self.warmup <= 10_000, "1 to 10000"),
+            ("minutes", self.minutes, self.minutes is None or 0 < self.minutes < 1e6, "a positive number"),
+            (
+                "chunk-seconds",
+                self.chunk_seconds,
+                0 < self.chunk_seconds <= 3600,
+                "seconds above 0, at most 3600",
+            ),
+            (
+                "entry-timeout",
+                self.limits.entry_s,
+                0 < self.limits.entry_s <= 86_400,
+                "seconds above 0, at most 86400",
+            ),
+            ("retries", self.retries, 0 <= self.retries <= 20, "0 to 20"),
+            ("seed", self.seed, 0 <= self.seed < 2**63, "a whole number from 0"),
+        )
+        for name, found, good, expected in checks:
+            if not good:
+                raise UsageError(f"{name}: found {found!r}, expected {expected}")
+        if self.gpu_types and self.engine != "ray":
+            raise UsageError("gpu-type: goes with engine ray alone; choose GPUs of this machine with device")
+        if self.devices and self.engine == "ray":
+            raise UsageError("device: goes with engine local alone; on a cluster choose with gpu-type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkJob:
+    """One chunk to measure: ``number`` and ``label`` name its folder; ``stage`` 0 or 1 for the first and the second
+    try, 2 where an entry is alone because captures that held it were lost; ``device`` as the executor knows it."""
+
+    number: int
+    pass_name: str
+    attempt: int
+    stage: int
+    runtime: str
+    executor: str
+    collector: str
+    device: str
+    facts: DeviceFacts
+    entries: tuple[PlanEntry, ...]
+    repeats: int | None
+    warmup: int | None
+    min_ms: float | None
+    seed: int
+    limits: Limits
+    min_free_bytes: float
+
+    @property
+    def folder_name(self) -> str:
+        """``000012-cuda0-timeline``."""
+        label = "".join(c for c in self.device if c.isalnum())
+        return f"{self.number:06d}-{label}-{self.pass_name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkResult:
+    """What became of a job. ``kind``: ``whole``; ``crashed`` (the child died or hung in an entry); ``lost`` (measured,
+    but the capture is not whole); ``device`` (the child says that the device is unusable); ``stopped`` (in time, on
+    request); ``disk``; ``usage`` (the child refused its arguments). ``statuses``: by id, of the records that are in the
+    folder, which is to be committed if there are any; ``qualities``: of the ok ones. What is in neither was not
+    measured. ``line``: what happened, for people."""
+
+    kind: str
+    statuses: Mapping[str, str] = field(default_factory=dict)
+    qualities: Mapping[str, str] = field(default_factory=dict)
+    line: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run did, earlier runs into the same folder included. ``noisy``: of the ok entries, those whose best
+    measurement is not good; ``left``: not reached; ``counters``: entries with hardware counters; ``stopped``: why it
+    ended before the plan did (None: it did not), ``stop_status`` the exit status that goes with it."""
+
+    raw: str
+    entries: int
+    ok: int
+    failed: int
+    skipped: int
+    noisy: int
+    left: int
+    counters: int
+    chunks: int
+    minutes: float
+    stopped: str | None = None
+    stop_status: int = 0
+    problems: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+    parts: tuple[RunReport, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 all measured, skipped with a reason, or left because the time that was given is over; 1 partly failed; 2
+        nothing could be done; 130 interrupted."""
+        if self.parts:
+            return max(p.exit_code for p in self.parts)
+        if self.stop_status:
+            return self.stop_status
+        return 1 if self.failed or (self.left and self.stopped is None) else 0
+
+    def summary(self) -> str:
+        """One line: where it lies, and the counts."""
+        return (
+            f"{self.raw}: {self.ok} ok ({self.noisy} noisy), {self.failed} failed, {self.skipped} skipped, "
+            f"{self.left} left of {self.entries} entries; counters of {self.counters}"
+        )
+
+    def words(self) -> tuple[str, ...]:
+        """Closing lines for people."""
+        if self.parts:
+            return tuple(w for p in self.parts for w in p.words())
+        lines = [f"{self.chunks} chunks in {self.minutes:.1f} minutes"]
+        if self.stopped:
+            lines.append(self.stopped)
+        if self.left:
+            lines.append(f"{self.left} entries are left; the same command goes on where this one ended")
+        if self.noisy:
+            lines.append(f"{self.noisy} entries stay noisy or throttled: they are marked, not left out")
+        if self.ok:
+            lines.append(f"next: gkest profile build {self.raw} -o DATASET.parquet")
+        return tuple(lines)

@@ -1,0 +1,109 @@
+"""How long measuring takes: one table of what a sweep costs beyond the kernels themselves.
+
+The figures of :data:`COSTS` are assumptions until a run's own times replace them (``gkest profile run`` records when
+each entry started): they were set from the CPU chain and rounded up, so that a budget is kept rather than missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+__all__ = [
+    "COSTS", "CPU_BYTES_PER_S", "CPU_FLOPS_PER_S", "CPU_LONGEST_S", "GENERIC_GPU", "GENERIC_KERNELS", "Costs",
+    "counters_s", "entry_s", "repeats_of",
+]  # fmt: skip
+
+GENERIC_GPU = "A10G"
+"""Whose durations stand in for a GPU that is not known: slower than most that are bought today."""
+GENERIC_KERNELS = "A100-PCIE-40GB"
+"""Whose kernels an unknown GPU is planned for: every precision, TF32 with a rate of its own."""
+
+CPU_FLOPS_PER_S, CPU_BYTES_PER_S, CPU_LONGEST_S = 1e10, 2e9, 0.2
+"""A slow processor, for plans that try the chain without a GPU, and the longest call worth trying there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds, calls and bytes per second.
+
+    ``prepare_s``: building the operator (a session of onnxruntime, module look-ups of torch), the first call's library
+    set-up, the record, the range; ``fill_bytes_per_s``: making data and moving it to the device; ``call_us``: time of
+    the host per call, below which no call gets; ``warmup`` calls, then as many as take ``enough_ms``, at least
+    ``least_repeats`` and at most ``most_repeats`` (the child's own defaults); ``chunk_s``: starting a child under the
+    profiler, exporting and reading its capture, once per ``chunk_entries`` entries or ``chunk_work_s`` of work;
+    ``replay_s``: a kernel's replays under the counter tool; ``counter_chunk_s``: starting that.
+    """
+
+    prepare_s: float
+    fill_bytes_per_s: float
+    call_us: float
+    warmup: int
+    enough_ms: float
+    least_repeats: int
+    most_repeats: int
+    chunk_s: float
+    chunk_entries: int
+    chunk_work_s: float
+    replay_s: float
+    counter_chunk_s: float
+
+
+_CHILD = {"warmup": 3, "enough_ms": 20.0, "least_repeats": 5, "most_repeats": 50}
+_RUNNER = {"chunk_entries": 200, "chunk_work_s": 20.0}
+COSTS: Mapping[str, Costs] = MappingProxyType(
+    {
+        "torch": Costs(
+            prepare_s=0.02,
+            fill_bytes_per_s=1.0e9,
+            call_us=30.0,
+            chunk_s=9.0,
+            replay_s=0.6,
+            counter_chunk_s=12.0,
+            **_CHILD,  # type: ignore[arg-type]
+            **_RUNNER,  # type: ignore[arg-type]
+        ),
+        "onnxruntime": Costs(
+            prepare_s=0.06,
+            fill_bytes_per_s=1.0e9,
+            call_us=30.0,
+            chunk_s=7.0,
+            replay_s=0.6,
+            counter_chunk_s=12.0,
+            **_CHILD,  # type: ignore[arg-type]
+            **_RUNNER,  # type: ignore[arg-type]
+        ),
+    }
+)
+
+
+def repeats_of(call_s: np.ndarray, costs: Costs, repeats: int | None = None) -> np.ndarray:
+    """How often calls of ``call_s`` seconds are repeated; ``repeats`` fixes it."""
+    if repeats is not None:
+        return np.full(call_s.shape, float(repeats))
+    wanted = np.ceil(costs.enough_ms / 1e3 / np.maximum(call_s, 1e-9))
+    return np.asarray(np.clip(wanted, costs.least_repeats, costs.most_repeats))
+
+
+def entry_s(
+    kernel_us: np.ndarray, nbytes: np.ndarray, costs: Costs, *, repeats: int | None = None
+) -> np.ndarray:
+    """Seconds per entry of the timeline pass, its part of the chunk's overhead included.
+
+    ``kernel_us``: predicted GPU microseconds of one call; ``nbytes``: bytes of inputs and weights.
+    """
+    call_s = np.maximum(kernel_us, costs.call_us) * 1e-6
+    calls = costs.warmup + repeats_of(call_s, costs, repeats)
+    own = costs.prepare_s + nbytes / costs.fill_bytes_per_s + calls * call_s
+    chunks = np.maximum(own / costs.chunk_work_s, 1.0 / costs.chunk_entries)
+    return np.asarray(own + chunks * costs.chunk_s)
+
+
+def counters_s(kernels: np.ndarray, own_s: np.ndarray, costs: Costs) -> np.ndarray:
+    """Seconds that the counter pass adds to entries of ``kernels`` kernels and ``own_s`` seconds of timeline pass."""
+    replays = kernels * costs.replay_s
+    chunk = np.maximum((own_s + replays) / costs.chunk_work_s, 1.0 / costs.chunk_entries)
+    return np.asarray(costs.prepare_s + replays + chunk * costs.counter_chunk_s)

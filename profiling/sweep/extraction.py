@@ -1,0 +1,207 @@
+"""Operators of bound models to fragments: which inputs are indices, masks, parameters, or values that decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import GkestimatorError
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
+from gkestimator.graph import Attribute, Operator, Tensor
+
+__all__ = ["NotAFragmentError", "fragment_of"]
+
+_MOST_VALUES = 64
+"""Elements of a constant that goes into the plan with its values; axes, shapes, pads and scales are shorter."""
+_LARGEST_RANK = 8
+_MOST_ELEMENTS = 2**33
+_FINITE = 65504.0  # the largest float16: an infinite fill value becomes this
+_INDICES_BELOW = 128  # whole numbers that index nothing
+
+
+class NotAFragmentError(GkestimatorError):
+    """An operator that cannot stand alone; the text says why, in words to count by."""
+
+
+def _rows(op: Operator) -> int:
+    """The length of axis ``axis`` of the data that indices look up."""
+    data, axis = op.inputs[0], op.attributes.get("axis", 0)
+    if not isinstance(data, Tensor) or not data.shape or not isinstance(axis, int):
+        raise NotAFragmentError("indices into nothing known")
+    return data.shape[axis % len(data.shape)]
+
+
+def _nd(op: Operator) -> int:
+    """A bound that suits every axis that GatherND and ScatterND look up."""
+    data, places = op.inputs[0], op.inputs[1]
+    if not (isinstance(data, Tensor) and isinstance(places, Tensor) and places.shape):
+        raise NotAFragmentError("indices into nothing known")
+    skipped = op.attributes.get("batch_dims", 0)
+    first = skipped if isinstance(skipped, int) else 0
+    return min(data.shape[first : first + places.shape[-1]], default=1)
+
+
+def _images(op: Operator) -> int:
+    data = op.inputs[0]
+    return data.shape[0] if isinstance(data, Tensor) and data.shape else 1
+
+
+def _depth(op: Operator) -> int:
+    depth = op.inputs[1]
+    known = isinstance(depth, Tensor) and depth.value is not None and depth.value.size == 1
+    return int(depth.value.reshape(-1)[0]) if known else _INDICES_BELOW  # type: ignore[union-attr]
+
+
+def _table(position: int) -> Callable[[Operator], int]:
+    def below(op: Operator) -> int:
+        table = op.inputs[position]
+        return table.shape[0] if isinstance(table, Tensor) and table.shape else 1
+
+    return below
+
+
+_INDICES: Mapping[tuple[str, str, int], Callable[[Operator], int]] = MappingProxyType(
+    {
+        ("", "Gather", 1): _rows,
+        ("", "GatherElements", 1): _rows,
+        ("", "ScatterElements", 1): _rows,
+        ("", "Scatter", 1): _rows,
+        ("", "TensorScatter", 2): lambda _: 1,
+        ("", "GatherND", 1): _nd,
+        ("", "ScatterND", 1): _nd,
+        ("", "OneHot", 0): _depth,
+        ("", "RoiAlign", 2): _images,
+        ("com.microsoft", "EmbedLayerNormalization", 0): _table(2),
+        ("com.microsoft", "EmbedLayerNormalization", 1): _table(4),
+    }
+)
+_POSITIVE = frozenset(
+    {
+        ("", "Sqrt", 0), ("", "Log", 0), ("", "Reciprocal", 0), ("", "Pow", 0), ("", "Div", 1), ("", "Mod", 1),
+        ("", "BatchNormalization", 4), ("gkestimator", "Rsqrt", 0),
+    }
+)  # fmt: skip
+_DECIDING = frozenset({("", "Resize", 1), ("", "Resize", 2), ("", "Upsample", 1), ("", "RoiAlign", 1)})
+"""Float inputs whose values decide what is calculated, besides those of one element."""
+
+
+def fragment_of(operators: Sequence[Operator], pattern: str = "") -> Fragment:
+    """``operators``, in order, as a fragment; results of the last one leave it. Raises NotAFragmentError."""
+    made: dict[str, str] = {}  # values made inside, and tensors that enter, by their name in the model
+    tensors: list[FragmentTensor] = []
+    nodes = []
+    opsets: dict[str, int] = {}
+    for number, op in enumerate(operators):
+        if opsets.setdefault(op.domain, op.version) != op.version:
+            raise NotAFragmentError("operators of several opset versions")
+        reads = []
+        for position, value in enumerate(op.inputs):
+            if value is None:
+                reads.append("")
+                continue
+            if not isinstance(value, Tensor):
+                raise NotAFragmentError("sequences")
+            if value.name not in made:
+                made[value.name] = f"x{len(tensors)}"
+                tensors.append(_entering(op, position, value, made[value.name]))
+            reads.append(made[value.name])
+        while reads and not reads[-1]:
+            reads.pop()
+        writes = []
+        for place, value in enumerate(op.outputs):
+            if value is None:
+                writes.append("")
+                continue
+            if not isinstance(value, Tensor):
+                raise NotAFragmentError("sequences")
+            made[value.name] = f"y{number}" if len(op.outputs) == 1 else f"y{number}_{place}"
+            writes.append(made[value.name])
+        nodes.append(
+            FragmentNode(
+                op_type=op.op_type,
+                domain=op.domain,
+                attributes=_attributes(op.attributes),
+                inputs=tuple(reads),
+                outputs=tuple(writes),
+            )
+        )
+    if "" not in opsets:
+        opsets[""] = (
+            17  # runtimes want the standard domain named; any opset says the same of another domain's nodes
+        )
+    if not any(t.role == "input" for t in tensors):
+        raise NotAFragmentError("no input but constants")
+    return Fragment(
+        opsets=opsets,
+        nodes=tuple(nodes),
+        tensors=tuple(tensors),
+        outputs=tuple(name for name in nodes[-1].outputs if name),
+        pattern=pattern,
+    )
+
+
+def _entering(op: Operator, position: int, tensor: Tensor, name: str) -> FragmentTensor:
+    if len(tensor.shape) > _LARGEST_RANK or tensor.elements > _MOST_ELEMENTS:
+        raise NotAFragmentError("tensors of more than eight dimensions or of absurd size")
+    role = "weight" if tensor.is_weight else "input"
+    place = (op.domain, op.op_type, position)
+    dtype, shape = tensor.dtype, tensor.shape
+    below = _INDICES.get(place)
+    if below is not None and dtype.is_integer:
+        return FragmentTensor(
+            name=name, dtype=dtype, shape=shape, role=role, fill="index", below=max(1, below(op))
+        )
+    values = _values(tensor, decides=place in _DECIDING)
+    if values is not None:
+        return FragmentTensor(
+            name=name, dtype=dtype, shape=shape, role="constant", fill="value", values=values
+        )
+    if dtype is DType.BOOL:
+        return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, fill="mask")
+    if dtype.is_integer:
+        return FragmentTensor(
+            name=name, dtype=dtype, shape=shape, role=role, fill="index", below=_INDICES_BELOW
+        )
+    if not dtype.is_floating:
+        raise NotAFragmentError(f"tensors of type {dtype}")
+    fill = "positive" if place in _POSITIVE else "normal"
+    return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, fill=fill)
+
+
+def _values(tensor: Tensor, *, decides: bool) -> tuple[float | int | bool, ...] | None:
+    """The values of a constant that have to be kept: whole numbers and truth values, single floats, scales."""
+    value = tensor.value
+    if value is None or value.dtype == object or value.size != tensor.elements or value.size > _MOST_VALUES:
+        return None
+    flat = np.asarray(value).reshape(-1)
+    if tensor.dtype is DType.BOOL:
+        return tuple(bool(v) for v in flat)
+    if tensor.dtype.is_integer:
+        return tuple(int(v) for v in flat)
+    if not tensor.dtype.is_floating or not (flat.size == 1 or decides):
+        return None
+    numbers = [float(v) for v in flat]
+    return tuple(
+        0.0 if math.isnan(v) else v if math.isfinite(v) and abs(v) < 3e38 else math.copysign(_FINITE, v)
+        for v in numbers
+    )
+
+
+def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, JsonAttribute]:
+    kept: dict[str, JsonAttribute] = {}
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        if isinstance(value, np.ndarray):
+            raise NotAFragmentError("tensors as attributes")
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(v, float) and not math.isfinite(v) for v in numbers):
+            raise NotAFragmentError("attributes that are not finite")
+        if len(numbers) > 4096 or any(isinstance(v, str) and len(v) > 200 for v in numbers):
+            raise NotAFragmentError("attributes of absurd length")
+        kept[name] = value
+    return kept

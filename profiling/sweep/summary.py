@@ -1,0 +1,60 @@
+"""What a plan holds, in words: entries by family, source and precision, how long it takes, what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gkestimator.profiling.plan import SweepPlan
+from gkestimator.profiling.sweep.cost import GENERIC_GPU
+
+__all__ = ["duration_words", "messages_of"]
+
+
+def duration_words(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.2 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _listed(counts: Mapping[str, int], most: int = 12) -> str:
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    shown = ", ".join(f"{name} {count}" for name, count in ordered[:most])
+    return shown + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+
+
+def messages_of(
+    plan: SweepPlan,
+    *,
+    note: str | None,
+    cpu: bool,
+    candidates: int,
+    cut_models: int,
+    left_out: Mapping[str, int],
+) -> tuple[str, ...]:
+    """Lines for people, the most important one last."""
+    lines = []
+    if note is not None and plan.gpu is not None:
+        lines.append(note)
+    operators = Counter(e.fragment.op_type for e in plan.entries)
+    sources = Counter(
+        e.source.partition(":")[0] if e.source.startswith("model") else e.source for e in plan.entries
+    )
+    precisions = Counter(e.dtype for e in plan.entries)
+    lines.append(f"operators: {_listed(operators)}")
+    lines.append(f"sources: {_listed(sources)}; precisions: {_listed(precisions)}")
+    if left_out:
+        lines.append(f"left out: {_listed(left_out, 6)}")
+    if cut_models:
+        lines.append(
+            f"the budget ends before {cut_models} entries of the models: give more --minutes to have them all"
+        )
+    on = plan.gpu or ("this CPU, guessed" if cpu else f"an unknown GPU, taken as an {GENERIC_GPU}")
+    seconds = plan.estimated_s or 0.0
+    counted = sum(e.counters for e in plan.entries)
+    lines.append(
+        f"{len(plan.entries):,} entries of {candidates:,} candidates, {counted} with counters; about "
+        f"{duration_words(seconds)} on {on}"
+    )
+    return tuple(lines)

@@ -1,0 +1,113 @@
+"""What candidates cost and are worth: predicted durations, doubts about them, features to spread them by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from gkestimator.profiling.sweep.candidates import Candidate
+from gkestimator.profiling.sweep.choice import standardised
+from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S
+
+from gkestimator.bundles import Bundle
+from gkestimator.features import feature_matrix
+from gkestimator.gpus import GpuSpec
+from gkestimator.kernels import Family, KernelTable
+
+__all__ = ["DTYPE_SHARES", "FAMILY_SHARES", "GroupKey", "Valued", "value"]
+
+GroupKey = tuple[str, str]
+
+FAMILY_SHARES: Mapping[str, float] = MappingProxyType(
+    {
+        Family.CONV: 22.0, Family.LINEAR: 18.0, Family.ELEMENTWISE: 11.0, Family.DEPTHWISE: 8.0, Family.BMM: 8.0,
+        Family.ATTENTION: 6.0, Family.LAYERNORM: 4.0, Family.SOFTMAX: 4.0, Family.BATCHNORM: 3.0, Family.COPY: 4.0,
+        Family.POOLING: 3.0, Family.REDUCTION: 3.0, Family.CONV_TRANSPOSE: 2.0, Family.GATHER: 2.0,
+        Family.RESAMPLE: 2.0, Family.RNN: 1.0, Family.SORT: 1.0, Family.SCATTER: 1.0,
+    }
+)  # fmt: skip
+"""Percent of the entries by family, about as models spend their time and as hard as the family is to predict (library
+kernels change with every shape, memory-bound ones do not). Families that are not named count 0.5."""
+DTYPE_SHARES: Mapping[str, float] = MappingProxyType({"fp32": 1.0, "tf32": 0.7, "fp16": 1.0, "bf16": 0.4})
+"""bf16 kernels are those of fp16 in all but few cases, so they are sampled thinner."""
+_SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({"corner": 0.8, "sampled": 0.8})
+_FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        Family.LINEAR: "matrix", Family.BMM: "matrix", Family.RNN: "matrix", Family.CONV: "conv",
+        Family.DEPTHWISE: "conv", Family.CONV_TRANSPOSE: "conv", Family.ATTENTION: "attention",
+        Family.ELEMENTWISE: "elementwise", Family.LAYERNORM: "layernorm",
+    }
+)  # fmt: skip
+_SPAN = 2.0  # no weight is more than this times, or this part of, the usual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Valued:
+    """By candidate: predicted microseconds of one call (``call_us``), kernels, how doubtful the prediction is and how
+    much that and its source are worth (``weights``, about 1). ``groups``: candidates by family and precision of the
+    kernel that takes longest; ``points``: their features; ``shares``: entries that each group is due."""
+
+    call_us: np.ndarray
+    kernels: np.ndarray
+    weights: np.ndarray
+    groups: Mapping[GroupKey, list[int]]
+    points: Mapping[GroupKey, np.ndarray]
+    shares: Mapping[GroupKey, float]
+
+
+def value(
+    candidates: Sequence[Candidate], bundle: Bundle, gpu: GpuSpec, *, doubt: bool, cpu: bool = False
+) -> Valued:
+    """Predict every candidate on ``gpu`` once and group them.
+
+    ``doubt``: wide intervals count for more (only where ``gpu`` is the GPU to be measured). ``cpu``: durations are
+    those of a slow processor instead.
+    """
+    flat = [k for c in candidates for k in c.kernels]
+    counts = np.array([len(c.kernels) for c in candidates])
+    table = KernelTable.from_kernels(flat)
+    predicted = bundle.predict(table, gpu)
+    starts = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.intp)
+    duration = predicted.duration_us
+    call_us = np.add.reduceat(duration, starts) if len(flat) else np.zeros(0)
+    main = np.array([s + int(np.argmax(duration[s : s + n])) for s, n in zip(starts, counts, strict=True)])
+    main = main.astype(np.intp)
+    if cpu:
+        moved = table.columns["read_bytes"] + table.columns["write_bytes"]
+        slow = table.columns["flops"] / CPU_FLOPS_PER_S + moved / CPU_BYTES_PER_S
+        call_us = np.add.reduceat(slow * 1e6, starts) if len(flat) else np.zeros(0)
+    groups: dict[GroupKey, list[int]] = {}
+    for position, candidate in enumerate(candidates):
+        key = (str(table.family[main[position]]), candidate.dtype)
+        groups.setdefault(key, []).append(position)
+    weights = np.array([_SOURCE_WEIGHTS.get(c.source.rpartition(":")[2], 1.0) for c in candidates])
+    shares = {
+        key: FAMILY_SHARES.get(key[0], 0.5) * DTYPE_SHARES[key[1]] / _wanted(groups, key[0]) for key in groups
+    }
+    if doubt and len(flat):
+        width = np.log(predicted.high_us[main] / predicted.low_us[main])
+        usual = float(np.median(width))
+        for key, members in groups.items():
+            mine = width[members]
+            shares[key] *= float(_ratio(np.array([mine.mean()]), usual)[0])
+            weights[members] *= _ratio(mine, float(np.median(mine)))
+    points = {key: _points(table.take(main[members]), key[0], gpu) for key, members in groups.items()}
+    return Valued(
+        call_us=call_us, kernels=counts, weights=weights, groups=groups, points=points, shares=shares
+    )
+
+
+def _wanted(groups: Mapping[GroupKey, list[int]], family: str) -> float:
+    """What the precisions of ``family`` weigh together: a family's share is the same however many it comes in."""
+    return sum(DTYPE_SHARES[dtype] for name, dtype in groups if name == family)
+
+
+def _ratio(values: np.ndarray, usual: float) -> np.ndarray:
+    return np.clip(values / max(usual, 1e-9), 1 / _SPAN, _SPAN)
+
+
+def _points(table: KernelTable, family: str, gpu: GpuSpec) -> np.ndarray:
+    matrix, _ = feature_matrix(_FEATURES.get(family, "memory"), table, gpu)
+    return standardised(matrix)

@@ -1,0 +1,25 @@
+"""Plans to files: one, or the parts of a split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gkestimator.profiling.plan import SweepPlan, write_plan
+
+__all__ = ["part_paths", "write_plans"]
+
+
+def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
+    """``plan.json`` in 4 parts: ``plan-1of4.json``, ..., ``plan-4of4.json``."""
+    return tuple(path.with_name(f"{path.stem}-{i}of{parts}{path.suffix}") for i in range(1, parts + 1))
+
+
+def write_plans(plan: SweepPlan, path: Path, split: int | None = None) -> tuple[Path, ...]:
+    """Write ``plan``, or ``split`` plans that share its entries, and say where. Raises UsageError, OutputError."""
+    if split is None:
+        write_plan(plan, path)
+        return (path,)
+    paths = part_paths(path, split)
+    for part, target in zip(plan.split(split), paths, strict=True):
+        write_plan(part, target)
+    return paths

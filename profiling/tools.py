@@ -1,0 +1,279 @@
+"""NVIDIA's command-line tools as subprocesses: found, asked for their version, run under a time limit, ended for good.
+
+``nsys`` puts the program it profiles, and an agent of its own, into new sessions: killing its process group reaches
+neither. Every process started here carries a mark in its environment, which its descendants inherit, and ending a tool
+ends all that carry it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from gkestimator.errors import GkestimatorError, one_line
+
+__all__ = ["MARK", "TOOLS", "RunningTool", "ToolError", "ToolResult", "complaint", "find_tool", "missing_tool",
+           "run_tool", "start_tool", "tool_version"]  # fmt: skip
+
+MARK = "GKEST_TOOL_MARK"
+"""The environment variable by which the processes of one tool are told from all others."""
+TOOLS = {"nsys": "GKEST_NSYS", "ncu": "GKEST_NCU"}
+"""Tools by name, each with the environment variable that names its executable."""
+_USUAL = {
+    "nsys": (
+        "/opt/nvidia/nsight-systems*/*/bin/nsys",
+        "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+        "/usr/local/cuda*/bin/nsys",
+    ),
+    "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu"),
+}
+_VERSION = re.compile(r"[Vv]ersion\s+(\d{4}(?:\.\d+)+)")
+_MOST_OUTPUT = 2**20
+_GRACE_S = 5.0
+_VERSION_S = 30.0
+# Tools repaint their progress bars with carriage returns; what people are to read are the lines that complain.
+_COMPLAINT = re.compile(r"(ERROR|SKIPPED|Error|error|FATAL|Fatal|Illegal|unrecogni[sz]ed)\b.*")
+
+
+class ToolError(GkestimatorError):
+    """A tool is missing, cannot be started or does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """How a tool ended. ``status``: its exit status, negative for a signal; None where the time limit ended it.
+    ``output``: stdout and stderr together; of much output the beginning and the end."""
+
+    status: int | None
+    output: str
+    seconds: float
+
+    @property
+    def timed_out(self) -> bool:
+        """True where the time limit ended it."""
+        return self.status is None
+
+
+def find_tool(name: str) -> Path | None:
+    """The executable of ``nsys`` or ``ncu``: ``$GKEST_NSYS`` or ``$GKEST_NCU``, ``bin/`` of the folders in
+    ``$GKEST_NSIGHT`` (separated by colons), PATH, this user's cache (``.ci/install-nsight.sh``), the folders of
+    NVIDIA's packages (the newest version first). None where there is none; a variable that names no executable is
+    a ToolError, since something else would be taken silently."""
+    variable = TOOLS[name]
+    named = os.environ.get(variable)
+    if named:
+        path = Path(named).expanduser()
+        if not _is_executable(path):
+            raise ToolError(f"{variable}: found {named!r}, expected the path of an executable {name}")
+        return path
+    for path in _candidates(name):
+        if _is_executable(path):
+            return path
+    return None
+
+
+def missing_tool(name: str) -> str:
+    """What to do where ``name`` was not found, in one line."""
+    full = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}[name]
+    return f"{name} was not found: install NVIDIA {full}, put it on PATH, or name it in {TOOLS[name]}"
+
+
+def _candidates(name: str) -> Iterator[Path]:
+    for prefix in os.environ.get("GKEST_NSIGHT", "").split(":"):
+        if prefix:
+            yield Path(prefix).expanduser() / "bin" / name
+    on_path = shutil.which(name)
+    if on_path:
+        yield Path(on_path)
+    yield from _newest_first(nsight_cache().glob(f"nsight-*/bin/{name}"))
+    for pattern in _USUAL[name]:
+        yield from _newest_first(Path("/").glob(pattern.lstrip("/")))
+
+
+def nsight_cache() -> Path:
+    """The folder into which ``.ci/install-nsight.sh`` unpacks by default."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "gkestimator"
+
+
+def _newest_first(paths: Iterator[Path]) -> list[Path]:
+    return sorted(paths, key=lambda p: [int(n) for n in re.findall(r"\d+", str(p))], reverse=True)
+
+
+def _is_executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+@lru_cache(maxsize=16)
+def _version_of(path: Path, changed_ns: int) -> str | None:
+    del changed_ns  # part of the key: a replaced tool is asked again
+    try:
+        result = run_tool([str(path), "--version"], timeout_s=_VERSION_S)
+    except ToolError:
+        return None
+    found = _VERSION.search(result.output)
+    return found[1] if found and result.status == 0 else None
+
+
+def tool_version(path: Path) -> str | None:
+    """The version that the tool at ``path`` says (``2023.4.4.54``); None where it does not answer."""
+    try:
+        return _version_of(path, path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+def run_tool(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> ToolResult:
+    """Run ``command`` to its end, or end it and all it started after ``timeout_s`` seconds. ``env`` is added to the
+    environment. Raises ToolError where it cannot be started; how it ended is for the caller to judge."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        tool = start_tool(command, env=env, cwd=cwd, output=output)
+        with tool:
+            status = tool.wait(timeout_s)
+            if status is None:
+                tool.stop()
+        # The tool is gone; what it started may still hold the file open, not a pipe, so nobody waits for that.
+        text = _bounded(output)
+    return ToolResult(status=status, output=text, seconds=time.monotonic() - started)
+
+
+def _bounded(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= _MOST_OUTPUT:
+        return file.read().decode(errors="replace")
+    head = file.read(_MOST_OUTPUT // 2)
+    file.seek(size - _MOST_OUTPUT // 2)
+    return (head + b"\n[...]\n" + file.read()).decode(errors="replace")
+
+
+class RunningTool:
+    """A tool at work. As a context manager it is ended, with all it started, when the block is left."""
+
+    def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
+        self._process = process
+        self._mark = f"{MARK}={mark}".encode()
+
+    @property
+    def pid(self) -> int:
+        """The process that was started; others carry the same mark."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit status, or None where it still runs after ``timeout_s`` seconds."""
+        try:
+            return self._process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self, grace_s: float = _GRACE_S) -> None:
+        """SIGTERM to the tool, then, after ``grace_s`` seconds, SIGKILL to everything that carries its mark."""
+        if self._process.poll() is None and grace_s > 0:
+            self._signal_group(signal.SIGTERM)
+            self.wait(grace_s)
+        self._signal_group(signal.SIGKILL)
+        self._kill_marked()
+        self.wait(_GRACE_S)
+
+    def __enter__(self) -> RunningTool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Interrupted (Ctrl-C) or done: either way nothing of it may live on.
+        self.stop(grace_s=0 if self._process.poll() is not None else _GRACE_S)
+
+    def _signal_group(self, number: int) -> None:
+        # While unreaped, the leader keeps its group's number from being given to anyone else.
+        if self._process.returncode is None:
+            try:
+                os.killpg(self._process.pid, number)
+            except (ProcessLookupError, PermissionError):
+                return
+
+    def _kill_marked(self) -> None:
+        # Twice: a process may have forked between the listing and the signal.
+        for _ in range(2):
+            for pid in _marked(self._mark):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+
+
+def _marked(mark: bytes) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:  # gone, or somebody else's
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def start_tool(
+    command: Sequence[str],
+    *,
+    output: IO[bytes] | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> RunningTool:
+    """Start ``command`` in a process group of its own, stdout and stderr into ``output``, stdin empty. Messages and
+    numbers are asked for in English (``LC_ALL=C.UTF-8``). Raises ToolError."""
+    mark = f"{os.getpid()}.{secrets.token_hex(16)}"  # whose it is, and which
+    variables = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {}), MARK: mark}
+    stream: IO[bytes] | None = None
+    try:
+        stream = output.open("wb") if isinstance(output, Path) else output
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=variables,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as e:
+        raise ToolError(f"{command[0]}: cannot be started: {e.strerror or e}") from e
+    finally:
+        if isinstance(output, Path) and stream is not None:
+            stream.close()
+    return RunningTool(process, mark)
+
+
+def complaint(output: str) -> str | None:
+    """The first line of a tool's output that complains (``ERROR``, ``SKIPPED``, ...), without progress bars; failing
+    that its last line; None where it said nothing."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
+    lines = [line for line in lines if not re.match(r"\[\d+/\d+\]", line)]
+    for line in lines:
+        found = _COMPLAINT.search(line)
+        if found:
+            return one_line(line, limit=300)
+    return one_line(lines[-1], limit=300) if lines else None

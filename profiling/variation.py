@@ -1,0 +1,40 @@
+"""How much the repeats of an entry vary: one definition for the runner, which repeats noisy entries, and the builder,
+which marks them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from gkestimator.profiling.records import EntryRecord
+
+__all__ = ["coefficient_of_variation", "judged_variation", "robust_variation"]
+
+_NORMAL = 1.4826
+"""Standard deviation over median absolute deviation of a normal law."""
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """Standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
+    if len(values) < 2:
+        return None
+    mean = math.fsum(values) / len(values)
+    return statistics.stdev(values) / mean if mean > 0 else None
+
+
+def robust_variation(values: Sequence[float]) -> float | None:
+    """The same from the median absolute deviation, which a few interrupted repeats do not move, as they do not move the
+    median that is kept; None for fewer than two values or a median of 0."""
+    if len(values) < 2:
+        return None
+    middle = statistics.median(values)
+    return _NORMAL * statistics.median(abs(v - middle) for v in values) / middle if middle > 0 else None
+
+
+def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> float | None:
+    """What ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On the CPU, where the
+    operating system interrupts repeats and runtimes' profilers count whole microseconds, the executor's own clock."""
+    if record.kernels is not None and record.host_us:
+        return robust_variation(record.host_us)
+    return None if totals_us is None else coefficient_of_variation(totals_us)
