@@ -18,7 +18,8 @@ _BOOKKEEPING = frozenset(
     for name in (
         "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_",
         "as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_", "item", "_local_scalar_dense",
-        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "lift_fresh",
+        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "type_as", "lift_fresh",
+        "_nnpack_available", "cudnn_is_acceptable",
     )
 )  # fmt: skip
 
@@ -74,10 +75,10 @@ def _nature(name: str) -> tuple[bool, bool]:
     import torch
 
     views, own = [], False
-    for schema in torch._C._jit_get_schemas_for_operator(name):  # noqa: SLF001
+    for schema in torch._C._jit_get_schemas_for_operator(name):
         full = f"{name}.{schema.overload_name}" if schema.overload_name else name
         try:
-            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU") or own  # noqa: SLF001
+            own = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU") or own
         except RuntimeError:  # an overload of TorchScript alone
             continue
         alias = schema.returns[0].alias_info if schema.returns else None

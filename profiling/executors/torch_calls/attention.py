@@ -11,8 +11,8 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     pattern_call,
     python_number,
     torch_call,
+    torch_dtype,
 )
-from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
 
 from gkestimator.dtypes import DType
 from gkestimator.graph import Operator, Tensor
@@ -41,7 +41,10 @@ def attention_pattern(call: Call) -> Run:
     scale = group.scale()
     flip = group.keys_turned()
     causal = bool(call.attribute("is_causal", 0))
-    turn: Callable[[Any], Any] = (lambda k: k.transpose(-1, -2)) if flip else _same
+    turn: Callable[[Any], Any] = _same
+    if flip:  # keys made beforehand lie as projections leave them, their sizes side by side
+        call.prepare(1, lambda k: k.transpose(-1, -2).contiguous())
+        turn = _same if call.is_static(1) else (lambda k: k.transpose(-1, -2))
     if causal or not call.has(3):
         return lambda q, k, v, *_: F.scaled_dot_product_attention(
             q, turn(k), v, is_causal=causal, scale=scale
@@ -62,7 +65,7 @@ def _same(value: Any) -> Any:
 def _aligned(mask: Any, batch: int) -> Any:
     """``mask`` of four dimensions at most: Swin's windows lie in a dimension of their own, (images, windows, heads, S,
     S), where queries have images x windows."""
-    if mask.ndim <= 4:  # noqa: PLR2004
+    if mask.ndim <= 4:
         return mask
     windows = 1
     for size in mask.shape[1:-3]:
@@ -78,7 +81,7 @@ class _Group:
         self.call = call
         self.makers = {v.name: op for op in call.group for v in op.outputs if v is not None}
         products = [op for op in call.group if op.op_type == "MatMul"]
-        if len(products) != 2:  # noqa: PLR2004
+        if len(products) != 2:
             raise call.unsupported(f"{len(products)} products in the group, expected 2")
         self.first, self.second = products
 
@@ -152,7 +155,7 @@ def attention(call: Call) -> Run:
         raise call.unsupported("padded keys (nonpad_kv_seqlen)")
     causal = bool(call.attribute("is_causal", 0))
     scale = call.attribute("scale")
-    flat = len(call.shape(0)) == 3  # noqa: PLR2004
+    flat = len(call.shape(0)) == 3
     q_heads = int(call.attribute("q_num_heads", 0)) if flat else call.shape(0)[1]
     kv_heads = int(call.attribute("kv_num_heads", 0)) if flat else call.shape(1)[1]
     cached, masked = call.has(4), call.has(3)

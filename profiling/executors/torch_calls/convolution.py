@@ -84,11 +84,11 @@ def col2im(call: Call) -> Run:
     """F.fold, for images."""
     import torch.nn.functional as F  # noqa: N812
 
-    image, block = call.numbers(1) or [], call.numbers(2) or []
+    image, block = tuple(call.numbers(1) or ()), tuple(call.numbers(2) or ())
     rank = len(image)
     pads = call.integers("pads") or [0] * (2 * rank)
-    if rank != 2 or pads[:2] != pads[2:]:  # noqa: PLR2004
+    if rank != 2 or pads[:2] != pads[2:]:
         raise call.unsupported("torch folds two spatial dimensions with the same padding on both sides")
-    strides, dilations = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
-    before = pads[:2]
+    strides, dilations = (tuple(spatial(call, name, rank, 1)) for name in ("strides", "dilations"))
+    before = tuple(pads[:2])
     return lambda x, *_: F.fold(x, image, block, dilations, before, strides)

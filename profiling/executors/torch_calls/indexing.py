@@ -43,7 +43,7 @@ def gather(call: Call) -> Run:
         chosen = call.scalar(1)
         return lambda x, *_: x.select(axis, chosen)
     ready = _indices(call, 1, source.shape[axis])
-    if axis == 0 and len(source.shape) == 2 and source.is_weight and source.dtype.is_floating:  # noqa: PLR2004
+    if axis == 0 and len(source.shape) == 2 and source.is_weight and source.dtype.is_floating:
         return lambda x, i: F.embedding(ready(i), x)
     if len(index.shape) == 1:
         return lambda x, i: torch.index_select(x, axis, ready(i))
@@ -119,8 +119,7 @@ def top_k(call: Call) -> Run:
 
     rank = len(call.shape(0))
     axis = call.axis("axis", -1, rank)
-    if call.has(1):
-        call.host.add(1)
+    call.constant(1)  # shapes know it; one that only an earlier operator knows is refused
     k = (call.result(0) if call.wants(0) else call.result(1)).shape[axis]
     largest, ordered = bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1))
     return lambda x, *_: torch.topk(x, k, axis, largest, ordered)

@@ -58,7 +58,7 @@ def slice_(call: Call) -> Run:
 
     shape = call.shape(0)
     rank = len(shape)
-    if call.op.version < 10:  # noqa: PLR2004
+    if call.op.version < 10:
         starts, ends, axes = call.integers("starts"), call.integers("ends"), call.integers("axes")
         steps = None
     else:
@@ -105,7 +105,7 @@ def concat(call: Call) -> Run:
 def tile(call: Call) -> Run:
     """Tensor.repeat."""
     repeats = call.numbers(1)
-    if call.op.version < 6 or repeats is None:  # noqa: PLR2004
+    if call.op.version < 6 or repeats is None:
         raise call.unsupported("the form before opset 6")
     return lambda x, *_: x.repeat(repeats)
 
@@ -161,7 +161,7 @@ def pad(call: Call) -> Run:
     mode = str(call.attribute("mode", "constant"))
     if mode not in _PAD_MODES:
         raise call.unsupported(f"mode {mode!r}")
-    if call.op.version < 11:  # noqa: PLR2004
+    if call.op.version < 11:
         pads, value, axes = call.integers("pads") or [], call.attribute("value", 0.0), None
     else:
         pads, value, axes = call.numbers(1) or [], call.scalar(2), call.numbers(3)

@@ -58,9 +58,8 @@ def max_pool(call: Call) -> Run:
 
         def with_indices(x: Any) -> Any:
             values, indices = pool(x, window, strides, before, dilations, ceil, return_indices=True)
-            first = (
-                torch.arange(batch * channels, device=x.device) * plane
-            )  # ONNX counts over the whole tensor
+            # ONNX counts over the whole tensor, torch over a plane.
+            first = torch.arange(batch * channels, device=x.device) * plane
             return values, indices + first.reshape(batch, channels, *(1,) * rank)
 
         return with_indices

@@ -12,7 +12,7 @@ import numpy as np
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
 
-from gkestimator.dtypes import Precision
+from gkestimator.dtypes import DType, Precision
 from gkestimator.fragments import Fragment
 from gkestimator.graph import Operator, OperatorGraph, Tensor
 from gkestimator.lowering import LoweringOptions, lower
@@ -66,9 +66,9 @@ def program_of(fragment: Fragment, dtype: str) -> Program:
     if not any(step.kernels or step.unknown for step in lower(graph, options, allow_unknown=True).steps):
         raise EntryUnsupportedError(f"torch executor: {fragment.op_type} launches nothing in eager mode")
     known = {
-        t.name: np.asarray(t.values).astype(_host_type(t.dtype.value)).reshape(t.shape)
+        t.name: np.asarray(t.values).astype(kind).reshape(t.shape)
         for t in fragment.tensors
-        if t.values is not None and t.elements
+        if t.values is not None and t.elements and (kind := _host_type(t.dtype)) is not None
     }
     made = {v.name for op in graph.operators for v in op.outputs if v is not None}
     named = {v.name for op in graph.operators for v in op.inputs if v is not None}
@@ -125,6 +125,12 @@ def _step(
     )
 
 
-def _host_type(name: str) -> str:
-    """A type of numpy's own that holds host values of an element type."""
-    return {"float": "float32", "double": "float64", "bfloat16": "float32"}.get(name, name)
+def _host_type(dtype: DType) -> str | None:
+    """A type of numpy's own that holds host values of an element type; None where numbers cannot."""
+    if dtype.is_floating:
+        return {DType.DOUBLE: "float64", DType.FLOAT16: "float16"}.get(dtype, "float32")
+    if dtype is DType.BOOL:
+        return "bool"
+    if not dtype.is_integer:
+        return None
+    return dtype.value if dtype.bits >= 8 else "int8"

@@ -46,12 +46,13 @@ def recurrent(call: Call) -> Late:
     def make(inputs: list[Any], device: Any) -> Run:
         import torch
 
-        w, r, b = inputs[1], inputs[2], inputs[3] if biased else None
+        w, r = inputs[1], inputs[2]
+        b: Any = inputs[3] if biased else None
 
         classes: dict[str, Any] = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU, "RNN": torch.nn.RNN}
         options: dict[str, Any] = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
         module = classes[kind](
-            w.shape[-1], hidden, 1, bias=biased, batch_first=batch_first, bidirectional=directions == 2,  # noqa: PLR2004
+            w.shape[-1], hidden, 1, bias=biased, batch_first=batch_first, bidirectional=directions == 2,
             device=device, dtype=w.dtype, **options,
         )  # fmt: skip
 

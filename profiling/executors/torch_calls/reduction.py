@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call, torch_dtype
 
 __all__: list[str] = []
 
@@ -65,6 +65,8 @@ def reduce(call: Call) -> Run:
     chosen = [call.dimension(a, rank) for a in axes]
     if kind in ("ReduceMean", "ReduceLogSumExp", "ReduceLogSum") and not call.tensor(0).dtype.is_floating:
         raise call.unsupported(f"whole numbers ({call.tensor(0).dtype.value})")
+    if kind in ("ReduceMax", "ReduceMin") and any(call.shape(0)[a] == 0 for a in chosen if rank):
+        raise call.unsupported("the extremum of nothing")
     if not rank:
         one = call.result().shape
         return lambda x, *_: function(x.reshape(1), [0], False).reshape(one)
@@ -117,4 +119,4 @@ def determinant(call: Call) -> Run:
     """torch.linalg.det."""
     import torch
 
-    return torch.linalg.det
+    return calling(torch.linalg.det)

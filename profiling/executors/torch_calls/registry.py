@@ -158,6 +158,11 @@ class Call:
         return axis % rank if rank else 0
 
 
+def calling(function: Callable[..., Any]) -> Run:
+    """``function`` as the call itself."""
+    return function
+
+
 def _as_it_is(value: Any) -> Any:
     return value
 
