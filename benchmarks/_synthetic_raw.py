@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gkestimator.dtypes import DType
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, plan_of, write_plan
 from gkestimator.profiling.raw import (
     RAW_VERSION,
@@ -22,9 +24,6 @@ from gkestimator.profiling.raw import (
     document_of,
 )
 from gkestimator.profiling.records import EntryRecord, record_line
-
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 
 H100 = DeviceFacts(
     kind="gpu",

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from _synthetic_raw import sweep, write_chunk, write_run
+
 from gkestimator.profiling.plan import SweepPlan
 
 

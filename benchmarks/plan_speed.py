@@ -12,15 +12,15 @@ import argparse
 import time
 
 import numpy as np
+
+from gkestimator.estimation.sources import load_bundles
+from gkestimator.gpus import gpu_catalogue
 from gkestimator.profiling.plan import DTYPES
 from gkestimator.profiling.sweep import PlanRequest, make_plan
 from gkestimator.profiling.sweep.candidates import Collector, lowering_options
 from gkestimator.profiling.sweep.catalogue import catalogue
 from gkestimator.profiling.sweep.cost import GENERIC_GPU, GENERIC_KERNELS
 from gkestimator.profiling.sweep.valuation import Valued, value
-
-from gkestimator.estimation.sources import load_bundles
-from gkestimator.gpus import gpu_catalogue
 
 HEADS = (200, 500, 1000, 2000, 5000)
 

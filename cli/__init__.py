@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Sequence
 
 import click
-from gkestimator.cli.group import Session, gkest
 
+from gkestimator.cli.group import Session, gkest
 from gkestimator.errors import GkestimatorError, GkestimatorWarning, OutputError, one_line
 
 __all__ = ["main", "run"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import estimate_options
 
@@ -25,7 +26,6 @@ def command(folder: Path | None, **options: Any) -> int:
     sizes.
     """
     from gkestimator.cli.estimating import run_estimate
-
     from gkestimator.onnx_io.demo import write_resnet50
 
     options["gpus"] = options["gpus"] or ("V100", "H100")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+
 from gkestimator.cli.group import debug_option
 
 __all__ = ["command"]

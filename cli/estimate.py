@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import estimate_options
 
@@ -23,7 +24,6 @@ def command(models: tuple[str, ...], **options: Any) -> int:
     failed, 2 all did or the command was wrong.
     """
     from gkestimator.cli.estimating import run_estimate
-
     from gkestimator.naming import find_models
 
     paths, failures = find_models(models)

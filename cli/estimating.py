@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from gkestimator.cli.progress import Progress
 
+from gkestimator.cli.progress import Progress
 from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.tables import format_of, render, write_bytes
 

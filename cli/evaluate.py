@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import DIM
 from gkestimator.cli.progress import Progress
-
 from gkestimator.errors import GkestimatorError, UsageError
 
 if TYPE_CHECKING:

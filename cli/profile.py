@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 import click
+
 from gkestimator.cli.group import debug_option
 
 __all__ = ["command"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import DIM, WHOLE_NUMBERS, Names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+
 from gkestimator.cli.group import debug_option
 
 __all__ = ["command"]
@@ -41,7 +42,6 @@ def command(
     measured times, with regressors where it has rows, with the base bundle elsewhere. Needs the extra "train".
     """
     from gkestimator.cli.progress import Progress
-
     from gkestimator.training import train
 
     with Progress() as progress:

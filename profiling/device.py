@@ -6,13 +6,12 @@ import re
 import shutil
 from collections.abc import Mapping
 
+from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device, cuda_device_count
 from gkestimator.profiling.gpu_files import gpu_name, gpu_toml, known_gpu
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.tools import ToolError, run_tool
-
-from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["DeviceError", "cuda_devices", "device_facts",
            "facts_without_measuring", "gpu_name", "gpu_toml", "known_gpu", "parse_device"]  # fmt: skip

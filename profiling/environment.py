@@ -15,11 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from gkestimator.errors import OutputError
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, document_of
 from gkestimator.profiling.records import EntryRecord
-
-from gkestimator.errors import OutputError
 
 __all__ = ["HOLDS_BACK", "LOW_CLOCK", "NOISY_CV", "NOISY_CV_HOST", "Sampler", "during", "judge", "noise_limit",
            "reference_clock_mhz", "sample"]  # fmt: skip

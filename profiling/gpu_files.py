@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gkestimator.profiling.chip_rates import ChipRates, architecture_of, chip_rates
-from gkestimator.profiling.raw import DeviceFacts
-
 from gkestimator.errors import SpecError, UsageError
 from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.profiling.chip_rates import ChipRates, architecture_of, chip_rates
+from gkestimator.profiling.raw import DeviceFacts
 
 __all__ = ["gpu_name", "gpu_toml", "known_gpu"]
 

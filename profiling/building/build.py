@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.gpus import GpuSpec
 from gkestimator.profiling.building.checks import Check, EntryKey, check_rows
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.describing import Description, describe
@@ -26,9 +28,6 @@ from gkestimator.profiling.building.rows import rows_of
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_document, lowering_table
 from gkestimator.profiling.building.tools import Tools, default_tools
 from gkestimator.profiling.raw import run_folders
-
-from gkestimator.errors import GkestimatorError, TableError
-from gkestimator.gpus import GpuSpec
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
 from gkestimator.tables.writing import encode_csv, encode_parquet
 

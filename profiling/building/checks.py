@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.sequences import entries_of
-
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
 
 __all__ = ["Check", "EntryKey", "check_rows", "outliers"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gkestimator.profiling.plan import PlanEntry
 
 from gkestimator.dtypes import Precision
 from gkestimator.errors import GkestimatorError, UsageError
@@ -17,6 +16,7 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, Kernel, KernelTable
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.profiling.plan import PlanEntry
 from gkestimator.roofline import Roofline, roofline
 from gkestimator.runtimes import load_runtime, resolve_dtype
 

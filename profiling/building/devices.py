@@ -7,10 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gkestimator.profiling.raw import DeviceFacts
-
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.gpus import GpuSpec, load_gpu_file
+from gkestimator.profiling.raw import DeviceFacts
 
 __all__ = ["DeviceNames"]
 

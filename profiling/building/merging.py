@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gkestimator.errors import GkestimatorError, TableError, UsageError
 from gkestimator.profiling.building.checks import EntryKey
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.provenance import beside, data_format, json_bytes, provenance
@@ -22,8 +23,6 @@ from gkestimator.profiling.building.sequences import (
     lowering_document,
     lowering_table,
 )
-
-from gkestimator.errors import GkestimatorError, TableError, UsageError
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
 from gkestimator.tables.reading import MAX_FILE_BYTES
 from gkestimator.tables.writing import encode_csv, encode_parquet

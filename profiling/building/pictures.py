@@ -11,7 +11,6 @@ from typing import Any
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.sequences import USHER_PCT, entries_of
 from gkestimator.profiling.raw import EnvironmentSample
-
 from gkestimator.tables import QUALITIES, KernelMeasurement
 
 __all__ = ["PICTURES", "pictures"]

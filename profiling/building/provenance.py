@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gkestimator import __version__
+from gkestimator.errors import OutputError, UsageError
 from gkestimator.profiling.building.checks import Check
 from gkestimator.profiling.building.reading import RawContents
 from gkestimator.profiling.raw import DeviceFacts
-
-from gkestimator import __version__
-from gkestimator.errors import OutputError, UsageError
 from gkestimator.tables import KERNEL_DATASET_VERSION, QUALITIES, KernelMeasurement
 
 __all__ = [

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gkestimator.errors import GkestimatorError, TableError
 from gkestimator.profiling.building.entries import (
     MeasuredEntry,
     host_launches,
@@ -30,8 +31,6 @@ from gkestimator.profiling.raw import (
 )
 from gkestimator.profiling.records import EntryRecord, read_records
 from gkestimator.profiling.variation import judged_variation
-
-from gkestimator.errors import GkestimatorError, TableError
 
 __all__ = ["NotMeasured", "RawContents", "read_raw"]
 

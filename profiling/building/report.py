@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from gkestimator.errors import OutputError
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.pictures import pictures
 from gkestimator.profiling.building.sequences import USHER_PCT, entries_of, shares_of
 from gkestimator.profiling.building.words import build_words, summary_words
-
-from gkestimator.errors import OutputError
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import printable
 

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+from gkestimator.gpus import GpuSpec
+from gkestimator.launch import Launch as Geometry
+from gkestimator.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch
 from gkestimator.profiling.building.families import family_of
 from gkestimator.profiling.captures import Launch
 from gkestimator.profiling.variation import coefficient_of_variation
-
-from gkestimator.gpus import GpuSpec
-from gkestimator.launch import Launch as Geometry
-from gkestimator.launch import occupancy, sm_utilisation_pct
 from gkestimator.tables import KernelMeasurement
 
 __all__ = ["rows_of"]

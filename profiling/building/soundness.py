@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gkestimator.errors import TableError
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
-
-from gkestimator.errors import TableError
 
 __all__ = ["COLLECTORS", "check_chunk", "check_run", "sound_record", "sound_sample"]
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from gkestimator.gpus import GpuSpec
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
-
-from gkestimator.gpus import GpuSpec
 
 __all__ = ["Split", "Tools", "default_tools"]
 

@@ -8,7 +8,6 @@ from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.merging import MergeResult
 from gkestimator.profiling.building.provenance import dataset_counts
 from gkestimator.profiling.building.sequences import USHER_PCT, LoweringTable, shares_of
-
 from gkestimator.tables import KernelMeasurement
 
 __all__ = ["build_words", "kernels_table", "merge_words", "summary_words"]

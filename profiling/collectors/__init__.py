@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from functools import lru_cache
 
+from gkestimator.errors import UsageError
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.probing import probe
-
-from gkestimator.errors import UsageError
 
 __all__ = ["AUTO", "COLLECTORS", "Collector", "CollectorError", "choose", "make_collector", "probe"]
 

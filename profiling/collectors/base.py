@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gkestimator.profiling.captures import Capture
-
 from gkestimator.errors import GkestimatorError
+from gkestimator.profiling.captures import Capture
 
 __all__ = ["PASSES", "Collector", "CollectorError"]
 

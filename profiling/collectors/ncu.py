@@ -11,11 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.tools import ToolError, complaint, find_tool, missing_tool, tool_version
-
-from gkestimator.errors import GkestimatorError
 
 __all__ = ["COUNTERS", "NcuCollector", "ncu_remedy"]
 

@@ -16,6 +16,7 @@ from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
+from gkestimator.errors import one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.tools import (
@@ -26,8 +27,6 @@ from gkestimator.profiling.tools import (
     run_tool,
     tool_version,
 )
-
-from gkestimator.errors import one_line
 
 __all__ = ["NsysCollector", "nsys_ranges"]
 

@@ -6,10 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.collectors.base import Collector
 from gkestimator.profiling.tools import run_tool
-
-from gkestimator.errors import GkestimatorError
 
 __all__ = ["PROBE_RANGES", "probe"]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from gkestimator.profiling.executors.base import Executor
-
 from gkestimator.errors import UsageError
+from gkestimator.profiling.executors.base import Executor
 
 __all__ = ["DEVICE", "EXECUTORS", "make_executor"]
 

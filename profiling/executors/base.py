@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
-
-from gkestimator.errors import GkestimatorError
 
 __all__ = ["DeviceLostError", "EntryUnsupportedError", "ExecutionError", "Executor", "Prepared"]
 

@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
 
+from gkestimator.errors import GkestimatorError, OutputError, UsageError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.executors import EXECUTORS, make_executor
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, Executor
@@ -31,8 +32,6 @@ from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, me
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
 from gkestimator.profiling.plan import PlanEntry, read_plan
 from gkestimator.profiling.records import EntryRecord, record_line
-
-from gkestimator.errors import GkestimatorError, OutputError, UsageError, one_line
 
 __all__ = ["main"]
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.plan import PlanEntry
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import FragmentTensor
+from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.plan import PlanEntry
 
 __all__ = ["entry_inputs", "entry_weights", "fill", "numpy_dtype", "tensor_rng"]
 

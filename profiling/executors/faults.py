@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
-
 from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 
 __all__ = ["judged"]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gkestimator.profiling.executors.base import ExecutionError
-from gkestimator.profiling.plan import PlanEntry
-
 from gkestimator.errors import GkestimatorError
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.profiling.executors.base import ExecutionError
+from gkestimator.profiling.plan import PlanEntry
 
 __all__ = ["available_host_bytes", "require_host_memory"]
 

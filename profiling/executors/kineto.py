@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gkestimator.profiling.captures import NVTX_DOMAIN
-
 from gkestimator.errors import OutputError, UsageError
+from gkestimator.profiling.captures import NVTX_DOMAIN
 
 __all__ = ["KinetoTrace"]
 

@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import GkestimatorError, UsageError, one_line
+from gkestimator.fragments import Fragment
+from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_weights, numpy_dtype
 from gkestimator.profiling.executors.faults import judged
@@ -24,11 +29,6 @@ from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
-
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, UsageError, one_line
-from gkestimator.fragments import Fragment
-from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 
 __all__ = ["OnnxruntimeExecutor", "provider_options", "run_options", "runnable_fragment", "session_options"]
 

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gkestimator.errors import OutputError
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.records import HostKernel
-
-from gkestimator.errors import OutputError
 
 __all__ = ["read_profile"]
 

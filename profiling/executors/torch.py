@@ -9,6 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import fill, tensor_rng
 from gkestimator.profiling.executors.faults import judged
@@ -19,10 +23,6 @@ from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
-
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.onnx_io.fragment_models import fragment_model
 
 __all__ = ["TorchExecutor", "TorchPrepared"]
 

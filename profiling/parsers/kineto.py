@@ -12,12 +12,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from gkestimator.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
-
-from gkestimator.errors import TableError, one_line
 
 __all__ = ["parse_kineto"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 
-from gkestimator.profiling.captures import NVTX_DOMAIN
-
 from gkestimator.errors import one_line
+from gkestimator.profiling.captures import NVTX_DOMAIN
 
 __all__ = ["looks_like_label", "parse_label", "printable_name", "range_label"]
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from gkestimator.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
@@ -26,8 +27,6 @@ from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import unit_factor
 from gkestimator.profiling.tools import find_tool, missing_tool
-
-from gkestimator.errors import TableError, one_line
 
 __all__ = ["DURATION", "parse_ncu", "read_report_by_library", "read_report_by_tool"]
 

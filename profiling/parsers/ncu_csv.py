@@ -11,11 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from gkestimator.errors import TableError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
 from gkestimator.profiling.parsers.ncu_values import decimal_mark, number, unit_factor
-
-from gkestimator.errors import TableError, one_line
 
 __all__ = ["read_csv"]
 

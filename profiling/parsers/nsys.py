@@ -13,12 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from gkestimator.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers.labels import looks_like_label, parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
-
-from gkestimator.errors import TableError, one_line
 
 __all__ = ["parse_nsys"]
 

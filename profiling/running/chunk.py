@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gkestimator.errors import GkestimatorError, OutputError, TableError, one_line
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.plan import SweepPlan, write_plan
@@ -26,8 +27,6 @@ from gkestimator.profiling.running.salvage import write_draft
 from gkestimator.profiling.running.spread import ranges_of, repeat_totals_us
 from gkestimator.profiling.running.supervise import Ending, supervise
 from gkestimator.profiling.variation import judged_variation
-
-from gkestimator.errors import GkestimatorError, OutputError, TableError, one_line
 from gkestimator.tables import write_bytes
 
 __all__ = ["run_job"]

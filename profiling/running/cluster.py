@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gkestimator.errors import GkestimatorError, TableError, UsageError, one_line
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.cluster_tasks import describe, measure, unpack
@@ -25,8 +26,6 @@ from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions
 from gkestimator.profiling.running.local import Progress, Stop, end_words, stop_on_signals
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.run import Means, Request, open_campaign
-
-from gkestimator.errors import GkestimatorError, TableError, UsageError, one_line
 
 __all__ = ["run_on_cluster"]
 

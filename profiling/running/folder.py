@@ -16,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from gkestimator.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.plan import SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
-
-from gkestimator.errors import OutputError, TableError, UsageError
 from gkestimator.tables import write_bytes
 
 __all__ = ["ASIDE", "Done", "RawFolder", "is_disk_full", "plan_digest", "sync_folder"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gkestimator.errors import UsageError
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.supervise import Limits
-
-from gkestimator.errors import UsageError
 
 __all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunOptions", "RunReport"]
 

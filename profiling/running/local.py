@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.chunk import run_job
 from gkestimator.profiling.running.folder import RawFolder, is_disk_full
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine
-
-from gkestimator.errors import GkestimatorError
 
 __all__ = ["INTERRUPTED", "OUT_OF_TIME", "Stop", "end_words", "stop_on_signals", "work_off"]
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.errors import UsageError
 from gkestimator.profiling.collectors.base import Collector
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
-
-from gkestimator.errors import UsageError
 
 __all__ = ["Machine", "child_device", "python_versions"]
 

@@ -7,11 +7,10 @@ import json
 import shutil
 from pathlib import Path
 
+from gkestimator.errors import TableError
 from gkestimator.profiling.raw import ChunkInfo, document_of
 from gkestimator.profiling.records import EntryRecord, read_records, record_line
 from gkestimator.profiling.running.folder import ASIDE, RawFolder
-
-from gkestimator.errors import TableError
 from gkestimator.tables import write_bytes
 
 __all__ = ["DRAFT_FILE", "salvage", "write_draft"]

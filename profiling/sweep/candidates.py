@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gkestimator.profiling.plan import entry_id
-from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
-
 from gkestimator.errors import GkestimatorError
 from gkestimator.fragments import Fragment
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Kernel
 from gkestimator.lowering import LoweringOptions, lower_each
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.profiling.plan import entry_id
+from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
 from gkestimator.runtimes import load_runtime, resolve_dtype
 
 __all__ = ["LARGEST_BYTES", "MOST_FLOPS", "Candidate", "Collector", "lowering_options"]

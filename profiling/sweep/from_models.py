@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import GkestimatorError, UsageError
@@ -23,6 +22,7 @@ from gkestimator.lowering.runtime_torch import VIEWS
 from gkestimator.naming import distinct_names
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
 
 __all__ = ["ModelCall", "ModelSweep", "sweep_graph", "sweep_models"]
 

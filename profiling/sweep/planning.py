@@ -9,6 +9,12 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.estimation.sources import load_bundles
+from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.kernels import Kernel
+from gkestimator.naming import find_models
 from gkestimator.profiling.plan import DTYPES, MAX_ENTRIES, PlanEntry, SweepPlan
 from gkestimator.profiling.sweep.candidates import Candidate, Collector, lowering_options
 from gkestimator.profiling.sweep.catalogue import catalogue
@@ -24,12 +30,6 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 from gkestimator.profiling.sweep.summary import messages_of
 from gkestimator.profiling.sweep.valuation import Valued, value
-
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.estimation.sources import load_bundles
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Kernel
-from gkestimator.naming import find_models
 
 __all__ = ["DEFAULT_MINUTES", "PlanRequest", "Planned", "make_plan"]
 

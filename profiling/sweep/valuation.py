@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from gkestimator.profiling.sweep.candidates import Candidate
-from gkestimator.profiling.sweep.choice import standardised
-from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S, CPU_HALF_SLOWER
-from gkestimator.profiling.sweep.precision import HALVES
 
 from gkestimator.bundles import Bundle
 from gkestimator.features import feature_matrix
 from gkestimator.gpus import GpuSpec
 from gkestimator.kernels import Family, KernelTable
+from gkestimator.profiling.sweep.candidates import Candidate
+from gkestimator.profiling.sweep.choice import standardised
+from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S, CPU_HALF_SLOWER
+from gkestimator.profiling.sweep.precision import HALVES
 
 __all__ = ["DTYPE_SHARES", "FAMILY_SHARES", "GroupKey", "Valued", "value"]
 

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from gkestimator.profiling.plan import SweepPlan, write_plan
-
 from gkestimator.errors import UsageError
+from gkestimator.profiling.plan import SweepPlan, write_plan
 
 __all__ = ["part_paths", "write_plans"]
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+import gkestimator.estimation
 from gkestimator.cli import run
 from gkestimator.cli.group import COMMANDS
 from gkestimator.cli.progress import Progress
-
-import gkestimator.estimation
 from gkestimator.errors import ModelError
 from gkestimator.tables import Requirement
 

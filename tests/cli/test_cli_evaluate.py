@@ -13,8 +13,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from gkestimator.cli import run
 
+from gkestimator.cli import run
 from gkestimator.estimation import estimate_rows
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from gkestimator.cli import run
 from onnx import helper, numpy_helper, parser
 
+from gkestimator.cli import run
 from gkestimator.lowering import LOWERINGS
 from gkestimator.lowering.registry import RULE_KINDS
 from gkestimator.onnx_io.shapes.registry import SHAPE_RULES

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import UsageError
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors import EXECUTORS, make_executor
 from gkestimator.profiling.executors.base import EntryUnsupportedError, Executor
 from gkestimator.profiling.executors.data import entry_inputs
@@ -17,11 +22,6 @@ from gkestimator.profiling.executors.measuring import Clocks, Effort, measure
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
 from gkestimator.profiling.plan import PlanEntry, entry_id
 from gkestimator.profiling.records import read_records, record_line
-
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.onnx_io.fragment_models import fragment_graph
 
 
 def entry(

@@ -8,11 +8,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from gkestimator.errors import UsageError
 from gkestimator.profiling.collectors import COLLECTORS, CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.collectors.kineto import _BLOCK, kineto_ranges
-
-from gkestimator.errors import UsageError
 
 
 def trace(path: Path, names: list[str], *, cuda: bool = False, padding: int = 0) -> Path:

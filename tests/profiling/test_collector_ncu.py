@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.collectors import CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors import ncu as module

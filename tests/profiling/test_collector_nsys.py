@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from gkestimator.profiling.collectors import CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors.nsys import NsysCollector, nsys_ranges, sweep_semaphores
 from gkestimator.profiling.tools import run_tool

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+
+from gkestimator.errors import SpecError, UsageError
+from gkestimator.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.profiling import cuda_driver
 from gkestimator.profiling.chip_rates import chip_rates
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device
 from gkestimator.profiling.device import DeviceError, device_facts, facts_of, parse_device
 from gkestimator.profiling.gpu_files import gpu_name, gpu_toml, known_gpu
 from gkestimator.profiling.raw import DeviceFacts
-
-from gkestimator.errors import SpecError, UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 
 FIELDS = ("sms", "l2_bytes", "memory_visible_bytes", "registers_per_sm", "shared_bytes_per_sm", "warps_per_sm",
           "shared_bytes_per_block_max", "blocks_per_sm", "threads_per_block_max", "pcie_bytes_per_s", "power_limit_w",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from gkestimator.profiling import diagnosis
 from gkestimator.profiling.diagnosis import counters_permission, profiler_facts
 

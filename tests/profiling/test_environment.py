@@ -10,6 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gkestimator.profiling import environment
 from gkestimator.profiling.environment import (
     HOLDS_BACK,
@@ -25,8 +28,6 @@ from gkestimator.profiling.nvml import NvmlError, NvmlGpu, decoded_reasons
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, read_environment
 from gkestimator.profiling.records import EntryRecord, HostKernel
 from gkestimator.profiling.tools import start_tool
-from hypothesis import given
-from hypothesis import strategies as st
 
 SECOND = 10**9
 GPU = DeviceFacts(kind="gpu", name="NVIDIA X", uuid="GPU-1")

@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from gkestimator.profiling.executors import EXECUTORS, child
-from gkestimator.profiling.plan import PlanEntry, SweepPlan, plan_of, write_plan
-from gkestimator.profiling.records import EntryRecord, read_records
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.profiling.executors import EXECUTORS, child
+from gkestimator.profiling.plan import PlanEntry, SweepPlan, plan_of, write_plan
+from gkestimator.profiling.records import EntryRecord, read_records
 
 pytest.importorskip("onnxruntime")
 LIMIT_S = 120

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.executors.data import fill, numpy_dtype, tensor_rng
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import FILLS, FragmentTensor
+from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.executors.data import fill, numpy_dtype, tensor_rng
 
 FLOATS = (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2)
 INTEGERS = tuple(t for t in DType if t.is_integer and t.bits >= 8)

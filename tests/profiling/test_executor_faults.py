@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.faults import judged
 

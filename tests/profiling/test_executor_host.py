@@ -7,14 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from gkestimator.dtypes import DType
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors import host_memory
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.plan import PlanEntry, entry_id
-
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 
 GIB = 2**30
 

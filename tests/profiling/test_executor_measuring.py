@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import cast
 
 import pytest
+
+from gkestimator.dtypes import DType
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors.base import ExecutionError, Executor
 from gkestimator.profiling.executors.measuring import Clocks, Effort, choose_repeats, measure
 from gkestimator.profiling.plan import PlanEntry, plan_of
 from gkestimator.profiling.records import EntryRecord, HostKernel
-
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 
 
 class Desk:

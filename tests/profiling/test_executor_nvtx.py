@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gkestimator.profiling.executors.nvtx_ranges import INJECTION_VARIABLE, NvtxError, NvtxRanges
 
 # What a profiler does at its end of the protocol, written down from the public headers of NVTX 3: it asks for the tables

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import OutputError
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_weights
 from gkestimator.profiling.executors.onnxruntime import (
@@ -19,10 +23,6 @@ from gkestimator.profiling.executors.onnxruntime import (
 )
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry, entry_id
-
-from gkestimator.dtypes import DType
-from gkestimator.errors import OutputError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 
 pytest.importorskip("onnxruntime")
 
@@ -227,6 +227,7 @@ def test_a_node_that_would_fall_back_to_the_cpu_is_refused() -> None:
     """The session entry does what the executor relies on, and its message means unsupported."""
     import onnx
     import onnxruntime
+
     from gkestimator.profiling.executors.faults import judged
 
     graph = onnx.helper.make_graph(

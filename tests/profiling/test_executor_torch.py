@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import GkestimatorError, GkestimatorWarning, UsageError
@@ -23,6 +22,7 @@ from gkestimator.graph import Tensor
 from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io import read_model
+from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
@@ -83,6 +83,7 @@ def test_each_precision_runs_in_its_own_type(dtype: str, kind: DType, tolerance:
 
 def test_settings_hold_while_an_entry_is_open_and_come_back() -> None:
     import torch
+
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     cudnn = torch.backends.cudnn
@@ -112,6 +113,7 @@ def test_settings_hold_while_an_entry_is_open_and_come_back() -> None:
 
 def test_what_it_tells_of_a_call() -> None:
     import torch
+
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     executor = TorchExecutor("cpu")
@@ -137,6 +139,7 @@ def test_what_it_tells_of_a_call() -> None:
 def test_the_host_spends_its_time_in_torch() -> None:
     """What surrounds the call is measured with it: here it may be as long as the smallest of calls."""
     import torch
+
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     prepared = TorchExecutor("cpu").prepare(entry(_relu(4)), seed=0)
@@ -161,6 +164,7 @@ def test_the_host_spends_its_time_in_torch() -> None:
 def test_workspace_is_the_peak_beyond_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the allocator's own account of a call; the numbers are those of a GPU, which tests have not."""
     import torch
+
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     executor = TorchExecutor("cpu")
@@ -184,6 +188,7 @@ def test_a_precision_that_the_gpu_lacks_is_said(
     monkeypatch: pytest.MonkeyPatch, dtype: str, kind: DType
 ) -> None:
     import torch
+
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     executor = TorchExecutor("cpu")
@@ -284,6 +289,7 @@ def test_failures_are_one_line_of_the_right_kind(
 def test_results_do_not_live_on_after_a_call() -> None:
     """Values inside are let go after their last reader, as the locals of an author's function are."""
     import torch
+
     from gkestimator.profiling.executors.torch import TorchExecutor
 
     found = fragment(

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.executors.torch_calls import CALLS
-from gkestimator.profiling.plan import PlanEntry
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.lowering.runtime_torch import VIEWS
+from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.executors.torch_calls import CALLS
+from gkestimator.profiling.plan import PlanEntry
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,8 +96,9 @@ def _cases() -> dict[str, tuple[Fragment, list[np.ndarray]]]:
 
 
 def _fragment(case: Any) -> tuple[Fragment, list[np.ndarray]] | None:
-    from gkestimator.profiling.executors.torch_calls import CALLS
     from onnx import TensorProto, helper, numpy_helper
+
+    from gkestimator.profiling.executors.torch_calls import CALLS
 
     graph = case.model.graph
     if len(graph.node) != 1 or not case.data_sets:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gkestimator.profiling.plan import PlanEntry, SweepPlan, entry_id, plan_of, read_plan, write_plan
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import OutputError, UsageError
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.profiling.plan import PlanEntry, SweepPlan, entry_id, plan_of, read_plan, write_plan
 
 
 def relu(size: int) -> Fragment:

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
+from gkestimator.errors import TableError
 from gkestimator.profiling.raw import (
     RAW_VERSION,
     ChunkInfo,
@@ -21,8 +23,6 @@ from gkestimator.profiling.raw import (
     run_folders,
 )
 from gkestimator.profiling.records import EntryRecord, HostKernel, read_records, record_line
-
-from gkestimator.errors import TableError
 
 OK = EntryRecord(
     entry_id="Relu-fp32-0", status="ok", repeats=2, started_unix_ns=1, ended_unix_ns=9, host_us=(3.0, 4.5), elapsed_us=4.0,

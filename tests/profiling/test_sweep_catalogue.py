@@ -7,18 +7,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from gkestimator.profiling.plan import DTYPES, entry_id
-from gkestimator.profiling.sweep.candidates import LARGEST_BYTES, MOST_FLOPS, Collector, lowering_options
-from gkestimator.profiling.sweep.catalogue import GROUPS, catalogue
-from gkestimator.profiling.sweep.catalogue.making import Item
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-from gkestimator.profiling.sweep.precision import in_dtype
 
 from gkestimator.fragments import Fragment, FragmentTensor
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.kernels import Family
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model
+from gkestimator.profiling.plan import DTYPES, entry_id
+from gkestimator.profiling.sweep.candidates import LARGEST_BYTES, MOST_FLOPS, Collector, lowering_options
+from gkestimator.profiling.sweep.catalogue import GROUPS, catalogue
+from gkestimator.profiling.sweep.catalogue.making import Item
+from gkestimator.profiling.sweep.catalogue.sampling import Sampler
+from gkestimator.profiling.sweep.precision import in_dtype
 
 SAMPLED = 600
 VIEWS_IN_TORCH = {"Transpose", "Split", "Slice", "Expand", "contiguous_copy"}

@@ -6,9 +6,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from gkestimator.profiling.sweep.choice import FARTHEST_EVERY, choose_order, spread, standardised
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gkestimator.profiling.sweep.choice import FARTHEST_EVERY, choose_order, spread, standardised
 
 
 @st.composite

@@ -10,9 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from gkestimator.profiling.sweep.candidates import lowering_options
-from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
-from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.dtypes import DType
@@ -23,6 +20,9 @@ from gkestimator.kernels import Family
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model
+from gkestimator.profiling.sweep.candidates import lowering_options
+from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
+from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 
 DATA = Path(__file__).parents[1] / "data"
 EXPORTS = sorted([*(DATA / "exporters").glob("*.onnx"), *(DATA / "pattern_exports").glob("*.onnx")])

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gkestimator.cli import run
+from gkestimator.errors import UsageError
 from gkestimator.profiling.plan import read_plan
 from gkestimator.profiling.sweep import Planned, PlanRequest, make_plan, planning
 from gkestimator.profiling.sweep.catalogue import Item, catalogue
 from gkestimator.profiling.sweep.cost import COSTS, counters_s, entry_s, repeats_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from gkestimator.errors import UsageError
 
 DATA = Path(__file__).parents[1] / "data"
 VISION = DATA / "exporters" / "onnxruntime_optimised_vision.onnx"

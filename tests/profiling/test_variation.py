@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from gkestimator.profiling.environment import judge
 from gkestimator.profiling.records import EntryRecord, HostKernel
 from gkestimator.profiling.variation import coefficient_of_variation, judged_variation, robust_variation

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gkestimator.profiling.executors.data import fill, tensor_rng
-from gkestimator.profiling.plan import PlanEntry, entry_id
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
+from gkestimator.profiling.executors.data import fill, tensor_rng
+from gkestimator.profiling.plan import PlanEntry, entry_id
 
 Shape = tuple[int, ...]
 

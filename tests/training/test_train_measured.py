@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from gkestimator.cli import run
 from measured_law import FACTOR, GPU, achieved, law_us, linear, measurements, operators, relu, write_dataset
 
 from gkestimator.bundle_models import chip_of
 from gkestimator.bundles import load_bundle, stack_bundles
+from gkestimator.cli import run
 from gkestimator.dtypes import Precision
 from gkestimator.errors import BundleError, GkestimatorError, TableError, UsageError
 from gkestimator.estimation import estimate_rows

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gkestimator.dtypes import DType
+from gkestimator.graph import Operator, Tensor
 from gkestimator.profiling.executors.torch_calls.registry import (
     Call,
     Run,
@@ -13,9 +15,6 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     torch_call,
     torch_dtype,
 )
-
-from gkestimator.dtypes import DType
-from gkestimator.graph import Operator, Tensor
 
 __all__: list[str] = []
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, python_number, torch_call
-
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, python_number, torch_call
 
 __all__: list[str] = []
 

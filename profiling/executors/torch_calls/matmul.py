@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call
-
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call
 
 __all__ = ["turned"]
 

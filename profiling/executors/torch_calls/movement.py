@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, frame, torch_call, torch_dtype
 
 from gkestimator.dtypes import DType
 from gkestimator.graph import Tensor
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, frame, torch_call, torch_dtype
 
 __all__: list[str] = []
 

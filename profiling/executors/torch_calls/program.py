@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
 
 from gkestimator.dtypes import DType, Precision
 from gkestimator.fragments import Fragment
@@ -18,6 +16,8 @@ from gkestimator.graph import Operator, OperatorGraph, Tensor
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
 
 __all__ = ["Program", "Step", "lowering_options", "program_of"]
 

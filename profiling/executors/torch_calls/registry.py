@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from gkestimator.profiling.executors.base import EntryUnsupportedError
 
 from gkestimator.dtypes import DType
 from gkestimator.graph import Attribute, Operator, Tensor
+from gkestimator.profiling.executors.base import EntryUnsupportedError
 
 __all__ = [
     "CALLS",

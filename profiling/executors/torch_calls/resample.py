@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 
 __all__: list[str] = []

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ATTENTIONS
 from gkestimator.profiling.sweep.catalogue.making import Item, item, operator, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.fragments import Fragment
 
 __all__ = ["attention", "corners", "real", "sampled"]
 

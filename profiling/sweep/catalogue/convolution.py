@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import CONVOLUTIONS, TRANSPOSED, ConvLayer
 from gkestimator.profiling.sweep.catalogue.making import Item, item, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.fragments import Fragment
 
 __all__ = ["conv", "conv_transpose", "corners", "real", "sampled"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gkestimator.dtypes import DType
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS
 from gkestimator.profiling.sweep.catalogue.making import (
     Item,
@@ -18,9 +20,6 @@ from gkestimator.profiling.sweep.catalogue.making import (
     x,
 )
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment
 
 __all__ = ["binary", "corners", "gate", "real", "sampled", "unary"]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gkestimator.dtypes import DType
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import VOCABULARIES
 from gkestimator.profiling.sweep.catalogue.making import Item, constant, index, item, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment
 
 __all__ = [
     "corners", "embedding", "real", "recurrent_corners", "recurrent_real", "recurrent_sampled", "resample_corners",

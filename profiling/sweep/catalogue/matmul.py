@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ATTENTIONS, LINEARS
 from gkestimator.profiling.sweep.catalogue.making import Item, item, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.fragments import Fragment
 
 __all__ = ["batched_corners", "batched_real", "batched_sampled", "corners", "linear", "real", "sampled"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import Item, Link, chain, constant, item, operator, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.fragments import Fragment
 
 __all__ = ["concat", "corners", "real", "sampled", "transpose", "transpose_copy"]
 

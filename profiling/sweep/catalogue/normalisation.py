@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS, ATTENTIONS, ROWS
 from gkestimator.profiling.sweep.catalogue.making import Item, item, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.fragments import Fragment
 
 __all__ = [
     "batch_norm", "batch_norm_corners", "batch_norm_real", "batch_norm_sampled", "corners", "group_norm", "layer_norm",

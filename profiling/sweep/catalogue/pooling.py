@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gkestimator.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS
 from gkestimator.profiling.sweep.catalogue.making import Item, constant, item, operator, x
 from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-from gkestimator.fragments import Fragment
 
 __all__ = [
     "corners", "pool", "real", "reduce", "reduction_corners", "reduction_real", "reduction_sampled", "sampled",

@@ -20,11 +20,11 @@ from _synthetic_raw import (
     write_chunk,
     write_run,
 )
+
+from gkestimator.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.records import record_line
-
-from gkestimator.errors import OutputError, TableError, UsageError
 
 
 def _build(raw):

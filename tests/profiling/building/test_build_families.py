@@ -1,9 +1,9 @@
 """Names of kernels to families."""
 
 import pytest
-from gkestimator.profiling.building.families import MATRIX, family_of, kernel_words, word_family
 
 from gkestimator.kernels import Family
+from gkestimator.profiling.building.families import MATRIX, family_of, kernel_words, word_family
 
 # Names as nsys shows them: of PyTorch and its libraries, cuBLAS, cuDNN, CUTLASS and ONNX Runtime.
 NAMES = {

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 from _synthetic_raw import small_run
-from gkestimator.profiling.building import build_dataset
 
 from gkestimator.errors import GkestimatorError
+from gkestimator.profiling.building import build_dataset
 
 ODD = (
     None,

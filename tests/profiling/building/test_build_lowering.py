@@ -4,6 +4,7 @@ import json
 
 import pytest
 from _synthetic_raw import Measured, entry_of, fixed, relu, softmax, write_chunk, write_run
+
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.sequences import USHER_PCT, lowering_table, shapes_class, shares_of
 from gkestimator.profiling.building.words import build_words, kernels_table

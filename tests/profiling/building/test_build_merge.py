@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from gkestimator.profiling.building import build_dataset, merge_datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gkestimator.errors import TableError
+from gkestimator.profiling.building import build_dataset, merge_datasets
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table, write_table
 
 

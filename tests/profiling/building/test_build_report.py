@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from _synthetic_raw import START_NS, idle_sample, small_measured, sweep, write_chunk, write_run
+
 from gkestimator.cli import run
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.report import write_report
 from gkestimator.profiling.plan import SweepPlan
-
 from gkestimator.tables import KERNEL_DATASET, read_table
 
 

@@ -20,17 +20,17 @@ from _synthetic_raw import (
     write_chunk,
     write_run,
 )
+
+from gkestimator.fragments import Fragment
+from gkestimator.gpus import gpu_catalogue, load_gpu_file
+from gkestimator.launch import Launch as Geometry
+from gkestimator.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.tools import default_tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import DeviceFacts, document_of, read_chunk
 from gkestimator.profiling.records import EntryRecord, HostKernel, record_line
-
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import gpu_catalogue, load_gpu_file
-from gkestimator.launch import Launch as Geometry
-from gkestimator.launch import occupancy, sm_utilisation_pct
 from gkestimator.tables import KERNEL_DATASET, read_table
 
 CPU = DeviceFacts(

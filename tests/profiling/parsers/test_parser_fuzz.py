@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gkestimator.profiling.captures import Capture
-from gkestimator.profiling.parsers import join, parse_kineto, parse_ncu, parse_nsys, split_repeats
 from nsys_samples import genuine_export, insert_launches, nsight_tools
 
 from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.profiling.captures import Capture
+from gkestimator.profiling.parsers import join, parse_kineto, parse_ncu, parse_nsys, split_repeats
 
 MUTATIONS = 150
 

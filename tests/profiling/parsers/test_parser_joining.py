@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.parsers.joining import base_name
 from gkestimator.profiling.parsers.labels import parse_label, range_label
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def launch(name: str, *, grid: int = 1, kind: str = "kernel", **other: object) -> Launch:

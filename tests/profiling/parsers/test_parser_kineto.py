@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gkestimator.profiling.parsers import parse_kineto, split_repeats
 
 from gkestimator.errors import TableError
+from gkestimator.profiling.parsers import parse_kineto, split_repeats
 
 KERNEL = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::relu<float>, std::array<char*, 2> >(int)"

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gkestimator.errors import TableError
 from gkestimator.profiling.parsers import parse_ncu
 from gkestimator.profiling.parsers.ncu import read_report_by_library, read_report_by_tool
 from gkestimator.profiling.parsers.ncu_blocks import count_results
 from gkestimator.profiling.parsers.ncu_child import report_lines
 from gkestimator.profiling.parsers.ncu_values import decimal_mark, number, unit_factor
-from hypothesis import given
-from hypothesis import strategies as st
-
-from gkestimator.errors import TableError
 
 NVTX = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 COLUMNS = {

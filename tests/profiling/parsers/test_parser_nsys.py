@@ -6,10 +6,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from gkestimator.profiling.parsers import parse_nsys
-from gkestimator.profiling.parsers.spans import innermost, overlapping
 
 from gkestimator.errors import TableError
+from gkestimator.profiling.parsers import parse_nsys
+from gkestimator.profiling.parsers.spans import innermost, overlapping
 
 PID = 0x0100_0042_0000_00
 TID = PID | 7

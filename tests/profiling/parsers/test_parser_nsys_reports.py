@@ -15,10 +15,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from nsys_samples import genuine_export, insert_launches, nsight_tools, report
+
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers import parse_nsys
 from gkestimator.profiling.parsers.joining import base_name
-from nsys_samples import genuine_export, insert_launches, nsight_tools, report
 
 NSYS = nsight_tools("nsys")
 REPORTS = {

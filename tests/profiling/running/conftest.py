@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from gkestimator.profiling.plan import SweepPlan, plan_of
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.profiling.plan import SweepPlan, plan_of
 
 
 def relu(size: int) -> Fragment:

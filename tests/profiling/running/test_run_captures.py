@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from gkest_fakes import QUICK, records
+
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.raw import chunk_folders, read_chunk

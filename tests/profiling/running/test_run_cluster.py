@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from gkestimator.errors import TableError, UsageError
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import chunk_folders, read_chunk, read_run, run_folders
 from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running import Limits, RunOptions, run_plan
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.cluster_tasks import measure, unpack
-
-from gkestimator.errors import TableError, UsageError
 
 OPTIONS = RunOptions(engine="ray", chunk_seconds=0.45, limits=Limits(entry_s=5.0), min_free_mb=1)
 

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from gkestimator.profiling.plan import SweepPlan, write_plan
 from gkestimator.profiling.raw import chunk_folders, read_chunk
 from gkestimator.profiling.records import read_records

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from gkest_fakes import QUICK, records
+
+from gkestimator.errors import TableError, UsageError
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.raw import chunk_folders, read_chunk, read_run
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.running import Limits, RunReport, run_plan
-
-from gkestimator.errors import TableError, UsageError
 
 
 def in_the_making(raw: Path) -> list[Path]:

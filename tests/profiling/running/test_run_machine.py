@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gkestimator.errors import UsageError
 from gkestimator.profiling.captures import EntryRange, Launch
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.records import EntryRecord, HostKernel
@@ -20,8 +22,6 @@ from gkestimator.profiling.running.machine import child_device, device_present, 
 from gkestimator.profiling.running.run import choose_devices
 from gkestimator.profiling.running.spread import repeat_totals_us
 from gkestimator.profiling.running.supervise import supervise
-
-from gkestimator.errors import UsageError
 
 
 @pytest.mark.parametrize(("command", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", 139)])
