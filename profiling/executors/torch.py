@@ -27,7 +27,10 @@ from gkestimator.profiling.records import HostKernel
 __all__ = ["TorchExecutor", "TorchPrepared"]
 
 _TENSOR_FLOAT_SINCE = (8, 0)  # compute capability with TF32 and bfloat16 units
-_RAISED = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, MemoryError, OverflowError)
+_RAISED = (
+    RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, MemoryError,
+)  # fmt: skip
+"""By torch, and by builders that a stranger's attributes mislead; AttributeError is an older torch's."""
 
 
 class TorchExecutor:

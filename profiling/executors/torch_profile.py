@@ -32,7 +32,7 @@ def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(repeats):
             with record_function(_MARK):
                 run()

@@ -267,6 +267,19 @@ def test_what_launches_nothing_is_said() -> None:
             "float8e4m3fn",
         ),
         (
+            fragment(
+                [tensor("x", 1, 1, 4, 4), constant("n", 1, 1, 4, 2**31 - 1, dtype=DType.INT64)],
+                node("Resize", "x - - n", "y", mode="nearest"),
+            ),
+            EntryUnsupportedError,
+            "more than 1,048,576 elements along one dimension",
+        ),
+        (
+            fragment([tensor("x", 2, 4, 6, 6)], node("DepthToSpace", "x", "y", blocksize=0)),
+            GkestimatorError,
+            "DepthToSpace",
+        ),
+        (
             fragment([tensor("x", 2, 3), tensor("s", 2, dtype=DType.INT64, fill="index", below=3)],
                      node("TopK", "x s", "v i"), opset=17),
             GkestimatorError,

@@ -13,6 +13,7 @@ from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torc
 __all__: list[str] = []
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+_LONGEST = 2**20  # whose indices are compared
 _CUBIC = -0.75  # torch's coefficient, and ONNX's default
 
 
@@ -32,6 +33,8 @@ def resize(call: Call) -> Run:
         call.host.add(position)
     mode = str(call.attribute("mode", "nearest"))
     size = list(result[2:])
+    if max(*source[2:], *size) > _LONGEST:
+        raise call.unsupported(f"more than {_LONGEST:,} elements along one dimension")
     if mode == "nearest":
         how: dict[str, Any] = {"mode": _nearest(call, source[2:], size, scales)}
         exact = True  # the indices were compared with these sizes
