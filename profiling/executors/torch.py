@@ -38,9 +38,7 @@ class TorchExecutor:
     name = "torch"
 
     def __init__(self, device: str = "cpu") -> None:
-        os.environ.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # else its profiler writes two lines a profile to stderr
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its profiler writes two lines a profile to stderr
         try:
             import torch
         except ImportError as e:
@@ -83,9 +81,7 @@ class TorchExecutor:
         self._settings.open(tf32=entry.dtype == "tf32")
         try:
             with self.translated():
-                values = _values(
-                    entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed))
-                )
+                values = _values(entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed)))
                 return TorchPrepared(self, self._settings, program, values, tf32=entry.dtype == "tf32")
         except BaseException:
             self._settings.close()
@@ -244,9 +240,7 @@ class _Settings:
             return
         self._mode.__exit__(None, None, None)
         cudnn = torch.backends.cudnn
-        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = (
-            self._before
-        )
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = self._before
         self._before = self._tf32 = None
 
 
@@ -289,12 +283,7 @@ def _bind(
             place(name, tensors[name])
     results = tuple(number[name] for name in program.outputs)
     made = {slot for _, _, outputs in bound for slot in outputs if slot >= 0} - set(results)
-    last = {
-        slot: at
-        for at, (_, inputs, outputs) in enumerate(bound)
-        for slot in (*inputs, *outputs)
-        if slot in made
-    }
+    last = {slot: at for at, (_, inputs, outputs) in enumerate(bound) for slot in (*inputs, *outputs) if slot in made}
     calls = [
         (function, inputs, outputs, tuple(s for s, end in last.items() if end == at))
         for at, (function, inputs, outputs) in enumerate(bound)

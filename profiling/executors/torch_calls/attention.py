@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import (
-    Call,
-    Run,
-    pattern_call,
-    python_number,
-    torch_call,
-)
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, pattern_call, python_number, torch_call
 from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
 
 from gkestimator.dtypes import DType
@@ -20,15 +14,7 @@ from gkestimator.graph import Operator, Tensor
 __all__: list[str] = []
 
 _ATTRIBUTES = frozenset(
-    {
-        "is_causal",
-        "kv_num_heads",
-        "q_num_heads",
-        "qk_matmul_output_mode",
-        "scale",
-        "softcap",
-        "softmax_precision",
-    }
+    {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"}
 )
 
 
@@ -119,9 +105,7 @@ class _Group:
                 raise self.call.unsupported(f"{value.name} does not come from the keys")
             if op.op_type == "Transpose":
                 flips += 1
-            sources = [
-                v for v in op.inputs if isinstance(v, Tensor) and (v.elements > 1 or v.name == key.name)
-            ]
+            sources = [v for v in op.inputs if isinstance(v, Tensor) and (v.elements > 1 or v.name == key.name)]
             value = sources[0] if sources else None
         return flips % 2 == 0
 

@@ -144,7 +144,9 @@ def bit_shift(call: Call) -> Run:
     """torch's shift in the direction asked for."""
     import torch
 
-    return torch.bitwise_left_shift if call.attribute("direction") == "LEFT" else torch.bitwise_right_shift
+    return (
+        torch.bitwise_left_shift if call.attribute("direction") == "LEFT" else torch.bitwise_right_shift
+    )
 
 
 @torch_call("IsInf")

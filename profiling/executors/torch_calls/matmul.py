@@ -50,9 +50,7 @@ def gemm(call: Call) -> Run:
     alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
     left, right = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
     biased = call.has(2)
-    vector = (
-        biased and math.prod(call.shape(2)) == call.shape(2)[-1:][0] if biased and call.shape(2) else False
-    )
+    vector = biased and math.prod(call.shape(2)) == call.shape(2)[-1:][0] if biased and call.shape(2) else False
     if right and not left and alpha == 1.0 and beta == 1.0 and (not biased or vector):
         flat = call.prepare(2, lambda c: c.reshape(-1)) if biased else None
         width = call.result().shape[1]

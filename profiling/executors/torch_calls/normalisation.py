@@ -31,9 +31,7 @@ def softmax(call: Call) -> Run:
         return lambda x: function(x, axis)
     axis = call.axis("axis", 1, rank)
     if math.prod(shape[axis:]) == (shape[-1] if shape else 1):
-        return lambda x: function(
-            x, rank - 1
-        )  # the rest of the row has length 1: the same numbers, no reshape
+        return lambda x: function(x, rank - 1)  # the rest of the row has length 1: the same numbers, no reshape
     rows, cols = math.prod(shape[:axis]), math.prod(shape[axis:])
     return lambda x: function(x.reshape(rows, cols), 1).reshape(shape)
 
@@ -54,9 +52,7 @@ def layer_norm(call: Call) -> Run:
         return w if w is None or change is None else change(w)
 
     if call.wants(1) or call.wants(2):
-        return lambda x, w, b=None: torch.native_layer_norm(
-            x, extent, parameter(0, w), parameter(1, b), epsilon
-        )
+        return lambda x, w, b=None: torch.native_layer_norm(x, extent, parameter(0, w), parameter(1, b), epsilon)
     return lambda x, w=None, b=None: F.layer_norm(x, extent, parameter(0, w), parameter(1, b), epsilon)
 
 

@@ -23,9 +23,7 @@ def resize(call: Call) -> Run:
     source, result = call.shape(0), call.result().shape
     rank = len(source) - 2
     if not 1 <= rank <= 3 or source[:2] != result[:2]:  # noqa: PLR2004
-        raise call.unsupported(
-            f"from {list(source)} to {list(result)}; torch resizes (N, C, spatial...) alone"
-        )
+        raise call.unsupported(f"from {list(source)} to {list(result)}; torch resizes (N, C, spatial...) alone")
     scales, exact = _factors(call, rank)
     for position in range(1, len(call.op.inputs)):
         call.host.add(position)
