@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, python_number, torch_call
+
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, python_number, torch_call
 
 __all__: list[str] = []
 
@@ -33,7 +34,7 @@ def unary(call: Call) -> Run:
     """torch's function of that name."""
     import torch
 
-    return calling(getattr(torch, _UNARY[call.op.op_type]))
+    return getattr(torch, _UNARY[call.op.op_type])
 
 
 @torch_call(*_FUNCTIONAL)
@@ -41,7 +42,7 @@ def functional(call: Call) -> Run:
     """torch.nn.functional's function of that name."""
     import torch.nn.functional as F  # noqa: N812
 
-    return calling(getattr(F, _FUNCTIONAL[call.op.op_type]))
+    return getattr(F, _FUNCTIONAL[call.op.op_type])
 
 
 @torch_call("Rsqrt", domain=FUSED_DOMAIN)
@@ -49,7 +50,7 @@ def rsqrt(call: Call) -> Run:
     """torch.rsqrt."""
     import torch
 
-    return calling(torch.rsqrt)
+    return torch.rsqrt
 
 
 def with_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Run:
@@ -115,7 +116,7 @@ def mod(call: Call) -> Run:
     """The sign of the divisor (remainder), or with ``fmod`` that of the dividend."""
     import torch
 
-    return calling(torch.fmod if call.attribute("fmod", 0) else torch.remainder)
+    return torch.fmod if call.attribute("fmod", 0) else torch.remainder
 
 
 @torch_call("Pow")
@@ -135,7 +136,7 @@ def power(call: Call) -> Run:
 
         kind = torch_dtype(wanted)
         return lambda a, b: torch.pow(a, b).to(kind)
-    return calling(torch.pow)
+    return torch.pow
 
 
 @torch_call("BitShift")
@@ -143,7 +144,7 @@ def bit_shift(call: Call) -> Run:
     """torch's shift in the direction asked for."""
     import torch
 
-    return calling(
+    return (
         torch.bitwise_left_shift if call.attribute("direction") == "LEFT" else torch.bitwise_right_shift
     )
 
@@ -155,11 +156,11 @@ def is_inf(call: Call) -> Run:
 
     positive, negative = call.attribute("detect_positive", 1), call.attribute("detect_negative", 1)
     if positive and negative:
-        return calling(torch.isinf)
+        return torch.isinf
     if positive:
-        return calling(torch.isposinf)
+        return torch.isposinf
     if negative:
-        return calling(torch.isneginf)
+        return torch.isneginf
     return lambda x: torch.zeros_like(x, dtype=torch.bool)
 
 
@@ -179,7 +180,7 @@ def where(call: Call) -> Run:
         return lambda c, a, b: torch.where(c, numbers[1], b)
     if 2 in numbers:
         return lambda c, a, b: torch.where(c, a, numbers[2])
-    return calling(torch.where)
+    return torch.where
 
 
 @torch_call("Clip")
@@ -188,11 +189,13 @@ def clip(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    if call.op.version < 11:
+    if call.op.version < 11:  # noqa: PLR2004
         low, high = call.attribute("min"), call.attribute("max")
     else:
         if any(call.has(i) and call.peek(i) is None for i in (1, 2)):
-            return calling(torch.clamp)
+            if call.has(1) and call.has(2):
+                return torch.clamp
+            return lambda x, *bounds: torch.clamp(x, *bounds)
         low, high = call.scalar(1), call.scalar(2)
     if (low, high) == (0, 6) and call.tensor(0).dtype.is_floating:
         return lambda x, *_: F.relu6(x)
@@ -235,7 +238,7 @@ def hard_sigmoid(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
-    if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:
+    if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:  # noqa: PLR2004
         return F.hardsigmoid
     return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
 
