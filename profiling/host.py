@@ -38,8 +38,8 @@ def host_facts() -> DeviceFacts:
     """This machine's CPU. ``limits``: ``sms`` = cores this process may use, ``cuda_cores_per_sm`` = FP32 multiply-add
     lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate of its matrix work in these types over fp32's,
     ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = what a core copies at best (read and write counted) times
-    the cores, and ``flops_per_s`` = a single-precision matrix product (numpy's, with the threads it uses), both measured
-    now."""
+    the cores, and ``flops_per_s`` = a single-precision matrix product (numpy's, with the threads it uses), both
+    measured now."""
     info = _cpuinfo()
     limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
     limits |= {f"{dtype}_per_fp32": _factor(_flags(info), known) for dtype, known in _HALF.items()}
