@@ -274,7 +274,12 @@ def _cpu_toml(facts: DeviceFacts) -> str:
         source = product if factor == 1.0 else f"{product} x {factor:g}, by its instruction sets"
         toml.figure(f"peak_flops_per_s.{precision}", rate * factor, "FLOP/s", source)
     toml.figure("vector_flops_per_s.fp32", rate, "FLOP/s", product)
-    toml.figure("dram_bytes_per_s", copied, "B/s", f"{_MEASURED}: a copy by numpy, read and write counted")
+    toml.figure(
+        "dram_bytes_per_s",
+        copied,
+        "B/s",
+        f"{_MEASURED}: the fastest block that a core copies (read and write counted), times cores",
+    )
     cache = int(facts.limits.get("l2_bytes", 2**20))
     toml.figure("l2_bytes", cache, "B", "the largest cache" if "l2_bytes" in facts.limits else _STAND_IN)
     memory = int(need.memory())

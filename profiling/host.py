@@ -5,6 +5,7 @@ Linux tells most under /proc and /sys; elsewhere less is known.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -29,14 +30,16 @@ _HALF = {
 }
 _COPY_SECONDS, _MULTIPLY_SECONDS = 0.3, 0.3
 _LEAST_COPY, _MOST_COPY = 32 * 2**20, 192 * 2**20
-_MATRIX = 1536
+_BLOCK = 4 * 2**20
+_MATRIX = 768
 
 
 def host_facts() -> DeviceFacts:
     """This machine's CPU. ``limits``: ``sms`` = cores this process may use, ``cuda_cores_per_sm`` = FP32 multiply-add
     lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate of its matrix work in these types over fp32's,
-    ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = a copy (read and write counted), and
-    ``flops_per_s`` = a single-precision matrix product (numpy's), both measured now with the threads they use."""
+    ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = what a core copies at best (read and write counted) times
+    the cores, and ``flops_per_s`` = a single-precision matrix product (numpy's, with the threads it uses), both
+    measured now."""
     info = _cpuinfo()
     limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
     limits |= {f"{dtype}_per_fp32": _factor(_flags(info), known) for dtype, known in _HALF.items()}
@@ -126,19 +129,22 @@ def _memory_bytes() -> int | None:
 
 
 def _copy_bytes_per_s(cache: int | None) -> float:
-    """Read and written bytes a second of numpy's copies, one thread a core, between arrays that are together larger
-    than the cache (as far as 192 MiB are)."""
-    from concurrent.futures import ThreadPoolExecutor
-
+    """Read and written bytes a second: the fastest block that one core copies between arrays larger than the cache (as
+    far as 192 MiB are), times the cores. An upper bound, as a peak is, and the same on a busy machine, where some
+    blocks still go uninterrupted."""
     import numpy as np
 
-    size, cores = min(_MOST_COPY, max(_LEAST_COPY, 2 * (cache or 0))), _cores()
+    size = min(_MOST_COPY, max(_LEAST_COPY, 2 * (cache or 0)))
     source = np.ones(size // 8)
     target = np.zeros_like(source)
-    pairs = list(zip(np.array_split(target, cores), np.array_split(source, cores), strict=True))
-    with ThreadPoolExecutor(cores) as pool:
-        best = _fastest_s(lambda: list(pool.map(lambda pair: np.copyto(*pair), pairs)), _COPY_SECONDS)
-    return 2.0 * source.nbytes / best
+    blocks = max(1, size // _BLOCK)
+    pairs = list(zip(np.array_split(target, blocks), np.array_split(source, blocks), strict=True))
+    place = itertools.count()
+
+    def copy() -> None:
+        np.copyto(*pairs[next(place) % blocks])
+
+    return 2.0 * (source.nbytes / blocks) / _fastest_s(copy, _COPY_SECONDS) * _cores()
 
 
 def _flops_per_s() -> float:
