@@ -56,7 +56,7 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 @click.option("--warmup", type=click.IntRange(1, 10_000), help="Calls before those that count.")
 @click.option("--minutes", type=float, help="Stop in time; the same command goes on later.")
 @click.option(
-    "--chunk-seconds", type=float, default=20.0, show_default=True, help="Length of one child's work."
+    "--chunk-seconds", type=float, default=20.0, show_default=True, help="About how long a process measures."
 )
 @click.option(
     "--entry-timeout", type=float, default=60.0, show_default=True, help="Seconds that one operator may take."
@@ -73,7 +73,7 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: float, **options: object) -> int:
     """Work a plan off under a profiler; resumes what was cut off.
 
-    Every operator runs in a process of its own kind that can be killed; RAW holds what was recorded. The same command
+    Operators run in processes that can be killed, a chunk of them at a time; RAW holds what was recorded. The same command
     again measures what is left. Exit status: 0 all measured, skipped with a reason, or the minutes are over; 1 some
     failed, or it had to stop; 2 nothing could be done.
     """

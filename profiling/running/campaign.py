@@ -216,11 +216,12 @@ class Campaign:
         return self._main, self._again, self._counters, self._alone
 
     def _learn_pace(self, items: tuple[_Item, ...], kept: set[str], result: ChunkResult) -> None:
-        if result.kind != "whole" or len(kept) != len(items):
+        """Without the time that starting and finishing take: else short chunks would look slow and get shorter."""
+        if result.kind != "whole" or len(kept) != len(items) or result.working_s is None:
             return
         planned = sum(self._seconds(i) for i in items) / self._pace
         low, high = _PACE_RANGE
-        found = min(high, max(low, result.seconds / planned))
+        found = min(high, max(low, result.working_s / planned))
         self._pace += _PACE_WEIGHT * (found - self._pace)
 
     def _count(self, job: ChunkJob, result: ChunkResult) -> None:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -56,7 +55,7 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
 
     Raises UsageError and CollectorError only for what no other chunk would fare better with.
     """
-    begun, started = time.monotonic(), _now()
+    started = _now()
     try:
         collector = machine.collector(job.collector, job.device, job.pass_name)
         write_draft(folder, _info(job, collector, started, [e.id for e in job.entries]))
@@ -67,17 +66,17 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
         _commit_ready(job, folder, machine, collector, found, started)
     except (OSError, OutputError) as e:
         if is_disk_full(e) or _disk_is_full(job, folder):
-            return _disk(begun)
+            return ChunkResult(kind="disk")
         raise
     if found.kind != "whole" and _disk_is_full(job, folder):
-        return _disk(begun)  # not the entry's fault
+        return ChunkResult(kind="disk")  # not the entry's fault
     return ChunkResult(
         kind=found.kind,
         statuses={i: r.status for i, r in found.records.items()},
         qualities=_read_qualities(folder),
         reasons={i: r.reason or "" for i, r in found.records.items() if r.status == "failed"},
         line=found.line,
-        seconds=time.monotonic() - begun,
+        working_s=ending.working_s,
     )
 
 
@@ -116,10 +115,6 @@ def _now() -> str:
 
 def _disk_is_full(job: ChunkJob, folder: Path) -> bool:
     return shutil.disk_usage(folder).free < job.min_free_bytes
-
-
-def _disk(begun: float) -> ChunkResult:
-    return ChunkResult(kind="disk", seconds=time.monotonic() - begun)
 
 
 def _run(

@@ -292,7 +292,7 @@ class _Driver:
             each.folder.commit(aside, job.folder_name)
             return result
         except TableError as e:
-            return ChunkResult(kind="lost", line=str(e), seconds=result.seconds)
+            return ChunkResult(kind="lost", line=str(e))
         except OSError as e:
             if not is_disk_full(e):
                 raise

@@ -117,7 +117,7 @@ class ChunkResult:
     more); ``stopped`` (in time, on request); ``disk``; ``usage`` (the child refused its arguments, or cannot write).
     ``statuses``: by id, of the records in the folder, which is to be committed if there are any; ``qualities``: of the
     ok ones; ``reasons``: of the failed ones. What is not in ``statuses`` was not measured. ``line``: what happened,
-    for people.
+    for people. ``working_s``: as :class:`Ending` has it.
     """
 
     kind: str
@@ -125,7 +125,7 @@ class ChunkResult:
     qualities: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     line: str | None = None
-    seconds: float = 0.0
+    working_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

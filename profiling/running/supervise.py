@@ -34,12 +34,14 @@ class Limits:
 class Ending:
     """How it ended. ``status``: that of the command (128 + n: signal n); ``why``: ``ended`` by itself,
     ``entry-limit``, ``start-limit`` or ``stopped``; ``entry``: the id that the child last named, None for none;
-    ``tool_hung``: the profiler did not end after its child had and was killed."""
+    ``tool_hung``: the profiler did not end after its child had and was killed. ``working_s``: from the first entry that
+    the child named to the last sign of life, without starting and finishing; None where it named none."""
 
     status: int
     why: str
     entry: str | None
     tool_hung: bool
+    working_s: float | None = None
 
 
 class _Watch:
@@ -117,6 +119,7 @@ def _loop(
     why, seen = "ended", (watch.entry(), watch.records_bytes())
     # A child that is done removes its word of what it is at; the last one it gave still counts.
     since = time.monotonic()
+    first: float | None = None
     closing: float | None = None  # since when the profiler alone has been at work
     while process.poll() is None:
         time.sleep(_POLL_S)
@@ -124,6 +127,7 @@ def _loop(
         found = (watch.entry() or seen[0], watch.records_bytes())
         if found != seen:
             seen, since = found, now
+            first = now if first is None and found[0] is not None else first
         if wish == "hard":
             return Ending(status=_end(process), why="stopped", entry=seen[0], tool_hung=False)
         if closing is not None:
@@ -144,7 +148,13 @@ def _loop(
                 if not alive:  # the profiler never came to start it
                     return Ending(status=_end(process), why=why, entry=None, tool_hung=True)
         _bound(log)
-    return Ending(status=process.returncode, why=why, entry=watch.entry() or seen[0], tool_hung=False)
+    return Ending(
+        status=process.returncode,
+        why=why,
+        entry=watch.entry() or seen[0],
+        tool_hung=False,
+        working_s=None if first is None else since - first,
+    )
 
 
 def _limit(entry: str | None, watch: _Watch, limits: Limits) -> float:
