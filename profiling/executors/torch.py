@@ -5,27 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import fill, tensor_rng
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import Program, program_of
+from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel
 
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment, FragmentTensor
-from gkestimator.onnx_io.fragment_models import fragment_model
-
 __all__ = ["TorchExecutor", "TorchPrepared"]
 
 _TENSOR_FLOAT_SINCE = (8, 0)  # compute capability with TF32 and bfloat16 units
-_RAISED = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, MemoryError, OverflowError)
+_RAISED = (
+    RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, MemoryError,
+)  # fmt: skip
+"""By torch, and by builders that a stranger's attributes mislead; AttributeError is an older torch's."""
 
 
 class TorchExecutor:
@@ -38,7 +43,8 @@ class TorchExecutor:
     name = "torch"
 
     def __init__(self, device: str = "cpu") -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its profiler writes two lines a profile to stderr
+        # Else torch's profiler writes two lines a profile to stderr.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         try:
             import torch
         except ImportError as e:
@@ -64,7 +70,8 @@ class TorchExecutor:
 
         found = {"torch": str(torch.__version__)}
         if self.on_gpu:
-            torch.backends.cudnn.version()  # loads what would be loaded with the first convolution
+            cudnn: Any = torch.backends.cudnn
+            cudnn.version()  # loads what would be loaded with the first convolution
             found |= {"cuda": str(torch.version.cuda), **cuda_versions()}
         return found
 
@@ -73,7 +80,8 @@ class TorchExecutor:
         EntryUnsupportedError for what eager mode or the device does not do, ExecutionError otherwise."""
         self._require_precision(entry.dtype)
         try:
-            program = program_of(entry.fragment, entry.dtype)
+            with self.translated():
+                program = program_of(entry.fragment, entry.dtype)
         except (EntryUnsupportedError, ExecutionError):
             raise
         except GkestimatorError as e:
@@ -81,7 +89,9 @@ class TorchExecutor:
         self._settings.open(tf32=entry.dtype == "tf32")
         try:
             with self.translated():
-                values = _values(entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed)))
+                values = _values(
+                    entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed))
+                )
                 return TorchPrepared(self, self._settings, program, values, tf32=entry.dtype == "tf32")
         except BaseException:
             self._settings.close()
@@ -121,30 +131,19 @@ class TorchPrepared:
     ) -> None:
         self._executor, self._settings, self._tf32 = executor, settings, tf32
         self._open = True
-        self._calls, self._static, self._results = _bind(program, values, executor.device)
-        outputs = self.outputs()
-        self._output_bytes = sum(t.untyped_storage().nbytes() for t in _distinct(outputs))
-        self.output_shapes = tuple(tuple(t.shape) for t in outputs)
-        del outputs
+        self._call: Callable[[], tuple[Any, ...]] | None = _compiled(*_bind(program, values, executor.device))
+        self.output_shapes = tuple(tuple(t.shape) for t in self.outputs())
         self.synchronise()
 
     def outputs(self) -> tuple[Any, ...]:
         """Run once; the fragment's results as tensors on the device."""
         self._settings.use(tf32=self._tf32)
-        slots = self._static.copy()
-        with self._executor.translated():
-            for function, inputs, outputs, dead in self._calls:
-                result = function(*[None if i < 0 else slots[i] for i in inputs])
-                if len(outputs) == 1 and not isinstance(result, tuple | list):
-                    slots[outputs[0]] = result
-                else:
-                    for slot, tensor in zip(outputs, result, strict=False):
-                        if slot >= 0:
-                            slots[slot] = tensor
-                result = None
-                for slot in dead:
-                    slots[slot] = None
-        return tuple(slots[i] for i in self._results)
+        if self._call is None:
+            raise ExecutionError("torch executor: the entry is closed")
+        try:
+            return self._call()
+        except _RAISED as e:
+            raise judged(e) from e
 
     def run(self) -> None:
         """One call, as eager mode makes it; on a GPU it returns before the device is done."""
@@ -176,9 +175,14 @@ class TorchPrepared:
         return max(0, int(peak - max(before, after)))
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
-        """On the CPU: the pieces of a call by torch's profiler; None on a GPU. Raises ExecutionError where the repeats
-        differ from each other."""
+        """On the CPU: the pieces of a call by torch's profiler; None on a GPU, and while another profiler of torch runs
+        (the second would end the first). Raises ExecutionError where the repeats differ from each other."""
         if self._executor.on_gpu:
+            return None
+        import torch
+
+        autograd: Any = torch.autograd
+        if autograd._profiler_enabled():
             return None
         with self._executor.translated():
             return profiled(self.run, repeats)
@@ -188,7 +192,7 @@ class TorchPrepared:
         if not self._open:
             return
         self._open = False
-        self._calls, self._static = [], []
+        self._call = None
         self._settings.close()
         if self._executor.on_gpu:
             import torch
@@ -240,7 +244,9 @@ class _Settings:
             return
         self._mode.__exit__(None, None, None)
         cudnn = torch.backends.cudnn
-        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = self._before
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = (
+            self._before
+        )
         self._before = self._tf32 = None
 
 
@@ -283,12 +289,51 @@ def _bind(
             place(name, tensors[name])
     results = tuple(number[name] for name in program.outputs)
     made = {slot for _, _, outputs in bound for slot in outputs if slot >= 0} - set(results)
-    last = {slot: at for at, (_, inputs, outputs) in enumerate(bound) for slot in (*inputs, *outputs) if slot in made}
+    last = {
+        slot: at
+        for at, (_, inputs, outputs) in enumerate(bound)
+        for slot in (*inputs, *outputs)
+        if slot in made
+    }
     calls = [
         (function, inputs, outputs, tuple(s for s, end in last.items() if end == at))
         for at, (function, inputs, outputs) in enumerate(bound)
     ]
     return calls, slots, results
+
+
+def _compiled(
+    calls: Sequence[_Bound], static: list[Any], results: tuple[int, ...]
+) -> Callable[[], tuple[Any, ...]]:
+    """The calls as one function without arguments, which does as little besides them as it can: what it does is
+    measured as the host's time."""
+    if len(calls) == 1:
+        function, inputs, outputs, _ = calls[0]
+        operands = tuple(None if i < 0 else static[i] for i in inputs)
+        if results == outputs and len(outputs) == 1:
+
+            def single() -> tuple[Any, ...]:
+                result = function(*operands)
+                return (result[0],) if isinstance(result, tuple | list) else (result,)
+
+            return single
+
+    def several() -> tuple[Any, ...]:
+        slots = static.copy()
+        for function, inputs, outputs, dead in calls:
+            result = function(*[None if i < 0 else slots[i] for i in inputs])
+            if len(outputs) == 1 and not isinstance(result, tuple | list):
+                slots[outputs[0]] = result
+            else:
+                for slot, tensor in zip(outputs, result, strict=False):
+                    if slot >= 0:
+                        slots[slot] = tensor
+            result = tensor = None
+            for slot in dead:
+                slots[slot] = None
+        return tuple(slots[i] for i in results)
+
+    return several
 
 
 def as_tensor(value: np.ndarray, device: Any) -> Any:
@@ -307,7 +352,10 @@ def _values(
 ) -> dict[str, np.ndarray]:
     """Values of the tensors that the calls read and no call makes."""
     needed = {name for step in program.steps for name in step.inputs} | set(program.outputs)
-    found = {t.name: make(t) for t in fragment.tensors if t.name in needed}
+    wanted = [t for t in fragment.tensors if t.name in needed]
+    for tensor in wanted:
+        torch_dtype(tensor.dtype)  # refuses element types that eager mode has no kernels for
+    found = {t.name: make(t) for t in wanted}
     if program.folded:
         found |= _folded(fragment, sorted(program.folded), make)
     return found
@@ -317,14 +365,14 @@ def _folded(
     fragment: Fragment, names: Sequence[str], make: Callable[[FragmentTensor], np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Values that depend on weights alone, by ONNX's reference evaluator."""
-    import onnx
     from onnx.reference import ReferenceEvaluator
 
-    model = fragment_model(fragment, make)
-    model = onnx.utils.Extractor(model).extract_model([], list(names)) if names else model
-    results = ReferenceEvaluator(model).run(list(names), {})
+    wanted, nodes = set(names), list[FragmentNode]()
+    for node in reversed(fragment.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            nodes.insert(0, node)
+            wanted.update(node.inputs)
+    tensors = tuple(t for t in fragment.tensors if t.name in wanted)
+    part = replace(fragment, nodes=tuple(nodes), tensors=tensors, outputs=tuple(names), pattern="")
+    results = ReferenceEvaluator(fragment_model(part, make)).run(list(names), {})
     return dict(zip(names, (np.asarray(r) for r in results), strict=True))
-
-
-def _distinct(tensors: Sequence[Any]) -> list[Any]:
-    return list({t.untyped_storage().data_ptr(): t for t in tensors}.values())

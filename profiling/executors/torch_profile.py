@@ -37,7 +37,11 @@ def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
             with record_function(_MARK):
                 run()
     rounds = [
-        [(piece.name, float(piece.time_range.elapsed_us())) for child in event.cpu_children for piece in _pieces(child)]
+        [
+            (piece.name, float(piece.time_range.elapsed_us()))
+            for child in event.cpu_children
+            for piece in _pieces(child)
+        ]
         for event in profiler.events()
         if event.name == _MARK and event.cpu_parent is None
     ]

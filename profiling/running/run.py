@@ -84,6 +84,8 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         raise UsageError(
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
+    counters: Collector | None
+    messages: tuple[str, ...]
     if request.collector == COUNTERS_ONLY:
         collector = machine.collector("none", devices[0], "timeline")
         counters, messages = machine.collector(COUNTERS_ONLY, devices[0], "counters"), ()

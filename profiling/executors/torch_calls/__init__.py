@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from gkestimator.profiling.executors.torch_calls.registry import CALLS, PATTERN_CALLS, Call, Late, Run, build_call
+from gkestimator.profiling.executors.torch_calls.registry import (
+    CALLS,
+    PATTERN_CALLS,
+    Call,
+    Late,
+    Run,
+    build_call,
+)
 
 __all__ = ["CALLS", "PATTERN_CALLS", "Call", "Late", "Run", "build_call"]
 

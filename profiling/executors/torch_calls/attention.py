@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, pattern_call, python_number, torch_call
-from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
-
 from gkestimator.dtypes import DType
 from gkestimator.graph import Operator, Tensor
+from gkestimator.profiling.executors.torch_calls.registry import (
+    Call,
+    Run,
+    pattern_call,
+    python_number,
+    torch_call,
+    torch_dtype,
+)
 
 __all__: list[str] = []
 
 _ATTRIBUTES = frozenset(
-    {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"}
+    {
+        "is_causal",
+        "kv_num_heads",
+        "q_num_heads",
+        "qk_matmul_output_mode",
+        "scale",
+        "softcap",
+        "softmax_precision",
+    }
 )
 
 
@@ -27,7 +40,10 @@ def attention_pattern(call: Call) -> Run:
     scale = group.scale()
     flip = group.keys_turned()
     causal = bool(call.attribute("is_causal", 0))
-    turn: Callable[[Any], Any] = (lambda k: k.transpose(-1, -2)) if flip else _same
+    turn: Callable[[Any], Any] = _same
+    if flip:  # keys made beforehand lie as projections leave them, their sizes side by side
+        call.prepare(1, lambda k: k.transpose(-1, -2).contiguous())
+        turn = _same if call.is_static(1) else (lambda k: k.transpose(-1, -2))
     if causal or not call.has(3):
         return lambda q, k, v, *_: F.scaled_dot_product_attention(
             q, turn(k), v, is_causal=causal, scale=scale
@@ -48,7 +64,7 @@ def _same(value: Any) -> Any:
 def _aligned(mask: Any, batch: int) -> Any:
     """``mask`` of four dimensions at most: Swin's windows lie in a dimension of their own, (images, windows, heads, S,
     S), where queries have images x windows."""
-    if mask.ndim <= 4:  # noqa: PLR2004
+    if mask.ndim <= 4:
         return mask
     windows = 1
     for size in mask.shape[1:-3]:
@@ -64,7 +80,7 @@ class _Group:
         self.call = call
         self.makers = {v.name: op for op in call.group for v in op.outputs if v is not None}
         products = [op for op in call.group if op.op_type == "MatMul"]
-        if len(products) != 2:  # noqa: PLR2004
+        if len(products) != 2:
             raise call.unsupported(f"{len(products)} products in the group, expected 2")
         self.first, self.second = products
 
@@ -105,7 +121,9 @@ class _Group:
                 raise self.call.unsupported(f"{value.name} does not come from the keys")
             if op.op_type == "Transpose":
                 flips += 1
-            sources = [v for v in op.inputs if isinstance(v, Tensor) and (v.elements > 1 or v.name == key.name)]
+            sources = [
+                v for v in op.inputs if isinstance(v, Tensor) and (v.elements > 1 or v.name == key.name)
+            ]
             value = sources[0] if sources else None
         return flips % 2 == 0
 
@@ -136,7 +154,7 @@ def attention(call: Call) -> Run:
         raise call.unsupported("padded keys (nonpad_kv_seqlen)")
     causal = bool(call.attribute("is_causal", 0))
     scale = call.attribute("scale")
-    flat = len(call.shape(0)) == 3  # noqa: PLR2004
+    flat = len(call.shape(0)) == 3
     q_heads = int(call.attribute("q_num_heads", 0)) if flat else call.shape(0)[1]
     kv_heads = int(call.attribute("kv_num_heads", 0)) if flat else call.shape(1)[1]
     cached, masked = call.has(4), call.has(3)

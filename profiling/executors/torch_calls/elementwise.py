@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, python_number, torch_call
-
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, python_number, torch_call
 
 __all__: list[str] = []
 
@@ -34,7 +33,7 @@ def unary(call: Call) -> Run:
     """torch's function of that name."""
     import torch
 
-    return getattr(torch, _UNARY[call.op.op_type])
+    return calling(getattr(torch, _UNARY[call.op.op_type]))
 
 
 @torch_call(*_FUNCTIONAL)
@@ -42,7 +41,7 @@ def functional(call: Call) -> Run:
     """torch.nn.functional's function of that name."""
     import torch.nn.functional as F  # noqa: N812
 
-    return getattr(F, _FUNCTIONAL[call.op.op_type])
+    return calling(getattr(F, _FUNCTIONAL[call.op.op_type]))
 
 
 @torch_call("Rsqrt", domain=FUSED_DOMAIN)
@@ -50,7 +49,7 @@ def rsqrt(call: Call) -> Run:
     """torch.rsqrt."""
     import torch
 
-    return torch.rsqrt
+    return calling(torch.rsqrt)
 
 
 def with_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Run:
@@ -116,7 +115,7 @@ def mod(call: Call) -> Run:
     """The sign of the divisor (remainder), or with ``fmod`` that of the dividend."""
     import torch
 
-    return torch.fmod if call.attribute("fmod", 0) else torch.remainder
+    return calling(torch.fmod if call.attribute("fmod", 0) else torch.remainder)
 
 
 @torch_call("Pow")
@@ -136,7 +135,7 @@ def power(call: Call) -> Run:
 
         kind = torch_dtype(wanted)
         return lambda a, b: torch.pow(a, b).to(kind)
-    return torch.pow
+    return calling(torch.pow)
 
 
 @torch_call("BitShift")
@@ -144,7 +143,7 @@ def bit_shift(call: Call) -> Run:
     """torch's shift in the direction asked for."""
     import torch
 
-    return (
+    return calling(
         torch.bitwise_left_shift if call.attribute("direction") == "LEFT" else torch.bitwise_right_shift
     )
 
@@ -156,11 +155,11 @@ def is_inf(call: Call) -> Run:
 
     positive, negative = call.attribute("detect_positive", 1), call.attribute("detect_negative", 1)
     if positive and negative:
-        return torch.isinf
+        return calling(torch.isinf)
     if positive:
-        return torch.isposinf
+        return calling(torch.isposinf)
     if negative:
-        return torch.isneginf
+        return calling(torch.isneginf)
     return lambda x: torch.zeros_like(x, dtype=torch.bool)
 
 
@@ -180,7 +179,7 @@ def where(call: Call) -> Run:
         return lambda c, a, b: torch.where(c, numbers[1], b)
     if 2 in numbers:
         return lambda c, a, b: torch.where(c, a, numbers[2])
-    return torch.where
+    return calling(torch.where)
 
 
 @torch_call("Clip")
@@ -189,13 +188,11 @@ def clip(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    if call.op.version < 11:  # noqa: PLR2004
+    if call.op.version < 11:
         low, high = call.attribute("min"), call.attribute("max")
     else:
         if any(call.has(i) and call.peek(i) is None for i in (1, 2)):
-            if call.has(1) and call.has(2):
-                return torch.clamp
-            return lambda x, *bounds: torch.clamp(x, *bounds)
+            return calling(torch.clamp)
         low, high = call.scalar(1), call.scalar(2)
     if (low, high) == (0, 6) and call.tensor(0).dtype.is_floating:
         return lambda x, *_: F.relu6(x)
@@ -238,7 +235,7 @@ def hard_sigmoid(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
-    if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:  # noqa: PLR2004
+    if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:
         return F.hardsigmoid
     return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, python_number, torch_call, torch_dtype
+
+from gkestimator.profiling.executors.torch_calls.registry import (
+    Call,
+    Late,
+    Run,
+    python_number,
+    torch_call,
+    torch_dtype,
+)
 
 __all__: list[str] = []
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
-
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call
 
 __all__ = ["turned"]
 
@@ -24,10 +23,10 @@ def matmul(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     right = call.tensor(1)
-    if right.is_weight and len(right.shape) == 2 and call.tensor(0).shape and call.is_static(1):  # noqa: PLR2004
+    if right.is_weight and len(right.shape) == 2 and call.tensor(0).shape and call.is_static(1):
         call.prepare(1, turned)
         return F.linear
-    return torch.matmul
+    return calling(torch.matmul)
 
 
 @torch_call("Linear", domain=FUSED_DOMAIN)
@@ -50,14 +49,13 @@ def gemm(call: Call) -> Run:
     alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
     left, right = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
     biased = call.has(2)
-    vector = biased and math.prod(call.shape(2)) == call.shape(2)[-1:][0] if biased and call.shape(2) else False
-    if right and not left and alpha == 1.0 and beta == 1.0 and (not biased or vector):
-        flat = call.prepare(2, lambda c: c.reshape(-1)) if biased else None
-        width = call.result().shape[1]
+    if right and not left and alpha == 1.0 and beta == 1.0:
         if not biased:
             return lambda a, b, _=None: F.linear(a, b)
-        if call.shape(2)[-1] == width:
-            return lambda a, b, c: F.linear(a, b, flat(c))  # type: ignore[misc]
+        width, extent = call.result().shape[1], call.shape(2)
+        if math.prod(extent) == width and extent[-1:] == (width,):
+            flat = call.prepare(2, lambda c: c.reshape(-1))
+            return lambda a, b, c: F.linear(a, b, flat(c))
 
     def product(a: Any, b: Any, c: Any = None) -> Any:
         a = a.t() if left else a

@@ -25,13 +25,15 @@ def softmax(call: Call) -> Run:
     def hard(x: Any, axis: int) -> Any:
         return torch.zeros_like(x).scatter_(axis, x.argmax(axis, keepdim=True), 1.0)
 
-    function = {"Softmax": F.softmax, "LogSoftmax": F.log_softmax, "Hardmax": hard}[kind]
+    functions: dict[str, Run] = {"Softmax": F.softmax, "LogSoftmax": F.log_softmax, "Hardmax": hard}
+    function = functions[kind]
     if call.op.version >= _SOFTMAX_ANY_AXIS:
         axis = call.axis("axis", -1, rank)
         return lambda x: function(x, axis)
     axis = call.axis("axis", 1, rank)
     if math.prod(shape[axis:]) == (shape[-1] if shape else 1):
-        return lambda x: function(x, rank - 1)  # the rest of the row has length 1: the same numbers, no reshape
+        # What else belongs to the row has length 1: the same numbers without a reshape.
+        return lambda x: function(x, rank - 1)
     rows, cols = math.prod(shape[:axis]), math.prod(shape[axis:])
     return lambda x: function(x.reshape(rows, cols), 1).reshape(shape)
 
@@ -52,7 +54,9 @@ def layer_norm(call: Call) -> Run:
         return w if w is None or change is None else change(w)
 
     if call.wants(1) or call.wants(2):
-        return lambda x, w, b=None: torch.native_layer_norm(x, extent, parameter(0, w), parameter(1, b), epsilon)
+        return lambda x, w, b=None: torch.native_layer_norm(
+            x, extent, parameter(0, w), parameter(1, b), epsilon
+        )
     return lambda x, w=None, b=None: F.layer_norm(x, extent, parameter(0, w), parameter(1, b), epsilon)
 
 
@@ -101,7 +105,7 @@ def batch_norm(call: Call) -> Run:
 
     if call.attribute("training_mode", 0) or any(call.wants(i) for i in range(1, 5)):
         raise call.unsupported("training mode")
-    if call.op.version < 9 and not call.attribute("spatial", 1):  # noqa: PLR2004
+    if call.op.version < 9 and not call.attribute("spatial", 1):
         raise call.unsupported("statistics per activation (spatial = 0)")
     epsilon = float(call.attribute("epsilon", 1e-5))
     kind = call.tensor(0).dtype

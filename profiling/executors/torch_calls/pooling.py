@@ -58,7 +58,8 @@ def max_pool(call: Call) -> Run:
 
         def with_indices(x: Any) -> Any:
             values, indices = pool(x, window, strides, before, dilations, ceil, return_indices=True)
-            first = torch.arange(batch * channels, device=x.device) * plane  # ONNX counts over the whole tensor
+            # ONNX counts over the whole tensor, torch over a plane.
+            first = torch.arange(batch * channels, device=x.device) * plane
             return values, indices + first.reshape(batch, channels, *(1,) * rank)
 
         return with_indices
@@ -154,8 +155,12 @@ def max_unpool(call: Call) -> Run:
     if call.has(2):
         call.constant(2)
     extent = list(call.result().shape[2:])
-    if call.has(2) and extent != [(n - 1) * s + w for n, s, w in zip(call.shape(0)[2:], strides, window, strict=True)]:
-        raise call.unsupported("an output of another size than the windows give, whose indices count otherwise")
+    if call.has(2) and extent != [
+        (n - 1) * s + w for n, s, w in zip(call.shape(0)[2:], strides, window, strict=True)
+    ]:
+        raise call.unsupported(
+            "an output of another size than the windows give, whose indices count otherwise"
+        )
     plane = math.prod(extent)
     local = call.prepare(1, lambda i: i % plane)
     pool: Any = (F.max_unpool1d, F.max_unpool2d, F.max_unpool3d)[rank - 1]

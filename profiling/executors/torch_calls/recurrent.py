@@ -80,7 +80,9 @@ def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool
     def states(tensor: Any) -> Any:
         return tensor.transpose(0, 1) if batch_first and tensor is not None else tensor
 
-    def run(x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, *_: Any) -> Any:
+    def run(
+        x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, *_: Any
+    ) -> Any:
         first = None
         if h is not None:
             h = states(h).contiguous()

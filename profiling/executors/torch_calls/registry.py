@@ -17,7 +17,17 @@ from gkestimator.dtypes import DType
 from gkestimator.graph import Attribute, Operator, Tensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 
-__all__ = ["CALLS", "PATTERN_CALLS", "Builder", "Call", "Late", "Run", "build_call", "pattern_call", "torch_call"]
+__all__ = [
+    "CALLS",
+    "PATTERN_CALLS",
+    "Builder",
+    "Call",
+    "Late",
+    "Run",
+    "build_call",
+    "pattern_call",
+    "torch_call",
+]
 
 Run: TypeAlias = Callable[..., Any]
 """Takes the operator's inputs in their order (None where omitted, or taken as a host value); gives its output, or a

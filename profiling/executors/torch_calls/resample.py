@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 
 __all__: list[str] = []
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+_LONGEST = 2**20  # whose indices are compared
 _CUBIC = -0.75  # torch's coefficient, and ONNX's default
 
 
@@ -22,13 +24,17 @@ def resize(call: Call) -> Run:
 
     source, result = call.shape(0), call.result().shape
     rank = len(source) - 2
-    if not 1 <= rank <= 3 or source[:2] != result[:2]:  # noqa: PLR2004
-        raise call.unsupported(f"from {list(source)} to {list(result)}; torch resizes (N, C, spatial...) alone")
+    if not 1 <= rank <= 3 or source[:2] != result[:2]:
+        raise call.unsupported(
+            f"from {list(source)} to {list(result)}; torch resizes (N, C, spatial...) alone"
+        )
     scales, exact = _factors(call, rank)
     for position in range(1, len(call.op.inputs)):
         call.host.add(position)
     mode = str(call.attribute("mode", "nearest"))
     size = list(result[2:])
+    if max(*source[2:], *size) > _LONGEST:
+        raise call.unsupported(f"more than {_LONGEST:,} elements along one dimension")
     if mode == "nearest":
         how: dict[str, Any] = {"mode": _nearest(call, source[2:], size, scales)}
         exact = True  # the indices were compared with these sizes
@@ -48,8 +54,8 @@ def _factors(call: Call, rank: int) -> tuple[list[float], bool]:
     axes = call.integers("axes")
     scales: Any = None
     if call.op.op_type == "Upsample":
-        scales = call.constant(1) if call.op.version >= 9 else call.attribute("scales")  # noqa: PLR2004
-    elif call.op.version < 11:  # noqa: PLR2004
+        scales = call.constant(1) if call.op.version >= 9 else call.attribute("scales")
+    elif call.op.version < 11:
         scales = call.constant(1)
     elif call.peek(2) is not None and call.peek(2).size:  # type: ignore[union-attr]
         scales = call.constant(2)
@@ -64,7 +70,7 @@ def _factors(call: Call, rank: int) -> tuple[list[float], bool]:
 
 def _transform(call: Call) -> str:
     """How coordinates are mapped; before opset 11 and in Upsample always by the bare factor."""
-    if call.op.op_type == "Upsample" or call.op.version < 11:  # noqa: PLR2004
+    if call.op.op_type == "Upsample" or call.op.version < 11:
         return "asymmetric"
     return str(call.attribute("coordinate_transformation_mode", "half_pixel"))
 
@@ -85,15 +91,16 @@ def _coordinates(transform: str, before: int, after: int, scale: float) -> np.nd
 def _nearest(call: Call, before: Sequence[int], after: Sequence[int], scales: Sequence[float]) -> str:
     """The mode of torch that picks the same source elements."""
     rounding = str(call.attribute("nearest_mode", "round_prefer_floor"))
-    if call.op.op_type == "Upsample" or call.op.version < 11:  # noqa: PLR2004
+    if call.op.op_type == "Upsample" or call.op.version < 11:
         rounding = "floor"
     transform = _transform(call)
-    rounds = {
+    known: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "floor": np.floor,
         "ceil": np.ceil,
         "round_prefer_floor": lambda x: np.ceil(x - 0.5),
         "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    }.get(rounding)
+    }
+    rounds = known.get(rounding)
     fits = {"nearest": True, "nearest-exact": True}
     for b, a, scale in zip(before, after, scales, strict=True):
         x = _coordinates(transform, b, a, scale)
@@ -125,7 +132,7 @@ def _interpolation(
     how: dict[str, Any] = {"align_corners": transform == "align_corners"}
     if mode == "linear":
         return {"mode": _LINEAR[rank], **how}
-    if mode == "cubic" and rank == 2:  # noqa: PLR2004
+    if mode == "cubic" and rank == 2:
         if call.attribute("exclude_outside", 0) or call.attribute("cubic_coeff_a", _CUBIC) != _CUBIC:
             raise call.unsupported("cubic with another coefficient or weights cut at the border")
         return {"mode": "bicubic", **how}
