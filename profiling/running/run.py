@@ -85,9 +85,11 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         raise UsageError(
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
+    counters: Collector | None
+    messages: tuple[str, ...] = ()
     if request.collector == COUNTERS_ONLY:
         collector = machine.collector("none", devices[0], "timeline")
-        counters, messages = machine.collector(COUNTERS_ONLY, devices[0], "counters"), ()
+        counters = machine.collector(COUNTERS_ONLY, devices[0], "counters")
     else:
         collector = machine.collector(request.collector, devices[0], "timeline")
         counters, messages = _counters(request.counters, devices[0], machine)
