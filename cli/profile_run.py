@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import click
-
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import Names
 from gkestimator.cli.progress import Progress
@@ -74,8 +73,8 @@ def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: floa
     """Work a plan off under a profiler; resumes what was cut off.
 
     Operators run in processes that can be killed, a chunk of them at a time; RAW holds what was recorded. The same
-    command again measures what is left. Exit status: 0 all measured, skipped with a reason, or the minutes are over; 1
-    some failed, or it had to stop; 2 nothing could be done.
+    command again measures what is left. Exit status: 0 all measured, skipped with a reason, or the minutes are over;
+    1 some failed, or it had to stop; 2 nothing could be done.
     """
     from gkestimator.profiling.plan import read_plan
     from gkestimator.profiling.running import Limits, RunOptions, run_plan

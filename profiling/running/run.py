@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.profiling.collectors.base import Collector
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import RAW_VERSION, DeviceFacts, RunInfo
@@ -20,6 +19,8 @@ from gkestimator.profiling.running.jobs import RunOptions, RunReport
 from gkestimator.profiling.running.local import Progress, Stop, work_off
 from gkestimator.profiling.running.machine import Machine, python_versions
 from gkestimator.profiling.running.salvage import salvage
+
+from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
 
@@ -85,10 +86,10 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
     counters: Collector | None
-    messages: tuple[str, ...]
+    messages: tuple[str, ...] = ()
     if request.collector == COUNTERS_ONLY:
         collector = machine.collector("none", devices[0], "timeline")
-        counters, messages = machine.collector(COUNTERS_ONLY, devices[0], "counters"), ()
+        counters = machine.collector(COUNTERS_ONLY, devices[0], "counters")
     else:
         collector = machine.collector(request.collector, devices[0], "timeline")
         counters, messages = _counters(request.counters, devices[0], machine)
