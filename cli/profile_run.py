@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import Names
 from gkestimator.cli.progress import Progress

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.profiling.collectors.base import Collector
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import RAW_VERSION, DeviceFacts, RunInfo
@@ -19,8 +20,6 @@ from gkestimator.profiling.running.jobs import RunOptions, RunReport
 from gkestimator.profiling.running.local import Progress, Stop, work_off
 from gkestimator.profiling.running.machine import Machine, python_versions
 from gkestimator.profiling.running.salvage import salvage
-
-from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
 
