@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO
 
 from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.profiling.collectors import COLLECTORS
 from gkestimator.profiling.plan import SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
@@ -26,6 +27,7 @@ __all__ = ["ASIDE", "Done", "RawFolder", "is_disk_full", "plan_digest", "sync_fo
 
 ASIDE = ".aside-"
 QUALITY_FILE = "quality.json"
+_NOT_OF_THE_RUNTIME = {"gkestimator", "python", "numpy", "onnx", *COLLECTORS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,10 @@ class RawFolder:
             ("executor", earlier.executor, info.executor),
             ("collector", earlier.collector, info.collector),
             ("device", _names(earlier), _names(info)),
+            *(
+                (n, earlier.versions.get(n, "none"), info.versions.get(n, "none"))
+                for n in _libraries(earlier, info)
+            ),
         )
         for what, found, wanted in compared:
             if found != wanted:
@@ -206,6 +212,11 @@ def _is_scrap(path: Path) -> bool:
 
 def _names(info: RunInfo) -> str:
     return ", ".join(sorted({d.name for d in info.devices}))
+
+
+def _libraries(earlier: RunInfo, info: RunInfo) -> list[str]:
+    """What the rows of the whole folder will name: the runtime and its libraries. Chunks know their profilers."""
+    return sorted({*earlier.versions, *info.versions} - _NOT_OF_THE_RUNTIME)
 
 
 def _qualities(folder: Path) -> dict[str, str]:
