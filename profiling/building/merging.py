@@ -15,7 +15,13 @@ from typing import Any
 from gkestimator.errors import GkestimatorError, TableError, UsageError
 from gkestimator.profiling.building.checks import EntryKey
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
-from gkestimator.profiling.building.provenance import beside, data_format, json_bytes, provenance
+from gkestimator.profiling.building.provenance import (
+    beside,
+    check_beside,
+    data_format,
+    json_bytes,
+    provenance,
+)
 from gkestimator.profiling.building.publishing import write_together
 from gkestimator.profiling.building.sequences import (
     LoweringTable,
@@ -102,6 +108,7 @@ def merge_datasets(
     if not datasets:
         raise UsageError("no dataset to merge")
     form = data_format(output)
+    check_beside(output)
     groups: list[_Group] = []
     sources: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -109,6 +116,11 @@ def merge_datasets(
     read: list[Path] = []
     specs: dict[str, tuple[Path, bytes]] = {}
     for path in datasets:
+        if path.is_dir():
+            problems.append(
+                f"{path}: found a folder, expected a dataset (gkest profile build makes one of raw folders)"
+            )
+            continue
         try:
             rows = read_table(path, KERNEL_DATASET)
         except GkestimatorError as e:
@@ -120,6 +132,11 @@ def merge_datasets(
         read.append(path)
     if not groups:
         raise TableError(problems[0] if problems else "the datasets hold no rows")
+    for name in [n for n, (_, text) in specs.items() if _differs(beside(output, f".{n}.toml"), text)]:
+        there, (source, _) = beside(output, f".{name}.toml"), specs.pop(name)
+        notes.append(
+            f"{there.name}: is there with other figures, and is kept (remove it to have that of {source.name})"
+        )
     best, passed = best_of(groups, lambda g: g.key, lambda g: g.rank())
     kept_of = {g.key: g for g in best}
     identical = sum(other.rows == kept_of[other.key].rows for others in passed.values() for other in others)
@@ -201,6 +218,14 @@ def _read_beside(path: Path) -> bytes | None:
     if path.stat().st_size > _MAX_BESIDE:
         raise ValueError(f"more than {_MAX_BESIDE:,} bytes")
     return path.read_bytes()
+
+
+def _differs(path: Path, text: bytes) -> bool:
+    """Whether there is a file at ``path`` that holds something else; one that cannot be read does."""
+    try:
+        return path.exists() and _read_beside(path) != text
+    except (OSError, ValueError):
+        return True
 
 
 def _collect_specs(
