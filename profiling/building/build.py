@@ -176,7 +176,8 @@ def _choose(
         return one[0].entry.id, one[1].name, one[0].chunk.executor
 
     def ranked(one: tuple[MeasuredEntry, GpuSpec]) -> Rank:
-        return rank(one[0].quality, one[0].repeats, one[0].cv)
+        counted = any(launch.counters for launch in one[0].launches)
+        return rank(one[0].quality, one[0].repeats, one[0].cv, counted=counted)
 
     best, passed = best_of(found, key, ranked)
     descriptions: dict[EntryKey, Description] = {}

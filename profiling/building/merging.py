@@ -54,7 +54,13 @@ class _Group:
     def rank(self) -> Rank:
         worst = max(self.rows, key=lambda r: rank(r.quality, None, None)).quality
         repeats = [r.repeats for r in self.rows if r.repeats is not None]
-        return rank(worst, min(repeats, default=None), _variation(self.rows))
+        counted = any(_has_counters(r) for r in self.rows)
+        return rank(worst, min(repeats, default=None), _variation(self.rows), counted=counted)
+
+
+def _has_counters(row: KernelMeasurement) -> bool:
+    counters = (row.achieved_occupancy_pct, row.dram_util_pct, row.dram_bytes, row.l2_hit_pct)
+    return any(value is not None for value in counters)
 
 
 def _variation(rows: Sequence[KernelMeasurement]) -> float | None:
@@ -92,7 +98,7 @@ class MergeResult:
         lines = [f"{path.name}: {count:,} operators kept" for path, count in self.kept]
         lines.append(
             f"{self.identical:,} identical duplicates dropped, {self.conflicts:,} measured differently: better "
-            f"quality, then more repeats, then less variation kept"
+            f"quality, then counters, then more repeats, then less variation kept"
         )
         return lines
 

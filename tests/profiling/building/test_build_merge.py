@@ -13,12 +13,15 @@ from gkestimator.profiling.building import build_dataset, merge_datasets
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table, write_table
 
 
-def rows_of(entry="Relu-fp32-1", *, gpu="T4", kernels=2, us=10.0, quality="ok", repeats=10, cv=0.01):
+def rows_of(
+    entry="Relu-fp32-1", *, gpu="T4", kernels=2, us=10.0, quality="ok", repeats=10, cv=0.01, occupancy=None
+):
     return [
         KernelMeasurement(
             entry_id=entry, gpu=gpu, runtime="torch", collector="nsys", op_type="Relu", dtype="fp32",
             input_shapes="[[4, 100]]", family="elementwise", kernel_index=i, kernels_in_op=kernels,
             kernel_name=f"kernel_{i}", duration_us=us + i, duration_cv=cv, repeats=repeats, quality=quality,
+            achieved_occupancy_pct=occupancy,
         )
         for i in range(kernels)
     ]  # fmt: skip
@@ -45,6 +48,8 @@ def merged(tmp_path, *paths):
         ({"cv": 0.03}, {"cv": 0.02}),
         ({"cv": None}, {"cv": 0.02}),
         ({"repeats": None}, {"repeats": 1}),
+        ({"repeats": 99, "cv": 0.0}, {"occupancy": 40.0}),
+        ({"occupancy": 40.0, "quality": "noisy"}, {}),
     ],
 )
 def test_the_better_measurement_is_kept_whichever_comes_first(tmp_path, worse, better):
