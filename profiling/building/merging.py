@@ -35,6 +35,7 @@ from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["MergeResult", "merge_datasets"]
 
+_SUFFIXES = (".parquet", ".csv", ".json")
 _MAX_BESIDE = 64 * 2**20
 _GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}[A-Za-z0-9]")
 
@@ -126,6 +127,9 @@ def merge_datasets(
             problems.append(
                 f"{path}: found a folder, expected a dataset (gkest profile build makes one of raw folders)"
             )
+            continue
+        if path.suffix.lower() not in _SUFFIXES:
+            problems.append(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
             continue
         try:
             rows = read_table(path, KERNEL_DATASET)

@@ -151,6 +151,8 @@ class RawFolder:
                     f"{self.path}: was measured with {what} {found}, found {wanted}: expected the same, or a folder "
                     "of its own"
                 )
+        if not (self.path / "plan.json").exists():  # nothing could be built without it, and it is the same
+            write_plan(plan, self.path / "plan.json")
 
     def clean(self) -> int:
         """Remove what a killed run left in the making; how many chunks that were."""
@@ -188,21 +190,29 @@ class RawFolder:
     def done(self) -> Iterator[Done]:
         """The records of committed chunks. Raises TableError for a chunk that cannot be read."""
         for folder in chunk_folders(self.path):
-            info = read_chunk(folder)
-            asked, quality = set(info.entries), _qualities(folder)
-            for record in read_records(folder / "records.jsonl"):
-                if record.entry_id in asked:
-                    yield Done(
-                        entry_id=record.entry_id,
-                        pass_name=info.pass_name,
-                        attempt=info.attempt,
-                        status=record.status,
-                        quality=quality.get(record.entry_id, "ok"),
-                    )
+            try:
+                found = list(_done(folder))
+            except TableError as e:
+                raise TableError(f"{e}; remove {folder} to have its entries measured again") from e
+            yield from found
 
     def free_bytes(self) -> int:
         """Free space where the folder lies."""
         return shutil.disk_usage(self.path).free
+
+
+def _done(folder: Path) -> Iterator[Done]:
+    info = read_chunk(folder)
+    asked, quality = set(info.entries), _qualities(folder)
+    for record in read_records(folder / "records.jsonl"):
+        if record.entry_id in asked:
+            yield Done(
+                entry_id=record.entry_id,
+                pass_name=info.pass_name,
+                attempt=info.attempt,
+                status=record.status,
+                quality=quality.get(record.entry_id, "ok"),
+            )
 
 
 def _is_scrap(path: Path) -> bool:

@@ -168,6 +168,8 @@ def test_a_gpu_file_that_is_there_with_other_figures_stays(tmp_path):
 def test_a_raw_folder_is_no_dataset(raw, tmp_path):
     with pytest.raises(TableError, match="found a folder, expected a dataset"):
         merge_datasets([raw], tmp_path / "merged.parquet")
+    with pytest.raises(TableError, match=r"suffix '.md', expected .parquet, .csv, .json$"):
+        merge_datasets([tmp_path / "a.md"], tmp_path / "merged.parquet")
 
 
 @pytest.mark.parametrize("text", ['{"schema_version": 1, "entries": []}', "not JSON", "[1]"])

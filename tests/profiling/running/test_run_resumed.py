@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gkest_fakes import QUICK
+from gkest_fakes import QUICK, records
 
-from gkestimator.errors import UsageError
+from gkestimator.errors import TableError, UsageError
+from gkestimator.profiling.plan import read_plan
+from gkestimator.profiling.raw import chunk_folders, read_chunk
 from gkestimator.profiling.running import run_plan
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.jobs import ChunkResult
@@ -61,3 +64,24 @@ def test_counters_whose_turn_did_not_come_are_said(plan: Any, fakes: Any) -> Non
     report = campaign.report("raw", 1.0)
     assert (report.left, report.counters, report.counters_left) == (0, 1, 2)
     assert "counters of 2 entries are left; the same command goes on with them" in report.words()
+
+
+def test_a_chunk_that_cannot_be_read_is_said_with_the_remedy(
+    machine: Any, plan: Any, fake: Any, tmp_path: Path
+) -> None:
+    fake()
+    wanted, raw = plan(12), tmp_path / "raw"
+    run_plan(wanted, raw, QUICK, machine=machine())
+    (raw / "plan.json").unlink()
+    spoilt = chunk_folders(raw)[0]
+    count = len(read_chunk(spoilt).entries)
+    (spoilt / "records.jsonl").write_text("garbage\n")
+    with pytest.raises(TableError, match=f"records.jsonl: line 1 is .*; remove {spoilt} to have"):
+        run_plan(wanted, raw, QUICK, machine=machine())
+    shutil.rmtree(spoilt)
+    journal = fake()
+    journal.unlink()
+    report = run_plan(wanted, raw, QUICK, machine=machine())
+    assert (report.ok, report.left) == (12, 0) and journal.read_text().count("begin") == count
+    assert set(records(raw)) == {e.id for e in wanted.entries}
+    assert [e.id for e in read_plan(raw / "plan.json").entries] == [e.id for e in wanted.entries]
