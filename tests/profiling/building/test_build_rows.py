@@ -147,6 +147,21 @@ def test_heat_is_throttled(tmp_path):
     assert [(r.quality, r.sm_clock_mhz) for r in _built(raw).rows] == [("throttled", 1200.0)]
 
 
+def test_clock_and_power_are_not_those_of_an_idle_neighbour(tmp_path):
+    """Entries are shorter than the interval between samples, and an idle GPU lowers its clocks."""
+    raw, entry = tmp_path / "run", entry_of(relu(4096, 1024))
+    write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
+    work = replace(idle_sample(START_NS), throttled=(), sm_clock_mhz=1700.0, power_w=500.0, tenants=0)
+    idle = replace(work, throttled=("gpu_idle",), sm_clock_mhz=345.0, power_w=70.0, tenants=1)
+    one = Measured(entry=entry, kernels=fixed(("vectorized_elementwise_kernel", (20, 20))), repeats=2)
+    folder = write_chunk(raw, 0, [one], samples=[idle, work])
+    (row,) = _built(raw).rows
+    assert (row.sm_clock_mhz, row.power_w, row.tenants) == (1700.0, 500.0, 1)
+    (folder / "environment.jsonl").write_text(json.dumps(document_of(idle)) + "\n")
+    (row,) = _built(raw).rows
+    assert (row.sm_clock_mhz, row.power_w, row.tenants) == (None, None, 1)
+
+
 def _cpu_run(tmp_path, kernels, *, host_us=(50.0, 52.0, 51.0), elapsed_us=60.0):
     raw, entry = tmp_path / "run", entry_of(relu(64, 64))
     write_run(raw, SweepPlan(runtime="onnxruntime", entries=(entry,)), executor="onnxruntime", collector="none",
