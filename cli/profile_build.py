@@ -28,8 +28,10 @@ def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs
     RAW is the folder of a run, or a folder of several. Beside the dataset are written its provenance (.json), its
     lowering table (.lowering.json: which kernels each operator became) and, for a GPU that the catalogue does not
     know, its specification (.toml). Exit status: 0 done, 1 a part could not be used, 2 nothing could or the command
-    was wrong.
+    was wrong. What was there under those names is replaced, save a .json that is no provenance (refused) and a .toml
+    whose figures differ (used).
     """
+    from gkestimator.errors import GkestimatorError
     from gkestimator.profiling.building import build_dataset
     from gkestimator.profiling.building.report import write_report
     from gkestimator.profiling.building.words import build_words, kernels_table, summary_words
@@ -38,9 +40,13 @@ def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs
         result = build_dataset(raws, output, gpu_specs=gpu_specs, progress=progress)
     files = list(result.files)
     notes: list[str] = []
+    unwritten = ""
     if report is not None:
-        made, notes = write_report(result, report)
-        files += made
+        try:
+            made, notes = write_report(result, report)
+            files += made
+        except GkestimatorError as e:  # the dataset is there
+            unwritten = f"gkest: error: {e}"
     click.echo(summary_words(result))
     click.echo(kernels_table(result.table))
     for problem in result.problems:
@@ -48,4 +54,7 @@ def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs
     for line in (*build_words(result), *notes):
         click.echo(line, err=True)
     click.echo(f"gkest: wrote {', '.join(str(f) for f in files)}", err=True)
+    if unwritten:
+        click.echo(unwritten, err=True)
+        return 1
     return result.exit_status

@@ -22,8 +22,9 @@ _PATH = click.Path(path_type=Path)
 def command(datasets: tuple[Path, ...], output: Path) -> int:
     """Merge kernel datasets of several runs and machines; files of older versions become today's.
 
-    An operator that several hold for one GPU and runtime is taken whole from one of them: better quality, then more
-    repeats, then less variation. Exit status: 0 done, 1 a dataset could not be read, 2 none could.
+    An operator that several hold for one GPU and runtime is taken whole from one of them: better quality, then
+    hardware counters, then more repeats, then less variation. Exit status: 0 done, 1 a dataset could not be read, 2
+    none could.
     """
     from gkestimator.profiling.building import merge_datasets
     from gkestimator.profiling.building.words import kernels_table, merge_words

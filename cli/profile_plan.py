@@ -46,7 +46,7 @@ def command(output: Path, split: int | None, dims: tuple[tuple[str, int], ...], 
     The models' own operators come first, those that take most of their time at the head; then shapes of the built-in
     catalogue, spread over what makes kernels fast or slow. The plan is JSON, one entry a line, most valuable first:
     read it, edit it (remove the id of an entry that you change), cut it, split it. Exit status: 0 done, 1 some models
-    failed, 2 all did or the command was wrong.
+    failed (the plan is of the rest and the catalogue), 2 nothing was left to plan or the command was wrong.
     """
     from gkestimator.cli.progress import Progress
     from gkestimator.profiling.sweep import PlanRequest, make_plan

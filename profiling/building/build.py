@@ -17,6 +17,7 @@ from gkestimator.profiling.building.entries import MeasuredEntry
 from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.provenance import (
     beside,
+    check_beside,
     data_format,
     json_bytes,
     provenance,
@@ -70,14 +71,20 @@ def build_dataset(
     """Build the dataset ``output`` (.parquet or .csv) of the raw folders at ``raws``.
 
     Beside it are written ``<stem>.json`` (provenance), ``<stem>.lowering.json`` and, for every GPU type that the
-    catalogue does not know, ``<stem>.<GPU>.toml``. A part of a folder that cannot be read is a problem; the rest is
-    built. Raises UsageError for arguments, TableError where nothing was measured, OutputError where nothing can be
-    written.
+    catalogue does not know, ``<stem>.<GPU>.toml``; one that is there, with figures corrected by hand, is used. A part
+    of a folder that cannot be read is a problem; the rest is built. Raises UsageError for arguments, TableError where
+    nothing was measured, OutputError where nothing can be written.
     """
     tools = tools or default_tools()
     form = data_format(output)
+    check_beside(output)
     problems = Problems()
-    names = DeviceNames(gpu_specs, known_gpu=tools.known_gpu, gpu_toml=tools.gpu_toml)
+    names = DeviceNames(
+        gpu_specs,
+        known_gpu=tools.known_gpu,
+        gpu_toml=tools.gpu_toml,
+        place=lambda name: beside(output, f".{name}.toml"),
+    )
     contents = _read(raws, tools, problems, progress)
     chosen, descriptions, duplicates = _choose(contents, names, problems, progress)
     if not chosen:
@@ -169,7 +176,8 @@ def _choose(
         return one[0].entry.id, one[1].name, one[0].chunk.executor
 
     def ranked(one: tuple[MeasuredEntry, GpuSpec]) -> Rank:
-        return rank(one[0].quality, one[0].repeats, one[0].cv)
+        counted = any(launch.counters for launch in one[0].launches)
+        return rank(one[0].quality, one[0].repeats, one[0].cv, counted=counted)
 
     best, passed = best_of(found, key, ranked)
     descriptions: dict[EntryKey, Description] = {}

@@ -11,12 +11,13 @@ from gkestimator.tables import QUALITIES
 __all__ = ["Rank", "best_of", "rank"]
 
 T = TypeVar("T")
-Rank = tuple[int, int, float]
+Rank = tuple[int, bool, int, float]
 
 
-def rank(quality: str, repeats: int | None, cv: float | None) -> Rank:
-    """Smaller is better: ok before noisy before throttled, then more repeats, then less variation; unknown last."""
-    return QUALITIES.index(quality), -(repeats or 0), math.inf if cv is None else cv
+def rank(quality: str, repeats: int | None, cv: float | None, *, counted: bool = False) -> Rank:
+    """Smaller is better: ok before noisy before throttled, then with hardware counters (which take longest to measure),
+    then more repeats, then less variation; unknown last."""
+    return QUALITIES.index(quality), not counted, -(repeats or 0), math.inf if cv is None else cv
 
 
 def best_of(

@@ -18,7 +18,9 @@ class DeviceNames:
     """GPU types of the devices that measured. ``gpu_specs``: the user's files; one that nobody else answers to is
     taken for a device that the catalogue does not know, if there is one such file and one such device.
 
-    ``made`` maps canonical names to the text of specifications that were made of what a device says of itself.
+    ``place`` tells where the file of a new type goes: one that is there with other figures (the user was asked to check
+    them) is taken and kept. ``made`` maps canonical names to the text of specifications that were made of what a device
+    says of itself.
     """
 
     def __init__(
@@ -27,7 +29,9 @@ class DeviceNames:
         *,
         known_gpu: Callable[[DeviceFacts], GpuSpec | None],
         gpu_toml: Callable[[DeviceFacts], str],
+        place: Callable[[str], Path] | None = None,
     ) -> None:
+        self._place = place
         self._known_gpu = known_gpu
         self._gpu_toml = gpu_toml
         self._given = {path: load_gpu_file(path) for path in gpu_specs}
@@ -65,6 +69,15 @@ class DeviceNames:
                 f"says of itself ({e}); give one with --gpu-spec FILE"
             ) from e
         spec = _load(text)
+        there = None if self._place is None else self._place(spec.name)
+        if there is not None and there.exists():
+            kept = load_gpu_file(there)
+            if kept != spec:
+                self.notes.append(
+                    f"{there.name}: its figures differ from what the device tells; they are used and kept "
+                    "(remove it to have it written anew)"
+                )
+                return kept
         self.made[spec.name] = text
         return spec
 

@@ -16,9 +16,11 @@ class Meanwhile(tuple[float | None, float | None, int | None]):
 
 
 def meanwhile(samples: Sequence[EnvironmentSample]) -> Meanwhile:
-    """Means of clock and power, and the most tenants, of the samples that tell."""
-    clocks = [s.sm_clock_mhz for s in samples if s.sm_clock_mhz is not None]
-    powers = [s.power_w for s in samples if s.power_w is not None]
+    """Means of clock and power, and the most tenants, of the samples that tell. An entry shorter than the interval
+    between samples has its neighbours': those of an idle GPU, which lowers its clocks, tell nothing of it."""
+    at_work = [s for s in samples if "gpu_idle" not in (s.throttled or ())]
+    clocks = [s.sm_clock_mhz for s in at_work if s.sm_clock_mhz is not None]
+    powers = [s.power_w for s in at_work if s.power_w is not None]
     tenants = [s.tenants for s in samples if s.tenants is not None]
     return Meanwhile(
         (

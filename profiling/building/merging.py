@@ -15,7 +15,13 @@ from typing import Any
 from gkestimator.errors import GkestimatorError, TableError, UsageError
 from gkestimator.profiling.building.checks import EntryKey
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
-from gkestimator.profiling.building.provenance import beside, data_format, json_bytes, provenance
+from gkestimator.profiling.building.provenance import (
+    beside,
+    check_beside,
+    data_format,
+    json_bytes,
+    provenance,
+)
 from gkestimator.profiling.building.publishing import write_together
 from gkestimator.profiling.building.sequences import (
     LoweringTable,
@@ -29,6 +35,7 @@ from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["MergeResult", "merge_datasets"]
 
+_SUFFIXES = (".parquet", ".csv", ".json")
 _MAX_BESIDE = 64 * 2**20
 _GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}[A-Za-z0-9]")
 
@@ -48,7 +55,13 @@ class _Group:
     def rank(self) -> Rank:
         worst = max(self.rows, key=lambda r: rank(r.quality, None, None)).quality
         repeats = [r.repeats for r in self.rows if r.repeats is not None]
-        return rank(worst, min(repeats, default=None), _variation(self.rows))
+        counted = any(_has_counters(r) for r in self.rows)
+        return rank(worst, min(repeats, default=None), _variation(self.rows), counted=counted)
+
+
+def _has_counters(row: KernelMeasurement) -> bool:
+    counters = (row.achieved_occupancy_pct, row.dram_util_pct, row.dram_bytes, row.l2_hit_pct)
+    return any(value is not None for value in counters)
 
 
 def _variation(rows: Sequence[KernelMeasurement]) -> float | None:
@@ -86,7 +99,7 @@ class MergeResult:
         lines = [f"{path.name}: {count:,} operators kept" for path, count in self.kept]
         lines.append(
             f"{self.identical:,} identical duplicates dropped, {self.conflicts:,} measured differently: better "
-            f"quality, then more repeats, then less variation kept"
+            f"quality, then counters, then more repeats, then less variation kept"
         )
         return lines
 
@@ -102,6 +115,7 @@ def merge_datasets(
     if not datasets:
         raise UsageError("no dataset to merge")
     form = data_format(output)
+    check_beside(output)
     groups: list[_Group] = []
     sources: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -109,6 +123,14 @@ def merge_datasets(
     read: list[Path] = []
     specs: dict[str, tuple[Path, bytes]] = {}
     for path in datasets:
+        if path.is_dir():
+            problems.append(
+                f"{path}: found a folder, expected a dataset (gkest profile build makes one of raw folders)"
+            )
+            continue
+        if path.suffix.lower() not in _SUFFIXES:
+            problems.append(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
+            continue
         try:
             rows = read_table(path, KERNEL_DATASET)
         except GkestimatorError as e:
@@ -120,6 +142,11 @@ def merge_datasets(
         read.append(path)
     if not groups:
         raise TableError(problems[0] if problems else "the datasets hold no rows")
+    for name in [n for n, (_, text) in specs.items() if _differs(beside(output, f".{n}.toml"), text)]:
+        there, (source, _) = beside(output, f".{name}.toml"), specs.pop(name)
+        notes.append(
+            f"{there.name}: is there with other figures, and is kept (remove it to have that of {source.name})"
+        )
     best, passed = best_of(groups, lambda g: g.key, lambda g: g.rank())
     kept_of = {g.key: g for g in best}
     identical = sum(other.rows == kept_of[other.key].rows for others in passed.values() for other in others)
@@ -201,6 +228,14 @@ def _read_beside(path: Path) -> bytes | None:
     if path.stat().st_size > _MAX_BESIDE:
         raise ValueError(f"more than {_MAX_BESIDE:,} bytes")
     return path.read_bytes()
+
+
+def _differs(path: Path, text: bytes) -> bool:
+    """Whether there is a file at ``path`` that holds something else; one that cannot be read does."""
+    try:
+        return path.exists() and _read_beside(path) != text
+    except (OSError, ValueError):
+        return True
 
 
 def _collect_specs(

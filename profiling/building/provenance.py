@@ -19,6 +19,7 @@ from gkestimator.tables import KERNEL_DATASET_VERSION, QUALITIES, KernelMeasurem
 __all__ = [
     "PROVENANCE_VERSION",
     "beside",
+    "check_beside",
     "data_format",
     "dataset_counts",
     "json_bytes",
@@ -28,6 +29,7 @@ __all__ = [
 
 PROVENANCE_VERSION = 1
 _MOST_PROBLEMS = 1000
+_MOST_BESIDE = 64 * 2**20
 
 
 def data_format(output: Path) -> str:
@@ -45,6 +47,25 @@ def data_format(output: Path) -> str:
 def beside(output: Path, suffix: str) -> Path:
     """``kernels.lowering.json`` beside ``kernels.parquet``, for the suffix ``.lowering.json``."""
     return output.with_name(output.stem + suffix)
+
+
+def check_beside(output: Path) -> None:
+    """See that the provenance of ``output`` would replace none but an earlier one: ``-o plan.parquet`` must not cost
+    the user a ``plan.json``. Raises UsageError."""
+    path = beside(output, ".json")
+    try:
+        if path.is_file():
+            found = json.loads(path.read_bytes()) if path.stat().st_size <= _MOST_BESIDE else None
+            if isinstance(found, dict) and {"dataset", "sha256", "table_version"} <= found.keys():
+                return
+        elif not path.exists():
+            return
+    except (OSError, ValueError, RecursionError):
+        pass
+    raise UsageError(
+        f"{path}: found something else than the provenance of a dataset, which is to be written there; expected "
+        f"another name than {output.name}"
+    )
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:

@@ -337,7 +337,8 @@ def _give(contents: RawContents, i: int, found: EntryRange | None) -> None:
     if found is None or len(found.launches) != len(entry.launches):
         return
     pairs = zip(entry.launches, found.launches, strict=True)
-    launches = tuple(replace(m, counters=launch.counters) for m, launch in pairs)
+    # What one capture told stays where another has nothing to add.
+    launches = tuple(replace(m, counters=launch.counters or m.counters) for m, launch in pairs)
     if any(m.counters for m in launches):
         contents.counted += 1
     contents.measured[i] = replace(entry, launches=launches)

@@ -42,12 +42,13 @@ class _Item:
 @dataclass(slots=True)
 class _State:
     """What is known of one entry. ``status``: None: not measured; ``ok`` outweighs all. ``good``: an ok record of
-    quality ok."""
+    quality ok. ``counters``: what became of its counters, likewise; ``counting``: they are queued, or were."""
 
     status: str | None = None
     good: bool = False
     attempts: int = 0
     counters: str | None = None
+    counting: bool = False
 
 
 class Campaign:
@@ -91,7 +92,7 @@ class Campaign:
     def _take(self, entry: str, pass_name: str, attempt: int, status: str, quality: str) -> None:
         state = self._states[entry]
         if pass_name == "counters":
-            state.counters = status
+            state.counters = "ok" if "ok" in (state.counters, status) else status
             return
         state.attempts = max(state.attempts, attempt)
         state.good = state.good or (status == "ok" and quality == "ok")
@@ -104,7 +105,13 @@ class Campaign:
             return
         if not state.good and state.attempts <= self.options.retries:
             self._again.append(_Item(entry=entry, attempt=state.attempts + 1))
-        if entry.counters and self.counters_collector and state.counters is None:
+        self._count_launches(entry, state)
+
+    def _count_launches(self, entry: PlanEntry, state: _State) -> None:
+        """Queue the counters of an entry once, whichever attempt was the first good one."""
+        wanted = (None, "failed") if self.options.retry_failed else (None,)
+        if entry.counters and self.counters_collector and not state.counting and state.counters in wanted:
+            state.counting = True
             self._counters.append(_Item(entry=entry, pass_name="counters"))
 
     def next_job(self, device: str, seconds_left: float | None) -> ChunkJob | None:
@@ -192,8 +199,7 @@ class Campaign:
         state = self._states[item.entry.id]
         if not state.good and item.attempt <= self.options.retries:
             self._again.append(_Item(entry=item.entry, attempt=item.attempt + 1))
-        if item.attempt == 1 and item.entry.counters and self.counters_collector and state.counters is None:
-            self._counters.append(_Item(entry=item.entry, pass_name="counters"))
+        self._count_launches(item.entry, state)
 
     def _after_loss(self, item: _Item, together: int) -> _Item:
         """The same chunk once more; then halves of it, down to a single entry; that one again when all else is
@@ -305,6 +311,7 @@ class Campaign:
             noisy=sum(s.status == "ok" and not s.good for s in states),
             left=sum(s.status is None for s in states),
             counters=sum(s.counters == "ok" for s in states),
+            counters_left=sum(i.pass_name == "counters" for q in self._queues() for i in q),
             chunks=self.chunks,
             minutes=minutes,
             stopped=self.stopped,

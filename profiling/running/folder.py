@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO
 
 from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.profiling.collectors import COLLECTORS
 from gkestimator.profiling.plan import SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
@@ -26,6 +27,7 @@ __all__ = ["ASIDE", "Done", "RawFolder", "is_disk_full", "plan_digest", "sync_fo
 
 ASIDE = ".aside-"
 QUALITY_FILE = "quality.json"
+_NOT_OF_THE_RUNTIME = {"gkestimator", "python", "numpy", "onnx", *COLLECTORS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,10 @@ class RawFolder:
             ("executor", earlier.executor, info.executor),
             ("collector", earlier.collector, info.collector),
             ("device", _names(earlier), _names(info)),
+            *(
+                (n, earlier.versions.get(n, "none"), info.versions.get(n, "none"))
+                for n in _libraries(earlier, info)
+            ),
         )
         for what, found, wanted in compared:
             if found != wanted:
@@ -145,6 +151,8 @@ class RawFolder:
                     f"{self.path}: was measured with {what} {found}, found {wanted}: expected the same, or a folder "
                     "of its own"
                 )
+        if not (self.path / "plan.json").exists():  # nothing could be built without it, and it is the same
+            write_plan(plan, self.path / "plan.json")
 
     def clean(self) -> int:
         """Remove what a killed run left in the making; how many chunks that were."""
@@ -182,21 +190,29 @@ class RawFolder:
     def done(self) -> Iterator[Done]:
         """The records of committed chunks. Raises TableError for a chunk that cannot be read."""
         for folder in chunk_folders(self.path):
-            info = read_chunk(folder)
-            asked, quality = set(info.entries), _qualities(folder)
-            for record in read_records(folder / "records.jsonl"):
-                if record.entry_id in asked:
-                    yield Done(
-                        entry_id=record.entry_id,
-                        pass_name=info.pass_name,
-                        attempt=info.attempt,
-                        status=record.status,
-                        quality=quality.get(record.entry_id, "ok"),
-                    )
+            try:
+                found = list(_done(folder))
+            except TableError as e:
+                raise TableError(f"{e}; remove {folder} to have its entries measured again") from e
+            yield from found
 
     def free_bytes(self) -> int:
         """Free space where the folder lies."""
         return shutil.disk_usage(self.path).free
+
+
+def _done(folder: Path) -> Iterator[Done]:
+    info = read_chunk(folder)
+    asked, quality = set(info.entries), _qualities(folder)
+    for record in read_records(folder / "records.jsonl"):
+        if record.entry_id in asked:
+            yield Done(
+                entry_id=record.entry_id,
+                pass_name=info.pass_name,
+                attempt=info.attempt,
+                status=record.status,
+                quality=quality.get(record.entry_id, "ok"),
+            )
 
 
 def _is_scrap(path: Path) -> bool:
@@ -206,6 +222,11 @@ def _is_scrap(path: Path) -> bool:
 
 def _names(info: RunInfo) -> str:
     return ", ".join(sorted({d.name for d in info.devices}))
+
+
+def _libraries(earlier: RunInfo, info: RunInfo) -> list[str]:
+    """What the rows of the whole folder will name: the runtime and its libraries. Chunks know their profilers."""
+    return sorted({*earlier.versions, *info.versions} - _NOT_OF_THE_RUNTIME)
 
 
 def _qualities(folder: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ class RunOptions:
     """How a plan is worked off.
 
     ``executor``: None takes the plan's runtime. ``collector``: ``ncu`` measures counters of every entry, and times
-    without a profiler. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
+    as ``auto`` does. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
     the CPU where there is none. ``gpu_types``: with engine ``ray``, the types to measure (a resource ``gkest:NAME`` or
     Ray's accelerator type); empty: all that the cluster offers. ``repeats``: None lets the child choose. ``minutes``:
     stop in time; None: no limit. ``retries``: how often an entry that came out noisy is measured again.
@@ -131,8 +131,9 @@ class ChunkResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """What a run did, earlier runs into the same folder included. ``noisy``: of the ok entries, those whose best
-    measurement is not good; ``left``: not reached; ``counters``: entries with hardware counters; ``stopped``: why it
-    ended before the plan did (None: it did not), ``stop_status`` the exit status that goes with it."""
+    measurement is not good; ``left``: not reached; ``counters``: entries with hardware counters, ``counters_left``:
+    whose turn did not come; ``stopped``: why it ended before the plan did (None: it did not), ``stop_status`` the exit
+    status that goes with it."""
 
     raw: str
     entries: int
@@ -149,6 +150,7 @@ class RunReport:
     problems: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
     parts: tuple[RunReport, ...] = ()
+    counters_left: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -177,6 +179,10 @@ class RunReport:
             lines.append(self.stopped)
         if self.left:
             lines.append(f"{self.left} entries are left; the same command goes on where this one ended")
+        if self.counters_left:
+            lines.append(
+                f"counters of {self.counters_left} entries are left; the same command goes on with them"
+            )
         if self.noisy:
             lines.append(f"{self.noisy} entries stay noisy or throttled: they are marked, not left out")
         if self.ok:

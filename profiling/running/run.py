@@ -87,11 +87,15 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
     counters: Collector | None
     messages: tuple[str, ...] = ()
     if request.collector == COUNTERS_ONLY:
-        collector = machine.collector("none", devices[0], "timeline")
+        collector = machine.collector("auto", devices[0], "timeline")  # counters need launches to belong to
         counters = machine.collector(COUNTERS_ONLY, devices[0], "counters")
     else:
         collector = machine.collector(request.collector, devices[0], "timeline")
         counters, messages = _counters(request.counters, devices[0], machine)
+    if collector.name == "none" and any(f.kind == "gpu" for f in facts):
+        messages += (
+            "collector none: nothing records the launches, so that gkest profile build can make no rows of them",
+        )
     versions = python_versions() | dict(machine.versions(request.executor, devices[0]))
     for each in filter(None, (collector, counters)):
         version = each.version()

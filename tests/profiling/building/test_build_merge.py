@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import TableError
+from gkestimator.errors import TableError, UsageError
 from gkestimator.profiling.building import build_dataset, merge_datasets
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table, write_table
 
 
-def rows_of(entry="Relu-fp32-1", *, gpu="T4", kernels=2, us=10.0, quality="ok", repeats=10, cv=0.01):
+def rows_of(
+    entry="Relu-fp32-1", *, gpu="T4", kernels=2, us=10.0, quality="ok", repeats=10, cv=0.01, occupancy=None
+):
     return [
         KernelMeasurement(
             entry_id=entry, gpu=gpu, runtime="torch", collector="nsys", op_type="Relu", dtype="fp32",
             input_shapes="[[4, 100]]", family="elementwise", kernel_index=i, kernels_in_op=kernels,
             kernel_name=f"kernel_{i}", duration_us=us + i, duration_cv=cv, repeats=repeats, quality=quality,
+            achieved_occupancy_pct=occupancy,
         )
         for i in range(kernels)
     ]  # fmt: skip
@@ -45,6 +48,8 @@ def merged(tmp_path, *paths):
         ({"cv": 0.03}, {"cv": 0.02}),
         ({"cv": None}, {"cv": 0.02}),
         ({"repeats": None}, {"repeats": 1}),
+        ({"repeats": 99, "cv": 0.0}, {"occupancy": 40.0}),
+        ({"occupancy": 40.0, "quality": "noisy"}, {}),
     ],
 )
 def test_the_better_measurement_is_kept_whichever_comes_first(tmp_path, worse, better):
@@ -146,6 +151,44 @@ def test_gpu_files_go_along(tmp_path):
     result = merged(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert (tmp_path / "merged.RTX-9999.toml").read_bytes() == b"first"
     assert any("differs from that of a.parquet" in note for note in result.notes)
+
+
+def test_a_gpu_file_that_is_there_with_other_figures_stays(tmp_path):
+    written(tmp_path, "a.parquet", rows_of(gpu="RTX-9999"))
+    (tmp_path / "a.RTX-9999.toml").write_bytes(b"of the device")
+    there = tmp_path / "merged.RTX-9999.toml"
+    there.write_bytes(b"corrected by hand")
+    result = merged(tmp_path, tmp_path / "a.parquet")
+    assert there.read_bytes() == b"corrected by hand" and there not in result.files
+    assert any("merged.RTX-9999.toml: is there with other figures" in note for note in result.notes)
+    there.write_bytes(b"of the device")
+    assert there in merged(tmp_path, tmp_path / "a.parquet").files
+
+
+def test_a_raw_folder_is_no_dataset(raw, tmp_path):
+    with pytest.raises(TableError, match="found a folder, expected a dataset"):
+        merge_datasets([raw], tmp_path / "merged.parquet")
+    with pytest.raises(TableError, match=r"suffix '.md', expected .parquet, .csv, .json$"):
+        merge_datasets([tmp_path / "a.md"], tmp_path / "merged.parquet")
+
+
+@pytest.mark.parametrize("text", ['{"schema_version": 1, "entries": []}', "not JSON", "[1]"])
+def test_no_file_but_an_earlier_provenance_is_replaced(raw, tmp_path, text):
+    """``-o plan.parquet`` beside the plan.json that was measured."""
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    one = written(tmp_path, "a.parquet", rows_of())
+    for make in (
+        lambda: merge_datasets([one], tmp_path / "plan.parquet"),
+        lambda: build_dataset([raw], tmp_path / "plan.csv"),
+    ):
+        with pytest.raises(UsageError, match=r"plan\.json: found something else"):
+            make()
+    assert plan.read_text() == text and not list(tmp_path.glob("plan.[!j]*"))
+    plan.unlink()
+    for _ in range(2):
+        merge_datasets([one], tmp_path / "plan.parquet")
+    assert json.loads(plan.read_text())["dataset"] == "plan.parquet"
 
 
 def test_a_gpu_name_is_no_path(tmp_path):

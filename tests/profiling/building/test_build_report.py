@@ -88,6 +88,22 @@ def test_the_commands(raw, tmp_path, capfd):
     assert len(read_table(tmp_path / "c.csv", KERNEL_DATASET)) == 5
 
 
+def test_a_report_that_cannot_be_written_does_not_hide_the_dataset(raw, tmp_path, capfd):
+    (tmp_path / "report").write_text("a file")
+    command = [
+        "profile",
+        "build",
+        str(raw),
+        "-o",
+        str(tmp_path / "a.parquet"),
+        "--report",
+        str(tmp_path / "report"),
+    ]
+    assert run(command) == 1
+    out, err = capfd.readouterr()
+    assert "3 operators" in out and "report: cannot be made" in err and "a.parquet" in err
+
+
 def test_exit_statuses(raw, tmp_path, capfd):
     measured = small_measured()
     chunk = write_chunk(raw, 1, measured[:1], attempt=2)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from _synthetic_raw import (
     write_run,
 )
 
+from gkestimator.errors import TableError
 from gkestimator.fragments import Fragment
 from gkestimator.gpus import gpu_catalogue, load_gpu_file
 from gkestimator.launch import Launch as Geometry
@@ -145,6 +147,21 @@ def test_heat_is_throttled(tmp_path):
     assert [(r.quality, r.sm_clock_mhz) for r in _built(raw).rows] == [("throttled", 1200.0)]
 
 
+def test_clock_and_power_are_not_those_of_an_idle_neighbour(tmp_path):
+    """Entries are shorter than the interval between samples, and an idle GPU lowers its clocks."""
+    raw, entry = tmp_path / "run", entry_of(relu(4096, 1024))
+    write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
+    work = replace(idle_sample(START_NS), throttled=(), sm_clock_mhz=1700.0, power_w=500.0, tenants=0)
+    idle = replace(work, throttled=("gpu_idle",), sm_clock_mhz=345.0, power_w=70.0, tenants=1)
+    one = Measured(entry=entry, kernels=fixed(("vectorized_elementwise_kernel", (20, 20))), repeats=2)
+    folder = write_chunk(raw, 0, [one], samples=[idle, work])
+    (row,) = _built(raw).rows
+    assert (row.sm_clock_mhz, row.power_w, row.tenants) == (1700.0, 500.0, 1)
+    (folder / "environment.jsonl").write_text(json.dumps(document_of(idle)) + "\n")
+    (row,) = _built(raw).rows
+    assert (row.sm_clock_mhz, row.power_w, row.tenants) == (None, None, 1)
+
+
 def _cpu_run(tmp_path, kernels, *, host_us=(50.0, 52.0, 51.0), elapsed_us=60.0):
     raw, entry = tmp_path / "run", entry_of(relu(64, 64))
     write_run(raw, SweepPlan(runtime="onnxruntime", entries=(entry,)), executor="onnxruntime", collector="none",
@@ -189,7 +206,6 @@ def test_a_cpu_executor_without_a_profile_measured_the_call(tmp_path):
 
 
 def test_a_call_in_which_nothing_ran_is_left_out(tmp_path):
-    from gkestimator.errors import TableError
 
     with pytest.raises(TableError, match="no operator was measured"):
         _built(_cpu_run(tmp_path, ()))
@@ -204,6 +220,24 @@ def test_a_device_that_the_catalogue_does_not_know_gets_a_file(tmp_path):
     # The file given back as --gpu-spec is taken, and nothing is written anew.
     again = build_dataset([tmp_path / "run"], tmp_path / "again.parquet", gpu_specs=[path])
     assert {r.gpu for r in again.rows} == {name} and not list(tmp_path.glob("again.*.toml"))
+
+
+def test_figures_that_the_user_corrected_are_used_and_kept(tmp_path):
+    raw = _cpu_run(tmp_path, None)
+    first = _built(raw)
+    (name,) = {r.gpu for r in first.rows}
+    path = tmp_path / f"kernels.{name}.toml"
+    assert path in _built(raw).files  # the same figures are written again
+    corrected, count = re.subn(r"(?m)^(\[l2_bytes\]\nvalue = )[\d.]+$", r"\g<1>4194304", path.read_text())
+    assert count == 1
+    path.write_text(corrected)
+    result = _built(raw)
+    assert path.read_text() == corrected and path not in result.files
+    assert result.gpus[name].l2_bytes == 2**22 and any("used and kept" in note for note in result.notes)
+    path.write_text("broken")
+    with pytest.raises(TableError, match=f"{name}.toml: not a GPU specification"):
+        _built(raw)
+    assert path.read_text() == "broken"
 
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"

@@ -182,19 +182,31 @@ def test_counters_that_cannot_be_had_are_given_up_and_the_times_stay(
     assert any(p.startswith("counters given up") for p in report.problems)
 
 
-def test_the_collector_ncu_counts_everything_and_times_without_a_profiler(
+def test_the_collector_ncu_counts_everything_and_times_under_the_best_there_is(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
     fake()
     wanted, raw = plan(4, counters=(1,)), tmp_path / "raw"
     options = replace(QUICK, devices=("cuda:0",), collector="ncu")
-    report = run_plan(wanted, raw, options, machine=machine(gpus=lambda: 1))
+    tools = machine(collector="fake", gpus=lambda: 1)
+    report = run_plan(wanted, raw, options, machine=tools)
     assert (report.ok, report.counters, read_run(raw).collector) == (4, 4, "ncu")
-    assert [read_chunk(f).collector for f in chunk_folders(raw)] == ["none", "ncu"]
-    again = run_plan(wanted, raw, replace(options, collector="auto"), machine=machine(gpus=lambda: 1))
+    assert [read_chunk(f).collector for f in chunk_folders(raw)] == ["fake", "ncu"]
+    again = run_plan(wanted, raw, replace(options, collector="auto"), machine=tools)
     assert (again.counters, again.chunks) == (4, 0)
     with pytest.raises(UsageError, match="goes with counters"):
-        run_plan(wanted, tmp_path / "b", replace(options, counters=False), machine=machine(gpus=lambda: 1))
+        run_plan(wanted, tmp_path / "b", replace(options, counters=False), machine=tools)
+
+
+def test_no_collector_on_a_gpu_says_that_nothing_comes_of_it(
+    machine: Any, plan: Any, fake: Any, tmp_path: Path
+) -> None:
+    fake()
+    options = replace(QUICK, devices=("cuda:0",), collector="none")
+    report = run_plan(plan(2), tmp_path / "gpu", options, machine=machine(gpus=lambda: 1))
+    assert any("can make no rows" in m for m in report.messages)
+    report = run_plan(plan(2), tmp_path / "cpu", replace(QUICK, collector="none"), machine=machine())
+    assert not report.messages
 
 
 def test_minutes_end_the_run_in_time_and_the_next_goes_on(
