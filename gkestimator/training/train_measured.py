@@ -93,30 +93,38 @@ def train_measured(
     specs = [*gpu_specs, *(found for path in sources for found in specification_files(path))]
     catalogue = gpu_catalogue(_distinct_specs(specs))
     calls: dict[str, list[MeasuredCall]] = {}
-    skipped: Counter[str] = Counter()
+    skipped: dict[str, Counter[str]] = {}
     gpus: dict[str, GpuSpec] = {}
     trained_on: list[dict[str, Any]] = []
     seen: set[tuple[str, str, str]] = set()
-    for path in sources:
-        read = read_calls(path, catalogue, progress)
+    for file in (file for path in sources for file in dataset_files(path)):
+        read = read_calls(file, catalogue, progress)
         gpus |= read.gpus
-        skipped.update(read.skipped)
+        for gpu, reasons in read.skipped.items():
+            skipped.setdefault(gpu, Counter()).update(reasons)
         used = 0
         for call in read.calls:
             key = (call.entry_id, call.gpu, call.runtime)
             if key in seen:
-                skipped["measured in an earlier dataset too"] += 1
+                skipped.setdefault(call.gpu, Counter())["measured in an earlier dataset too"] += 1
                 continue
             seen.add(key)
             calls.setdefault(call.gpu, []).append(call)
             used += 1
-        trained_on += [
-            {"format": "kernel dataset", "source": file.name, "sha256": _digest([file])}
-            for file in dataset_files(path)
-        ]
-        trained_on[-1] |= {"rows": read.rows, "calls": used}
+        trained_on.append(
+            {
+                "format": "kernel dataset",
+                "source": file.name,
+                "sha256": _digest([file]),
+                "rows": read.rows,
+                "calls": used,
+            }
+        )
     if not calls:
-        reasons = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(skipped.items()))
+        reasons = "; ".join(
+            f"{count} left out: {reason}"
+            for reason, count in sorted(sum(skipped.values(), Counter()).items())
+        )
         raise TableError(
             f"{sources[0]}: holds no measured call to train on{': ' if reasons else ''}{reasons}"
         )
@@ -125,7 +133,7 @@ def train_measured(
         for gpu, mine in sorted(calls.items())
     ]
     reports = tuple(
-        replace(r, skipped=dict(sorted({**dict(skipped), **dict(r.skipped)}.items()))) for _, r in fitted
+        replace(r, skipped=dict(sorted({**skipped.get(r.gpu, {}), **r.skipped}.items()))) for _, r in fitted
     )
     documents, arrays = measured_files([gpu for gpu, _ in fitted])
     base_documents, base_arrays = _copy(folder, bundle)
