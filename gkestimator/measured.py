@@ -191,6 +191,7 @@ class MeasuredGpu:
             sequence=np.full(len(table), None, dtype=object),
             occupancy_peak_pct=achieved.copy(),
             sm_util_peak_pct=used.copy(),
+            may_be_slower=answer.slower > answer.width,
         )
         for row in np.flatnonzero(calls >= 0).tolist():
             sequence = self._launches(
@@ -308,6 +309,7 @@ def _empty_detail() -> KernelDetail:
         sequence=none,
         occupancy_peak_pct=nothing,
         sm_util_peak_pct=nothing,
+        may_be_slower=np.empty(0, dtype=bool),
     )
 
 

@@ -90,6 +90,10 @@ def train_measured(
         raise BundleError(
             f"{folder}: is a bundle of measured GPUs; expected one that is not (name all datasets to train together)"
         )
+    if name == bundle.name:
+        raise OutputError(
+            f"{out}: names the bundle {name!r} as its base is; expected a name that tells them apart"
+        )
     specs = [*gpu_specs, *(found for path in sources for found in specification_files(path))]
     catalogue = gpu_catalogue(_distinct_specs(specs))
     calls: dict[str, list[MeasuredCall]] = {}

@@ -17,7 +17,7 @@ from gkestimator.bundle_models import chip_of
 from gkestimator.bundles import load_bundle, stack_bundles
 from gkestimator.cli import run
 from gkestimator.dtypes import Precision
-from gkestimator.errors import BundleError, GkestimatorError, TableError, UsageError
+from gkestimator.errors import BundleError, GkestimatorError, OutputError, TableError, UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.fragments import Fragment
 from gkestimator.gpus import gpu_catalogue
@@ -160,6 +160,14 @@ def test_a_small_call_may_be_slower_in_a_model_than_when_repeated_alone(tmp_path
     assert answer.high_us[0] == pytest.approx(3.0 + 64 * 1024 * 4 / L4.dram_bytes_per_s * 1e6)
     assert answer.low_us[0] == pytest.approx(3.0 * np.exp(-0.03))
     assert answer.high_us[1] == pytest.approx(4000 * np.exp(0.03))
+    # Of a model of such calls all are slower together, and none is faster than when repeated.
+    onnx.save(fragment_model(small), tmp_path / "m.onnx")
+    (row,) = estimate_rows(
+        [tmp_path / "m.onnx"], gpus=[GPU], dtype="fp32", bundles=[tmp_path / "b"], host_overhead_us=0.0
+    ).rows
+    assert row.latency_ms == pytest.approx(3e-3) and row.coverage_pct == 100
+    assert row.latency_high_ms is not None and row.latency_high_ms >= answer.high_us[0] * 0.999e-3
+    assert row.latency_low_ms is not None and row.latency_low_ms > 2.7e-3
 
 
 def test_what_the_sizes_leave_open_widens_the_interval(tmp_path: Path) -> None:
@@ -490,6 +498,10 @@ def test_a_measured_bundle_is_no_base(trained: tuple[Path, MeasuredReport], tmp_
     dataset = write_dataset(tmp_path / "d.parquet", measurements(2))
     with pytest.raises(BundleError, match="train together"):
         train([dataset], tmp_path / "b", base=trained[0])
+    with pytest.raises(
+        OutputError, match="tells them apart"
+    ):  # `source` would not say which of the two answered
+        train([dataset], tmp_path / "default")
     with pytest.raises(GkestimatorError, match="no such bundle"):
         train([dataset], tmp_path / "b", base=tmp_path / "nowhere")
 
