@@ -125,13 +125,9 @@ def train_measured(
             }
         )
     if not calls:
-        reasons = "; ".join(
-            f"{count} left out: {reason}"
-            for reason, count in sorted(sum(skipped.values(), Counter()).items())
-        )
-        raise TableError(
-            f"{sources[0]}: holds no measured call to train on{': ' if reasons else ''}{reasons}"
-        )
+        counts = sorted(sum(skipped.values(), Counter()).items())
+        words = "; ".join(f"{count} left out: {reason}" for reason, count in counts)
+        raise TableError(f"{sources[0]}: holds no measured call to train on{': ' if words else ''}{words}")
     fitted = [
         fit_gpu(mine, gpus[gpu], bundle, name=name, seed=seed, progress=progress)
         for gpu, mine in sorted(calls.items())
