@@ -95,6 +95,7 @@ def fit_gpu(
     def base_us(kernels: Sequence[Kernel]) -> np.ndarray:
         return base.predict(KernelTable.from_kernels(kernels), gpu).duration_us
 
+    calls = sorted(calls, key=lambda call: (call.entry_id, call.runtime))  # datasets come in any order
     labels, skipped = base_labels(calls, base_us)
     if not labels:
         raise TableError(
