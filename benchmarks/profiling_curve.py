@@ -28,7 +28,7 @@ from gkestimator.kernels import KernelTable
 from gkestimator.training.measured import fit_correction
 from gkestimator.training.plan import PLAN
 from gkestimator.training.recipe import fit_bundle
-from gkestimator.training.rows import TrainingRows, shape_hash
+from gkestimator.training.rows import TrainingRows, size_hash
 from gkestimator.training.train import measured_rows
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +130,7 @@ def _key() -> str:
             "plan.py",
             "corrections.py",
             "features.py",
+            "rows.py",
         ):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -154,7 +155,7 @@ def _data(rows: TrainingRows, board: str, family: str, precision: str) -> Data |
     if mask.sum() < 400:  # the P4's linear rows are throttled and taken out
         return None
     mine = rows.take(np.flatnonzero(mask))
-    shape = shape_hash(mine.table)
+    shape = size_hash(mine.table)
     rng = np.random.default_rng(0)
     test, pool = np.flatnonzero(shape < HELD_OUT), np.flatnonzero(shape >= HELD_OUT)
     doubt = np.maximum(4.0, 0.1 * mine.gap_us)
@@ -242,7 +243,7 @@ Written by `python benchmarks/profiling_curve.py`; do not edit.
 A GPU is left out of the public measurements with every board of its chip. What answers for unknown GPUs is trained on the
 rest by the shipped recipe (only the regressors of scope `unseen`, which are all that such a GPU asks). Then rows of it are
 given back, as a profiling run would give them, and `gkest train`'s correction is fitted on those; the error is judged on
-shapes ({held:.0f} % by hash, at most {most:,} a family) that were never given back. Mean absolute percentage error of GPU
+sizes ({held:.0f} % by hash, at most {most:,} a family) that were never given back under any operator. Mean absolute percentage error of GPU
 time, NeuSight's `train` rows whose time the launch does not hide, FP32; bf16: aiconfigurator's products. Chips left out
 of the base keep their public rows out of everything but the tables below.
 

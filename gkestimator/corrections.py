@@ -40,6 +40,9 @@ _FEATURES = {
 _FULL = ("fp32", "fp64")
 _BORROWED = float(np.log(1.35))
 """As for the public regressors: least half-width where a precision answers for another."""
+_FAR, _FADES = 0.5, 0.5
+"""How far beyond the measured range, in lengths of it, a correction still counts in full, and where it is down to 1/e
+after that. Judged: on sizes a hundred times those measured nothing is known of how the GPU differs from the base."""
 
 
 def feature_set(family: str, precision: str) -> str:
@@ -93,7 +96,8 @@ class Correction:
         """Microseconds, 90 % half-widths of their logarithms, and whether inside the measured range, per row.
 
         ``base_us`` and ``base_width`` are what the base says, all positive. Outside the range an interval is no
-        narrower than the base's. Raises BundleError where the features are not this version's.
+        narrower than the base's; far outside the prediction returns to the base's, too. Raises BundleError where the
+        features are not this version's.
         """
         x, names = correction_features(table, gpu, base_us, self.features, self.variants)
         if names != self.feature_names:
@@ -105,7 +109,18 @@ class Correction:
         own = np.fromiter((pair == self.trains for pair in pairs(table)), bool, len(table))
         inside &= own & np.fromiter((v in self.known_variants for v in table.variant), bool, len(table))
         held = np.clip(x, self.low, self.high).astype(np.float32)
-        result = reference_us(self.reference, table, gpu, base_us) * np.exp(self.stack.predict(held))
+        log_base = np.log(base_us)
+        moved = (
+            np.log(reference_us(self.reference, table, gpu, base_us)) + self.stack.predict(held) - log_base
+        )
+        result = np.exp(log_base + self._trust(x) * moved)
         width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)]
         width = np.where(inside, width, np.maximum(width, base_width))
         return result, np.where(own, width, np.maximum(width, _BORROWED)), inside
+
+    def _trust(self, x: np.ndarray) -> np.ndarray:
+        """(rows,) from 1 in the measured range and near it to 0 far from it, by the size or time that is furthest."""
+        scaled = np.fromiter((name.startswith("log_") for name in self.feature_names), bool, x.shape[1])
+        low, high = self.low[scaled], self.high[scaled]
+        beyond = np.maximum(low - x[:, scaled], x[:, scaled] - high) / np.maximum(high - low, 1.0)
+        return np.asarray(np.exp(-np.maximum(beyond.max(axis=1, initial=0.0) - _FAR, 0.0) / _FADES))

@@ -142,7 +142,9 @@ class MeasuredGpu:
             rest = np.flatnonzero(runs & ~answered & (table.family != Family.HOST))
             answer.duration_us[rest] *= np.exp(shift.value)
             answer.width[rest] = np.minimum(np.hypot(answer.width[rest], shift.half_width), _WIDEST)
-            answer.source[rest] = f"trained:{self.bundle}"
+            answer.inside[rest] = False  # moved by what other families showed
+            moved = rest[answer.trained[rest]]  # what no regressor answers stays analytical, as its times are
+            answer.source[moved] = f"trained:{self.bundle}"
 
     def _exact(self, table: KernelTable, gpu: GpuSpec, answer: _Answer) -> np.ndarray:
         """Take the time of calls that were measured on this very board; (rows,) their places, -1 for none."""
@@ -154,6 +156,7 @@ class MeasuredGpu:
         index = np.flatnonzero(calls >= 0)
         answer.duration_us[index] = self.lowering.duration_us[calls[index]]
         answer.width[index] = self.lowering.width[calls[index]]
+        answer.slower[index] = _cold_width(table.take(index), gpu, answer.duration_us[index])
         answer.trained[index] = answer.inside[index] = True
         answer.source[index] = "measured"
         return calls
@@ -188,6 +191,7 @@ class MeasuredGpu:
             sequence=np.full(len(table), None, dtype=object),
             occupancy_peak_pct=achieved.copy(),
             sm_util_peak_pct=used.copy(),
+            may_be_slower=answer.slower > answer.width,
         )
         for row in np.flatnonzero(calls >= 0).tolist():
             sequence = self._launches(
@@ -212,7 +216,7 @@ class MeasuredGpu:
             base,
             duration_us=answer.duration_us,
             low_us=answer.duration_us * np.exp(-answer.width),
-            high_us=answer.duration_us * np.exp(answer.width),
+            high_us=answer.duration_us * np.exp(np.maximum(answer.width, answer.slower)),
             trained=answer.trained,
             in_range=answer.inside,
             grid_blocks=launch.grid_blocks,
@@ -271,6 +275,14 @@ def _launch_of(columns: Mapping[str, np.ndarray]) -> Launch:
     )
 
 
+def _cold_width(table: KernelTable, gpu: GpuSpec, duration_us: np.ndarray) -> np.ndarray:
+    """(rows,) log of how much longer a call may take than measured: repeats found operands in L2 where they fit there;
+    inside a model other kernels have been at the L2 since, and what the call reads may have to come from DRAM."""
+    read, written = table.columns["read_bytes"], table.columns["write_bytes"]
+    from_dram_us = np.where(read + written <= gpu.l2_bytes, read / gpu.dram_bytes_per_s * 1e6, 0.0)
+    return np.asarray(np.minimum(np.log1p(from_dram_us / duration_us), _WIDEST))
+
+
 def _told(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
@@ -297,15 +309,18 @@ def _empty_detail() -> KernelDetail:
         sequence=none,
         occupancy_peak_pct=nothing,
         sm_util_peak_pct=nothing,
+        may_be_slower=np.empty(0, dtype=bool),
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """What is known of the whole GPU so far, per kernel; filled from the least to the most certain."""
+    """What is known of the whole GPU so far, per kernel; filled from the least to the most certain. ``slower``: how far
+    the interval reaches upwards at least, where that is more than ``width``."""
 
     duration_us: np.ndarray
     width: np.ndarray
+    slower: np.ndarray
     trained: np.ndarray
     inside: np.ndarray
     source: np.ndarray
@@ -317,6 +332,7 @@ class _Answer:
         return cls(
             duration_us=base.duration_us.copy(),
             width=_width(base),
+            slower=np.zeros(len(source)),
             trained=base.trained.copy(),
             inside=base.in_range.copy(),
             source=source,

@@ -126,6 +126,9 @@ class MeasuredLowering:
                 raise BundleError(f"{where}: array 'sizes' leaves {name} of a kernel open")
         columns["workspace_bytes"] = np.zeros(calls)
         numbers = take.numbers("launches", (launches, len(LAUNCH_COLUMNS)), low=0.0, high=2.0**40)
+        for name, most in (("share", 1.0 + 1e-6), ("occupancy_pct", 100.0)):
+            if np.any(numbers[:, LAUNCH_COLUMNS.index(name)] > most):
+                raise BundleError(f"{where}: array 'launches': {name} of a launch exceeds {most:g}")
         duration = take.numbers("duration_us", (calls,), low=1e-6, high=1e12)
         width = take.numbers("width", (calls,), low=0.0, high=5.0)
         if np.isnan(duration).any() or np.isnan(width).any() or np.isnan(numbers[:, 0]).any():

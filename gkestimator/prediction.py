@@ -38,7 +38,8 @@ class KernelDetail:
     ``source`` and ``occupancy_source``: ``measured``, ``trained:<bundle>`` or ``analytical`` (str objects) ·
     ``launches``: how many launches the kernel of the rules really is (1 where that was not measured) ·
     ``sequence``: those launches, or None · ``occupancy_peak_pct`` and ``sm_util_peak_pct``: the largest of them, where
-    ``occupancy_pct`` and ``sm_util_pct`` of the predictions are weighted by time.
+    ``occupancy_pct`` and ``sm_util_pct`` of the predictions are weighted by time · ``may_be_slower`` (bool): the upper
+    end of the interval is that of operands which are no longer in L2, as they were when the call was repeated alone.
     """
 
     source: np.ndarray
@@ -47,6 +48,7 @@ class KernelDetail:
     sequence: np.ndarray
     occupancy_peak_pct: np.ndarray
     sm_util_peak_pct: np.ndarray
+    may_be_slower: np.ndarray
 
     def take(self, rows: np.ndarray) -> KernelDetail:
         """The entries that ``rows`` selects."""

@@ -77,14 +77,21 @@ def measure(
     half_width = np.log(launch_values(program, predictions.high_us) / np.maximum(duration, 1e-9))
     half_width = np.where(duration > 0, half_width, 0.0)
     in_range = launch_values(program, predictions.in_range)
-    factor = widen(duration * program.repeat, program.kernel, half_width, in_range)
-    ends = []
-    for sign, host_us in zip((-1, 1), host_range_us, strict=True):
-        at = schedule(
-            program, duration * np.exp(sign * factor * half_width), host_overhead_us=host_us, streams=streams
-        )
-        ends.append(at.total_us)
     spans = duration * program.repeat
+    up = widen(spans, program.kernel, half_width, in_range) * half_width
+    down = up
+    if (
+        predictions.detail is not None
+    ):  # measured alone: what a model adds to one kernel it adds to all of them
+        alone = in_range & ~launch_values(program, predictions.detail.may_be_slower)
+        up = widen(spans, program.kernel, half_width, alone) * half_width
+        lowest = np.maximum(launch_values(program, predictions.low_us), 1e-9)
+        lower = np.where(duration > 0, np.log(np.maximum(duration, 1e-9) / lowest), 0.0)
+        down = widen(spans, program.kernel, lower, in_range) * lower
+    ends = []
+    for moved, host_us in zip((-down, up), host_range_us, strict=True):
+        at = schedule(program, duration * np.exp(moved), host_overhead_us=host_us, streams=streams)
+        ends.append(at.total_us)
     busy = timeline.busy_us
     occupancy = launch_values(program, predictions.occupancy_pct)
     sm_util = launch_values(program, predictions.sm_util_pct)

@@ -63,10 +63,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCalls:
-    """The calls of datasets, and how many were left out, by reason. ``gpus``: specifications by canonical name."""
+    """The calls of datasets, and how many were left out, by GPU and reason. ``gpus``: specifications by canonical
+    name."""
 
     calls: tuple[MeasuredCall, ...]
-    skipped: Mapping[str, int]
+    skipped: Mapping[str, Mapping[str, int]]
     gpus: Mapping[str, GpuSpec]
     rows: int
 
@@ -80,7 +81,7 @@ def read_calls(
     gpus: dict[str, GpuSpec] = {}
     names: dict[str, str] = {}
     calls: list[MeasuredCall] = []
-    skipped: Counter[str] = Counter()
+    skipped: dict[str, Counter[str]] = {}
     count = 0
     for file in dataset_files(path):
         rows = read_table(file, KERNEL_DATASET, "parquet")
@@ -101,10 +102,10 @@ def read_calls(
                 tell(f"{file.name}: lowering", done, len(grouped))
             found = _call(entry, gpus[gpu], runtime, numbered, file)
             if isinstance(found, str):
-                skipped[found] += 1
+                skipped.setdefault(gpu, Counter())[found] += 1
             else:
                 calls.append(found)
-    return ReadCalls(calls=tuple(calls), skipped=dict(sorted(skipped.items())), gpus=gpus, rows=count)
+    return ReadCalls(calls=tuple(calls), skipped=skipped, gpus=gpus, rows=count)
 
 
 def _call(
@@ -116,8 +117,14 @@ def _call(
         return "a launch noisy or throttled"
     if any(not row.duration_us for row in rows):
         return "a launch without a duration"
+    if len({row.kernel_index for row in rows}) < len(rows):
+        return "measured twice in one dataset"  # the sum would be that of two calls
+    if not gpu.stands_in and any(row.kind == "host" for row in rows):
+        return "ran on the host"  # the CPU's time says nothing of the GPU
     first = rows[0]
     where = f"{file}: row {numbered[0][0]}"
+    if any((row.graph, row.dtype) != (first.graph, first.dtype) for row in rows):
+        return "launches of different operators"
     if first.graph is None:
         if len(rows) > 1 or (first.kernels_in_op or 1) > 1:
             return "several kernels and no fragment"

@@ -27,7 +27,7 @@ from gkestimator.training.fit import Problem, fit_stack
 from gkestimator.training.measured_lowering import build_lowering
 from gkestimator.training.occupancy import OccupancyReport, fit_occupancy
 from gkestimator.training.plan import PLAN, ModelPlan
-from gkestimator.training.rows import shape_hash
+from gkestimator.training.rows import size_hash
 from gkestimator.training.small_stack import FEWEST, fit_small_stack
 
 __all__ = ["FamilyReport", "GpuReport", "fit_correction", "fit_gpu"]
@@ -95,6 +95,7 @@ def fit_gpu(
     def base_us(kernels: Sequence[Kernel]) -> np.ndarray:
         return base.predict(KernelTable.from_kernels(kernels), gpu).duration_us
 
+    calls = sorted(calls, key=lambda call: (call.entry_id, call.runtime))  # datasets come in any order
     labels, skipped = base_labels(calls, base_us)
     if not labels:
         raise TableError(
@@ -171,7 +172,7 @@ def fit_correction(
     family, precision = str(table.family[0]), str(table.precision[0])
     count = len(table)
     weight = np.ones(count) if weight is None else weight
-    shape = shape_hash(table)
+    shape = size_hash(table)  # with one operator of a size, all others of that size are left out
 
     def error(predicted: np.ndarray) -> float:
         return round(float(np.average(np.abs(predicted / duration_us - 1), weights=weight) * 100), 2)
@@ -283,10 +284,16 @@ def _plan(family: str, precision: str) -> ModelPlan:
 
 def _common_shift(middles: Mapping[str, float]) -> Shift | None:
     """The mean of the families' median errors, where what the others say of each family brings it closer to the truth
-    than the base is: a GPU that sustains less than its specification says is slow in everything."""
-    if len(middles) < _FEWEST_FAMILIES:
+    than the base is: a GPU that sustains less than its specification says is slow in everything.
+
+    ``middles``: by ``family|precision``. Precisions of a family are one opinion, not several: they share their errors.
+    """
+    families: dict[str, list[float]] = {}
+    for kind, middle in middles.items():
+        families.setdefault(kind.split("|")[0], []).append(middle)
+    if len(families) < _FEWEST_FAMILIES:
         return None
-    values = np.array(list(middles.values()))
+    values = np.array([float(np.mean(found)) for found in families.values()])
     others = (values.sum() - values) / (len(values) - 1)
     if np.mean(np.abs(values - others)) >= _WORTH_SHIFTING * np.mean(np.abs(values)):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gkestimator.kernels import KernelTable
+from gkestimator.kernels import Family, KernelTable
 from gkestimator.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, MeasuredLowering, signatures
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import Label
@@ -17,6 +17,15 @@ __all__ = ["blocks_of", "build_lowering"]
 REPEATABLE = 0.03
 """Least 90 % half-width of log(time) of a call that was measured: what clocks and neighbours change from one day to the
 next at least. Judged; ``duration_cv`` only tells of repeats that follow each other."""
+_ARRANGED = 0.3
+_ARRANGEMENTS = frozenset(
+    {
+        Family.ATTENTION, Family.COPY, Family.FFT, Family.GATHER, Family.POOLING, Family.REDUCTION, Family.RESAMPLE,
+        Family.RNN, Family.SCAN, Family.SCATTER, Family.SOFTMAX, Family.SORT,
+    }
+)  # fmt: skip
+"""Families of which a kernel's key leaves open what moves its time: the permutation of a transpose, whether a reduced
+axis is the last, windows, indices. The half-width is then at least ``_ARRANGED`` (judged)."""
 _NORMAL_90 = 1.645
 _LONGEST_NAME = 200
 
@@ -39,7 +48,8 @@ def build_lowering(labels: Sequence[Label]) -> MeasuredLowering | None:
         best = group[int(np.argmin(np.abs(logs - middle)))]
         chosen.append(best)
         duration.append(math.exp(middle))
-        width.append(min(5.0, max(REPEATABLE, _NORMAL_90 * math.hypot(float(logs.std()), _cv(best.rows)))))
+        least = _ARRANGED if best.kernel.family in _ARRANGEMENTS else REPEATABLE
+        width.append(min(5.0, max(least, _NORMAL_90 * math.hypot(float(logs.std()), _cv(best.rows)))))
     rows = [(row, label.duration_us) for label in chosen for row in label.rows]
     columns = np.array([_columns(row, total) for row, total in rows])
     return MeasuredLowering(

@@ -24,7 +24,8 @@ FEWEST_COUNTERS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancyReport:
-    """Mean absolute errors in percent of an SM's warps, whole entries left out: of the rule and of the regressor."""
+    """Mean absolute errors in percent of an SM's warps, all operators of equal inputs left out: of the rule and of the
+    regressor."""
 
     rows: int
     rule_points: float
@@ -36,10 +37,9 @@ def fit_occupancy(
     calls: Sequence[MeasuredCall], gpu: GpuSpec, *, seed: int
 ) -> tuple[OccupancyModel | None, OccupancyReport]:
     """The regressor of ``gpu``, or None where there are too few counters or the rule is no worse."""
-    rows = [(call, row) for call in calls for row in call.rows if _usable(row)]
-    if not rows:
+    launches = [row for call in calls for row in call.rows if _usable(row)]
+    if not launches:
         return None, OccupancyReport(rows=0, rule_points=float("nan"), learned_points=None, used=False)
-    launches = [row for _, row in rows]
     launch = Launch(
         grid_blocks=np.array([blocks_of(row.grid) for row in launches]),
         block_threads=np.array([blocks_of(row.block) for row in launches]),
@@ -54,17 +54,18 @@ def fit_occupancy(
     measured = np.array([row.achieved_occupancy_pct for row in launches], dtype=float)
     rule = x[:, -1].astype(float)
     by_rule = float(np.mean(np.abs(rule * theoretical - measured)))
-    if len(rows) < FEWEST_COUNTERS:
-        return None, OccupancyReport(rows=len(rows), rule_points=by_rule, learned_points=None, used=False)
+    if len(launches) < FEWEST_COUNTERS:
+        return None, OccupancyReport(rows=len(launches), rule_points=by_rule, learned_points=None, used=False)
     target = np.clip(measured / theoretical, 0.0, 1.0) - rule
-    entry = np.array([zlib.crc32(call.entry_id.encode()) for call, _ in rows])
-    fit = fit_small_stack(x, target, np.ones(len(rows)), entry, seed=seed)
+    # An operator launches the same blocks in several precisions and, fused or not, of the same inputs.
+    shape = np.array([zlib.crc32(row.input_shapes.encode()) for row in launches])
+    fit = fit_small_stack(x, target, np.ones(len(launches)), shape, seed=seed)
     share = np.clip(rule + fit.out_of_fold, 0.01, 1.0)
     learned = float(np.mean(np.abs(share * theoretical - measured)))
     used = learned < by_rule
     model = OccupancyModel(stack=fit.stack, low=fit.low, high=fit.high) if used else None
     return model, OccupancyReport(
-        rows=len(rows), rule_points=round(by_rule, 3), learned_points=round(learned, 3), used=used
+        rows=len(launches), rule_points=round(by_rule, 3), learned_points=round(learned, 3), used=used
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gkestimator.kernels import KernelTable
 
-__all__ = ["TrainingRows", "kernel_table", "shape_hash"]
+__all__ = ["TrainingRows", "kernel_table", "shape_hash", "size_hash"]
 
 _SCALARS = (
     "flops",
@@ -79,9 +79,21 @@ def shape_hash(table: KernelTable) -> np.ndarray:
     Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates
     them.
     """
-    names = ("rows", "cols", "inputs", "element_bytes", *_GEMM, *_CONV)
-    sizes = np.nan_to_num(np.stack([table.columns[n] for n in names], axis=1), nan=-1.0)
     words = np.char.add(np.char.add(table.family.astype(str), "/"), table.variant.astype(str))
+    return _hash(table, words, ("rows", "cols", "inputs", "element_bytes", *_GEMM, *_CONV))
+
+
+def size_hash(table: KernelTable) -> np.ndarray:
+    """As :func:`shape_hash`, but of family and sizes alone.
+
+    Operators of a family at one size (a convolution with and without its activation, a ReLU and a sigmoid) take nearly
+    the same time: a split that parts them does not leave the size out.
+    """
+    return _hash(table, table.family.astype(str), ("rows", "cols", "element_bytes", *_GEMM, *_CONV))
+
+
+def _hash(table: KernelTable, words: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    sizes = np.nan_to_num(np.stack([table.columns[n] for n in names], axis=1), nan=-1.0)
     distinct, which = np.unique(words, return_inverse=True)
     prefix = [zlib.crc32(str(w).encode()) for w in distinct]
     raw = np.ascontiguousarray(sizes).view(np.uint8).reshape(len(table), -1)

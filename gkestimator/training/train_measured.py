@@ -90,42 +90,50 @@ def train_measured(
         raise BundleError(
             f"{folder}: is a bundle of measured GPUs; expected one that is not (name all datasets to train together)"
         )
+    if name == bundle.name:
+        raise OutputError(
+            f"{out}: names the bundle {name!r} as its base is; expected a name that tells them apart"
+        )
     specs = [*gpu_specs, *(found for path in sources for found in specification_files(path))]
     catalogue = gpu_catalogue(_distinct_specs(specs))
     calls: dict[str, list[MeasuredCall]] = {}
-    skipped: Counter[str] = Counter()
+    skipped: dict[str, Counter[str]] = {}
     gpus: dict[str, GpuSpec] = {}
     trained_on: list[dict[str, Any]] = []
     seen: set[tuple[str, str, str]] = set()
-    for path in sources:
-        read = read_calls(path, catalogue, progress)
+    for file in (file for path in sources for file in dataset_files(path)):
+        read = read_calls(file, catalogue, progress)
         gpus |= read.gpus
-        skipped.update(read.skipped)
+        for gpu, reasons in read.skipped.items():
+            skipped.setdefault(gpu, Counter()).update(reasons)
         used = 0
         for call in read.calls:
             key = (call.entry_id, call.gpu, call.runtime)
             if key in seen:
-                skipped["measured in an earlier dataset too"] += 1
+                skipped.setdefault(call.gpu, Counter())["measured in an earlier dataset too"] += 1
                 continue
             seen.add(key)
             calls.setdefault(call.gpu, []).append(call)
             used += 1
-        trained_on += [
-            {"format": "kernel dataset", "source": file.name, "sha256": _digest([file])}
-            for file in dataset_files(path)
-        ]
-        trained_on[-1] |= {"rows": read.rows, "calls": used}
-    if not calls:
-        reasons = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(skipped.items()))
-        raise TableError(
-            f"{sources[0]}: holds no measured call to train on{': ' if reasons else ''}{reasons}"
+        trained_on.append(
+            {
+                "format": "kernel dataset",
+                "source": file.name,
+                "sha256": _digest([file]),
+                "rows": read.rows,
+                "calls": used,
+            }
         )
+    if not calls:
+        counts = sorted(sum(skipped.values(), Counter()).items())
+        words = "; ".join(f"{count} left out: {reason}" for reason, count in counts)
+        raise TableError(f"{sources[0]}: holds no measured call to train on{': ' if words else ''}{words}")
     fitted = [
         fit_gpu(mine, gpus[gpu], bundle, name=name, seed=seed, progress=progress)
         for gpu, mine in sorted(calls.items())
     ]
     reports = tuple(
-        replace(r, skipped=dict(sorted({**dict(skipped), **dict(r.skipped)}.items()))) for _, r in fitted
+        replace(r, skipped=dict(sorted({**skipped.get(r.gpu, {}), **r.skipped}.items()))) for _, r in fitted
     )
     documents, arrays = measured_files([gpu for gpu, _ in fitted])
     base_documents, base_arrays = _copy(folder, bundle)

@@ -17,7 +17,7 @@ from gkestimator.bundle_models import chip_of
 from gkestimator.bundles import load_bundle, stack_bundles
 from gkestimator.cli import run
 from gkestimator.dtypes import Precision
-from gkestimator.errors import BundleError, GkestimatorError, TableError, UsageError
+from gkestimator.errors import BundleError, GkestimatorError, OutputError, TableError, UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.fragments import Fragment
 from gkestimator.gpus import gpu_catalogue
@@ -28,6 +28,7 @@ from gkestimator.measured import MeasuredContents, MeasuredGpu
 from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model
 from gkestimator.training import train
 from gkestimator.training.measured import _common_shift
+from gkestimator.training.rows import shape_hash, size_hash
 from gkestimator.training.train_measured import MeasuredReport
 
 for library in ("sklearn", "scipy", "xgboost", "lightgbm", "pyarrow"):
@@ -125,6 +126,8 @@ def test_other_gpus_and_families_without_rows_answer_as_the_base(
 def test_a_slow_gpu_is_slow_in_families_without_rows_too() -> None:
     assert _common_shift({"linear|fp32": 0.3, "conv|fp32": 0.34}) is None  # two families say little
     assert _common_shift({"linear|fp32": 0.3, "conv|fp32": -0.3, "softmax|fp32": 0.05}) is None
+    # Two families in several precisions are two opinions, not four.
+    assert _common_shift({f"{f}|{p}": 0.3 for f in ("linear", "bmm") for p in ("fp32", "fp16")}) is None
     shift = _common_shift({"linear|fp32": 0.3, "conv|fp32": 0.36, "softmax|fp32": 0.24})
     assert shift is not None and shift.value == pytest.approx(0.3) and 0.05 < shift.half_width < 0.3
     contents = MeasuredContents(corrections=(), lowering=None, occupancy=None, shift=shift)
@@ -133,6 +136,113 @@ def test_a_slow_gpu_is_slow_in_families_without_rows_too() -> None:
     mine, theirs = gpu.predict(table, L4), load_bundle().predict(table, L4)
     assert mine.duration_us[0] == pytest.approx(theirs.duration_us[0] * np.exp(0.3))
     assert mine.high_us[0] / mine.duration_us[0] > theirs.high_us[0] / theirs.duration_us[0]
+    assert mine.detail is not None and mine.trained[0] and mine.detail.source[0] == "trained:slow"
+    assert not mine.in_range[0]  # what other families showed is no measurement of this one
+    plain = KernelTable.from_kernels([replace(kernels_of(relu(1 << 22))[0], family=Family.SORT)])
+    untrained = gpu.predict(plain, L4)
+    assert not untrained.trained[0]
+    assert untrained.detail is not None and untrained.detail.source[0] == "analytical"
+
+
+def test_a_small_call_may_be_slower_in_a_model_than_when_repeated_alone(tmp_path: Path) -> None:
+    small, large = relu(64, 1024), relu(1 << 27)
+    rows = [
+        replace(row, entry_id=f"e{i}", graph=f.text(), op_type="Relu", family="elementwise", duration_us=us,
+                kernels_in_op=1, input_shapes="[]", duration_cv=0.0)
+        for i, (row, f, us) in enumerate(zip(measurements(1), (small, large), (3.0, 4000.0), strict=False))
+    ]  # fmt: skip
+    train([write_dataset(tmp_path / "d.parquet", rows)], tmp_path / "b")
+    bundle = load_bundle(tmp_path / "b").under("torch")
+    table = KernelTable.from_kernels([*kernels_of(small), *kernels_of(large)])
+    answer = bundle.predict(table, L4)
+    assert answer.duration_us == pytest.approx([3.0, 4000.0])
+    # The small one's operand fits in L2, where each repeat found it; elsewhere it is read from DRAM first.
+    assert answer.high_us[0] == pytest.approx(3.0 + 64 * 1024 * 4 / L4.dram_bytes_per_s * 1e6)
+    assert answer.low_us[0] == pytest.approx(3.0 * np.exp(-0.03))
+    assert answer.high_us[1] == pytest.approx(4000 * np.exp(0.03))
+    # Of a model of such calls all are slower together, and none is faster than when repeated.
+    onnx.save(fragment_model(small), tmp_path / "m.onnx")
+    (row,) = estimate_rows(
+        [tmp_path / "m.onnx"], gpus=[GPU], dtype="fp32", bundles=[tmp_path / "b"], host_overhead_us=0.0
+    ).rows
+    assert row.latency_ms == pytest.approx(3e-3) and row.coverage_pct == 100
+    assert row.latency_high_ms is not None and row.latency_high_ms >= answer.high_us[0] * 0.999e-3
+    assert row.latency_low_ms is not None and row.latency_low_ms > 2.7e-3
+
+
+def test_what_the_sizes_leave_open_widens_the_interval(tmp_path: Path) -> None:
+    rows = [r for r in measurements(1) if r.family in ("softmax", "linear")]
+    train([write_dataset(tmp_path / "d.parquet", rows)], tmp_path / "b")
+    bundle = load_bundle(tmp_path / "b").under("torch")
+    width = {}
+    for row in rows:
+        table = KernelTable.from_kernels(kernels_of(Fragment.parse(row.graph or "", where="row")))
+        answer = bundle.predict(table, L4)
+        assert answer.detail is not None and answer.detail.source[0] == "measured"
+        width[row.family] = float(np.log(answer.duration_us[0] / answer.low_us[0]))
+    # Softmax along the last axis and along another one have the same rows and columns.
+    assert width["softmax"] == pytest.approx(0.3) and width["linear"] == pytest.approx(0.03)
+
+
+def test_far_from_what_was_measured_the_base_answers_again(trained: tuple[Path, MeasuredReport]) -> None:
+    (correction,) = [c for c in load_bundle(trained[0]).measured[0].corrections if c.name == "linear_fp32"]
+    base = load_bundle()
+    moved = []
+    for side in (1000, 9000, 4_000_000):
+        table = KernelTable.from_kernels(kernels_of(linear(side, side, side)))
+        expected = base.predict(table, L4)
+        width = np.log(expected.high_us / expected.duration_us)
+        found, half, inside = correction.predict(table, L4, expected.duration_us, width)
+        moved.append(abs(float(np.log(found[0] / expected.duration_us[0]))))
+        assert bool(inside[0]) == (side == 1000) and (side == 1000 or half[0] >= width[0])
+    assert moved[1] > 0.03  # a little beyond the sizes measured the correction holds
+    assert moved[2] < 0.01
+
+
+def test_folds_leave_out_all_operators_of_a_size() -> None:
+    sizes = (1 << 18, 1 << 20, 1 << 22)
+    table = KernelTable.from_kernels(
+        [
+            replace(kernels_of(relu(n))[0], variant=v, inputs=i)
+            for n in sizes
+            for v, i in (("relu", 1), ("add", 2))
+        ]
+    )
+    found = size_hash(table)
+    assert len(set(found.tolist())) == 3 and (found[::2] == found[1::2]).all()
+    assert len(set(shape_hash(table).tolist())) == 6
+
+
+def test_calls_that_are_not_one_on_the_gpu_are_left_out(tmp_path: Path) -> None:
+    one, two, three = (r for r in measurements(1) if r.family != "linear")
+    other_name = replace(three, gpu="NVIDIA L4", kernels_in_op=None)
+    rows = [
+        replace(one, kind="host"),
+        replace(two, kernels_in_op=2),
+        replace(two, kernels_in_op=2, kernel_index=1, dtype="fp16"),
+        replace(three, kernels_in_op=None),
+        other_name,
+        *(replace(r, gpu="A100-PCIE-40GB") for r in measurements(1) if r.family == "linear"),
+    ]
+    (tmp_path / "data").mkdir()
+    write_dataset(tmp_path / "data" / "a.parquet", rows)
+    write_dataset(tmp_path / "data" / "b.parquet", measurements(1, seed=5))
+    report = train([tmp_path / "data"], tmp_path / "b")
+    assert isinstance(report, MeasuredReport)
+    found = {g.gpu: g.skipped for g in report.gpus}
+    assert found == {
+        "L4": {
+            "launches of different operators": 1,
+            "measured twice in one dataset": 1,
+            "ran on the host": 1,
+        },
+        "A100-PCIE-40GB": {},
+    }
+    listed = json.loads((tmp_path / "b" / "card.json").read_text())["trained_on"]
+    assert [(e["source"], e["rows"], e["calls"]) for e in listed] == [
+        ("a.parquet", 7, 1),
+        ("b.parquet", 5, 4),
+    ]
 
 
 def test_parts_of_the_gpu_are_slower_and_out_of_range(trained: tuple[Path, MeasuredReport]) -> None:
@@ -196,10 +306,15 @@ def test_the_same_dataset_gives_the_same_bundle(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d.parquet", measurements(12))
     table = KernelTable.from_kernels([k for _, f in unseen(3) for k in kernels_of(f)])
     answers = []
-    for name in ("one", "two"):
-        train([dataset], tmp_path / name, name="same")
+    backwards = {row.entry_id: [] for row in reversed(measurements(12))}  # type: ignore[var-annotated]
+    for row in measurements(12):
+        backwards[row.entry_id].append(row)
+    other = write_dataset(tmp_path / "other.parquet", [row for rows in backwards.values() for row in rows])
+    for name, source in (("one", dataset), ("two", dataset), ("three", other)):
+        train([source], tmp_path / name, name="same")
         answers.append(load_bundle(tmp_path / name).under("torch").predict(table, L4).duration_us)
-    np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(answers[0], answers[1])
+    np.testing.assert_array_equal(answers[0], answers[2])
 
 
 def test_an_estimate_names_the_bundle_and_lists_the_launches_that_were_measured(
@@ -350,6 +465,7 @@ HOSTILE = {
     "negative time": arrays("g0_lowering.npz", duration_us=np.full(280, -1.0)),
     "infinite time": arrays("g0_lowering.npz", duration_us=np.full(280, np.inf)),
     "launches of another call": arrays("g0_lowering.npz", first=np.zeros(281, dtype=np.int64)),
+    "occupancy": arrays("g0_lowering.npz", launches=np.full((350, 6), 101.0)),
     "words": edit("g0_lowering.json", lambda d: d["words"].update(name=["x" * 500])),
     "kinds": edit("g0_lowering.json", lambda d: d["words"].update(kind=["dance"])),
     "index": arrays("g0_lowering.npz", family=np.full(280, 77, dtype=np.int32)),
@@ -387,6 +503,10 @@ def test_a_measured_bundle_is_no_base(trained: tuple[Path, MeasuredReport], tmp_
     dataset = write_dataset(tmp_path / "d.parquet", measurements(2))
     with pytest.raises(BundleError, match="train together"):
         train([dataset], tmp_path / "b", base=trained[0])
+    with pytest.raises(
+        OutputError, match="tells them apart"
+    ):  # `source` would not say which of the two answered
+        train([dataset], tmp_path / "default")
     with pytest.raises(GkestimatorError, match="no such bundle"):
         train([dataset], tmp_path / "b", base=tmp_path / "nowhere")
 
