@@ -24,7 +24,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--catalogue/--no-catalogue", default=True, help="Shapes of the built-in catalogue.  [default: yes]"
 )
-@click.option("--minutes", type=float, help="Budget.  [default: 10, or none with --entries]")
+@click.option("--minutes", type=float, help="What the run may take.  [default: 10, or none with --entries]")
 @click.option("--entries", type=int, help="At most this many entries.")
 @click.option("--runtime", default="torch", show_default=True, help="torch or onnxruntime.")
 @click.option("--gpu", help="GPU type to be measured, where it is known (gkest gpus lists the names).")
@@ -32,11 +32,15 @@ _PATH = click.Path(path_type=Path)
 @click.option("--cpu", is_flag=True, help="For a machine without a GPU, to try the chain: short calls, fp32.")
 @click.option("--bundle", "bundles", type=_PATH, multiple=True, help="Estimator bundle; repeatable.")
 @click.option("--dtype", "dtypes", type=Names(), help="fp32,tf32,fp16,bf16.  [default: all that the GPU has]")
-@click.option("--batch-size", "batch_sizes", type=WHOLE_NUMBERS, help="Of the models; default: as exported.")
+@click.option(
+    "--batch-size", "batch_sizes", type=WHOLE_NUMBERS, help="Batch sizes of the models; default: as exported."
+)
 @click.option("--dim", "dims", type=DIM, multiple=True, help="Number for a symbolic dimension; repeatable.")
-@click.option("--counters", type=float, default=0.15, show_default=True, help="Share with hardware counters.")
-@click.option("--repeats", type=int, help="Calls per entry, if the run is told so; for the time it takes.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampled shapes.")
+@click.option(
+    "--counters", type=float, default=0.15, show_default=True, help="Share of entries to count under ncu."
+)
+@click.option("--repeats", type=int, help="What run will be given as --repeats; only says how long it takes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampled shapes.")
 @click.option("--split", type=click.IntRange(1, 1000), help="Write this many plans, FILE-1ofN.json, ...")
 @click.option("-o", "--output", required=True, type=_PATH, help="File of the plan (JSON).")
 @debug_option

@@ -43,7 +43,13 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     callback=_flat,
     help="cpu, cuda:N or all; repeatable. Default: the first GPU, the CPU where there is none.",
 )
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="This machine, or a Ray cluster (extra 'ray').",
+)
 @click.option(
     "--gpu-type",
     "gpu_types",
@@ -68,7 +74,7 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     "--counters/--no-counters", default=True, show_default=True, help="Hardware counters under ncu."
 )
 @click.option("--retry-failed", is_flag=True, help="Measure again what earlier runs recorded as failed.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the data.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the data.")
 @debug_option
 def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: float, **options: object) -> int:
     """Work a plan off under a profiler; resumes what was cut off.

@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Train an estimator bundle from kernel datasets.
 
-    DATASET is a kernel dataset (Parquet; what "gkest profile build" writes) or a folder in a public format
+    DATASET is a kernel dataset (Parquet or CSV; what "gkest profile build" writes) or a folder in a public format
     (NeuSight, DeepBench, aiconfigurator, vidur). The bundle of a kernel dataset answers for the GPUs in it: with
     measured times, with regressors where it has rows, with the base bundle elsewhere. Needs the extra "train".
     """

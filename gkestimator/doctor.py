@@ -22,7 +22,7 @@ _LIBRARIES = {
     "Reading, tables": ("onnx", "numpy", "pandas", "pyarrow"),
     "Pictures": ("matplotlib",),
     "Training": ("scikit-learn", "scipy", "xgboost", "xgboost-cpu", "lightgbm"),
-    "Profiling": ("nvtx", "ncu-report", "nvidia-ml-py", "ray"),
+    "Profiling": ("ncu-report", "nvidia-ml-py", "ray"),
 }
 _SMI = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 

@@ -89,13 +89,48 @@ FLOPS: dict[str, tuple[str, int, str]] = {
 GELU_TANH_FLOPS = 9  # 0.5 x (1 + tanh(c (x + d x^3))): two for x^3, d, +, c, tanh, +, 0.5, x
 
 
-@lowering_rule(*(name for name in FLOPS if name not in ("Pow", "Gelu")), kind="elementwise")
+_OWN_RULES = frozenset({"Pow", "Gelu", "Softsign", "HardSigmoid"})
+
+
+@lowering_rule(*(name for name in FLOPS if name not in _OWN_RULES), kind="elementwise")
 def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel over the result's elements."""
     variant, flops, _ = FLOPS[op.op_type]
     result = output_at(op)
     kernel = elementwise_kernel(variant, tensor_inputs(op), (result,), flops_per_element=flops)
     return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("Softsign", kind="elementwise")
+def softsign(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
+    if options.runtime != "torch":
+        return elementwise(op, options)
+    (x,), result = tensor_inputs(op), output_at(op)
+    kernels = (
+        elementwise_kernel("abs", (x,), (result,), flops_per_element=1),
+        elementwise_kernel("add", (result,), (result,), flops_per_element=1),
+        elementwise_kernel("div", (x, result), (result,), flops_per_element=1),
+    )
+    return Lowered(kernels=kernels, host_calls=len(kernels))
+
+
+@lowering_rule("HardSigmoid", kind="elementwise")
+def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in torch and
+    are a product, a sum and a clamp there.
+    """
+    alpha, beta = op.attributes.get("alpha", 0.2), op.attributes.get("beta", 0.5)
+    known = isinstance(alpha, float) and abs(alpha - 1 / 6) <= 1e-4 and beta == 0.5
+    if options.runtime != "torch" or known:
+        return elementwise(op, options)
+    result = output_at(op)
+    kernels = (
+        elementwise_kernel("mul", tensor_inputs(op), (result,), flops_per_element=1),
+        elementwise_kernel("add", (result,), (result,), flops_per_element=1),
+        elementwise_kernel("clip", (result,), (result,), flops_per_element=2),
+    )
+    return Lowered(kernels=kernels, host_calls=len(kernels))
 
 
 @lowering_rule("Gelu", kind="elementwise")

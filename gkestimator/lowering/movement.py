@@ -7,7 +7,7 @@ one depends on its strides, which the assembly tracks.
 
 from __future__ import annotations
 
-from gkestimator.graph import Operator
+from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family
 from gkestimator.lowering import runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.builders import (
@@ -97,11 +97,24 @@ def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Pad", kind="copy")
 def pad(op: Operator, options: LoweringOptions) -> Lowered:
-    """A copy into a larger frame; padding by nothing is the source itself in torch."""
+    """A copy into a larger frame; padding by nothing is the source itself in torch.
+
+    torch pads with a constant in two kernels: it fills the frame and copies the source into it
+    (aten/src/ATen/native/PadNd.cpp, ``constant_pad_nd``). Where no side grows it only copies. The other modes are one
+    kernel each but for wrap, whose copies (the source and two for every padded dimension) are not told apart here.
+    """
     source, result = input_at(op, 0), output_at(op)
     if options.runtime == "torch" and source.shape == result.shape:
         return Lowered(kernels=(), host_calls=0, aliases={0: 0})
-    return Lowered(kernels=(copy_kernel("pad", (source,), (result,)),), host_calls=1)
+    grows = any(after > before for before, after in zip(source.shape, result.shape, strict=True))
+    if options.runtime != "torch" or op.attributes.get("mode", "constant") != "constant" or not grows:
+        return Lowered(kernels=(copy_kernel("pad", (source,), (result,)),), host_calls=1)
+    fill = memory_kernel(Family.ELEMENTWISE, "fill", (), (result,), flops=0, rows=result.elements)
+    # What is copied is the source, less what a negative side crops: the part that both shapes have.
+    kept = tuple(min(pair) for pair in zip(source.shape, result.shape, strict=True))
+    inside = Tensor(name=result.name, dtype=result.dtype, shape=kept, storage=result.storage)
+    copied = copy_kernel("pad", (source,), (inside,))
+    return Lowered(kernels=(fill, copied), host_calls=2)
 
 
 @lowering_rule("Cast", "CastLike", kind="cast")

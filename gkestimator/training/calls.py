@@ -75,7 +75,7 @@ class ReadCalls:
 def read_calls(
     path: Path, catalogue: GpuCatalogue, progress: Callable[[str, int, int], None] | None = None
 ) -> ReadCalls:
-    """The calls in the Parquet file or files at ``path``. Raises TableError, UsageError for a GPU without
+    """The calls in the kernel dataset or datasets at ``path``. Raises TableError, UsageError for a GPU without
     specification."""
     tell = progress or (lambda text, done, total: None)
     gpus: dict[str, GpuSpec] = {}
@@ -84,7 +84,7 @@ def read_calls(
     skipped: dict[str, Counter[str]] = {}
     count = 0
     for file in dataset_files(path):
-        rows = read_table(file, KERNEL_DATASET, "parquet")
+        rows = read_table(file, KERNEL_DATASET)
         count += len(rows)
         for gpu in dict.fromkeys(row.gpu for row in rows):
             if gpu not in names:

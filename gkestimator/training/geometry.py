@@ -124,7 +124,9 @@ def _rank(features: np.ndarray, wanted: np.ndarray, lengths: np.ndarray, *, tree
     try:
         import xgboost
     except ImportError as e:
-        raise UsageError(f"training the launch geometry needs {e.name}: install gkestimator[train]") from e
+        raise UsageError(
+            f"training the launch geometry needs {e.name}: pip install 'gkestimator[train]'"
+        ) from e
     data = xgboost.QuantileDMatrix(features, wanted.astype(np.float32), nthread=1, max_bin=256)
     data.set_group(lengths)
     options = {

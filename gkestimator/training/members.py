@@ -168,7 +168,7 @@ def fit_member(
     try:
         return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators, loss=loss)
     except ImportError as e:
-        raise UsageError(f"training {name} needs {e.name}: install gkestimator[train]") from e
+        raise UsageError(f"training {name} needs {e.name}: pip install 'gkestimator[train]'") from e
 
 
 def _below(threshold: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from gkestimator.training.train_measured import MeasuredReport
 
 __all__ = ["Loaded", "TrainReport", "card", "library_versions", "measured_rows", "train"]
+
+
+_LIBRARIES = ("scipy", "sklearn", "xgboost", "lightgbm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +68,14 @@ def train(
     Kernel datasets correct the bundle ``base``: a folder, or ``default``, the package's; None trains regressors on
     their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known, besides those that lie
     beside the datasets. Regressors are fitted for the families that the sources hold. The same sources and seed give
-    the same bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification,
-    BundleError for a bad base, OutputError if ``out`` cannot be written.
+    the same bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification or
+    a missing library, BundleError for a bad base, OutputError if ``out`` cannot be written.
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
     title = name or _title(out)
     kinds = {source_format(Path(path)) for path in sources}
+    _require_libraries()
     if base is not None and kinds == {"kernel dataset"}:
         from gkestimator.training.train_measured import train_measured
 
@@ -91,6 +96,13 @@ def train(
     fitted = fit_bundle(rows, gpus, seed=seed, progress=progress)
     fitted.write(out, card=card(title, loaded, fitted))
     return TrainReport(path=out, name=title, models=tuple(m.report for m in fitted.models))
+
+
+def _require_libraries() -> None:
+    """Raises UsageError for what is missing at once, not after minutes, whatever the rows will turn out to need."""
+    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"training needs {', '.join(missing)}: pip install 'gkestimator[train]'")
 
 
 def _title(out: Path) -> str:

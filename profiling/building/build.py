@@ -210,7 +210,10 @@ def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Pr
     reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
     lines = problems.all()
     if lines:
-        return f"{listed}: nothing to build: {lines[0]}{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''}"
+        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
+        return (
+            f"{where}nothing to build: {lines[0]}{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''}"
+        )
     if reasons:
         return (
             f"{listed}: no operator was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"

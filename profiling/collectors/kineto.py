@@ -34,7 +34,7 @@ class KinetoCollector:
         """Why not: torch is not installed, or does not know CUDA where a GPU is asked for."""
         version = self.version()
         if version is None:
-            return "kineto is part of torch, which is not installed: pip install torch, or install nsys"
+            return "kineto is part of torch, which is missing: pip install 'gkestimator[profile]', or install nsys"
         if self._device != "cpu" and version.endswith("+cpu"):
             return f"torch {version} is built without CUDA, so kineto sees no GPU: install torch for CUDA, or nsys"
         return None

@@ -93,7 +93,7 @@ class OnnxruntimeExecutor:
             import onnxruntime
         except ImportError as e:
             raise UsageError(
-                "executor onnxruntime needs the package onnxruntime (CPU) or onnxruntime-gpu, which is not installed"
+                "executor onnxruntime needs onnxruntime: pip install 'gkestimator[profile]', or onnxruntime (CPU alone)"
             ) from e
         self._ort: Any = onnxruntime
         self._device = device

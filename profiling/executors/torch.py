@@ -48,7 +48,9 @@ class TorchExecutor:
         try:
             import torch
         except ImportError as e:
-            raise UsageError("executor torch: the package torch is not installed, expected it") from e
+            raise UsageError(
+                "executor torch needs torch: pip install 'gkestimator[profile]', or a torch for this machine"
+            ) from e
         kind, _, number = device.partition(":")
         if device != "cpu" and not (kind == "cuda" and number.isascii() and number.isdigit()):
             raise UsageError(f"device {device!r}: expected cpu or cuda:N")

@@ -143,7 +143,8 @@ def executor_versions(executor: str, device: str) -> Mapping[str, str]:
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     last = lines[-1] if lines else f"status {done.returncode} and no word"
     if done.returncode != 0:
-        raise UsageError(f"executor {executor}: {last}")
+        named = last.startswith(f"executor {executor}")
+        raise UsageError(last if named else f"executor {executor}: {last}")
     found = json.loads(last)
     return {str(k): str(v) for k, v in found.items()}
 

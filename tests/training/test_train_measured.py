@@ -26,6 +26,7 @@ from gkestimator.launch import Launch
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.measured import MeasuredContents, MeasuredGpu
 from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model
+from gkestimator.tables import KERNEL_DATASET, read_table
 from gkestimator.training import train
 from gkestimator.training.measured import _common_shift
 from gkestimator.training.rows import shape_hash, size_hash
@@ -497,6 +498,24 @@ def test_what_cannot_be_trained_on_is_said_in_one_line(tmp_path: Path) -> None:
     short = [r for r in measurements(2) if r.kernel_index == 0]
     report = train([write_dataset(tmp_path / "short.parquet", short)], tmp_path / "c")
     assert isinstance(report, MeasuredReport) and report.gpus[0].skipped["launches missing"] == 2
+
+
+def test_a_dataset_in_csv_trains_the_same(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "l4.parquet", measurements(12))
+    write_dataset(tmp_path / "l4.csv", read_table(dataset, KERNEL_DATASET))
+    train([dataset], tmp_path / "from_parquet")
+    train([tmp_path / "l4.csv"], tmp_path / "from_csv")
+    name = "measured.json"
+    assert (tmp_path / "from_csv" / name).read_bytes() == (tmp_path / "from_parquet" / name).read_bytes()
+
+
+def test_missing_libraries_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "never_read.csv").write_text("")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        UsageError, match=r"scipy, sklearn, xgboost, lightgbm: pip install 'gkestimator\[train\]'"
+    ):
+        train([tmp_path / "never_read.csv"], tmp_path / "out")
 
 
 def test_a_measured_bundle_is_no_base(trained: tuple[Path, MeasuredReport], tmp_path: Path) -> None:

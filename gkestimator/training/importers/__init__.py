@@ -1,6 +1,6 @@
 """Importers: public measurement formats to training rows, one file each.
 
-A source is a folder of one format, or a Parquet file in the kernel dataset format.
+A source is a folder of one format, or a Parquet or CSV file in the kernel dataset format.
 """
 
 from __future__ import annotations
@@ -42,4 +42,7 @@ def source_format(path: Path) -> str:
     for name, (matches, _) in IMPORTERS.items():
         if matches(path):
             return name
-    raise TableError(f"{path}: unknown format; expected one of {', '.join(IMPORTERS)}")
+    folders = ", ".join(name for name in IMPORTERS if name != "kernel dataset")
+    raise TableError(
+        f"{path}: unknown format; expected a kernel dataset (.parquet or .csv) or a folder of {folders}"
+    )

@@ -21,7 +21,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as e:
-        raise UsageError("reading Parquet needs pyarrow: install gkestimator[parquet]") from e
+        raise UsageError("reading Parquet needs pyarrow: pip install 'gkestimator[parquet]'") from e
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names

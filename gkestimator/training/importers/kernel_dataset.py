@@ -1,4 +1,4 @@
-"""The project's own kernel dataset (Parquet; DESIGN section 5): what ``gkest profile build`` writes.
+"""The project's own kernel dataset (Parquet or CSV; DESIGN section 5): what ``gkest profile build`` writes.
 
 One row per kernel launch, grouped to operator calls by :mod:`gkestimator.training.calls`. Here, without a base bundle
 to share time out by, only calls train that are one kernel by the rules, or as many launches of the same families. Of
@@ -34,14 +34,14 @@ Shapes = list[tuple[int, ...]]
 
 
 def matches(path: Path) -> bool:
-    """True for a Parquet file, or a folder that directly holds some."""
+    """True for a Parquet or CSV file, or a folder that directly holds Parquet files."""
     if path.is_dir():
         return any(path.glob("*.parquet"))
-    return path.suffix == ".parquet"
+    return path.suffix.lower() in (".parquet", ".csv")
 
 
 def dataset_files(path: Path) -> list[Path]:
-    """The Parquet files at ``path``: itself, or those directly in the folder."""
+    """The files at ``path``: itself, or the Parquet files directly in the folder."""
     return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
 
 

@@ -23,7 +23,9 @@ class Sampler:
         try:
             from scipy.stats import qmc
         except ImportError as e:
-            raise UsageError("profile plan needs scipy: pip install gkestimator[profile]") from e
+            raise UsageError(
+                "profile plan needs scipy: pip install scipy (the extras 'train' and 'profile' bring it)"
+            ) from e
         if count <= 0:
             return np.empty((0, dimensions))
         sobol = qmc.Sobol(d=dimensions, scramble=True, seed=int(self._rng.integers(2**31)))
