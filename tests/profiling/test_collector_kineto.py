@@ -15,10 +15,14 @@ from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.collectors.kineto import _BLOCK, kineto_ranges
 
 
-def trace(path: Path, names: list[str], *, cuda: bool = False, padding: int = 0) -> Path:
+def trace(
+    path: Path, names: list[str], *, cuda: bool = False, kernels: bool = True, padding: int = 0
+) -> Path:
     events = [{"ph": "X", "name": f"gkestimator:{n}#5", "ts": 1, "dur": 2} for n in names]
     if cuda:
-        events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"})
+        events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC"})
+    if cuda and kernels:
+        events.append({"ph": "X", "cat": "kernel", "name": "add"})
     text = json.dumps({"padding": "x" * padding, "traceEvents": events}, indent=1)
     path.write_bytes(gzip.compress(text.encode()))
     return path
@@ -39,6 +43,12 @@ def test_on_a_gpu_cuda_calls_must_be_there(tmp_path: Path) -> None:
         collector.finish(tmp_path, ["a"], "")
     trace(tmp_path / "trace.json.gz", ["a"], cuda=True)
     assert collector.finish(tmp_path, ["a"], "")
+
+
+def test_launches_without_a_single_kernel_are_no_measurement(tmp_path: Path) -> None:
+    trace(tmp_path / "trace.json.gz", ["a"], cuda=True, kernels=False)
+    with pytest.raises(CollectorError, match="launches but no kernel"):
+        make_collector("kineto", "cuda:0").finish(tmp_path, ["a"], "")
 
 
 def test_a_name_across_two_blocks_is_found(tmp_path: Path) -> None:

@@ -210,6 +210,19 @@ def test_a_genuine_trace_of_torch(tmp_path: Path) -> None:
         assert 0 < sum(k.duration_ns for k in found.launches) <= found.end_ns - found.start_ns
 
 
+@pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-inf"])
+def test_what_cpp_prints_for_no_number_does_not_cost_the_trace(tmp_path: Path, word: str) -> None:
+    bad = kernel(1, "12").replace('"blocks per SM": 1.18', f'"blocks per SM": {word}')
+    assert word in bad
+    path = trace(tmp_path / "t.json", annotation("gkestimator:e1#1", "10", "50"), call(1, "11"), bad)
+    assert [k.grid for k in parse_kineto(path).ranges[0].launches] == [(128, 1, 1)]
+    path = trace(
+        tmp_path / "u.json", annotation("gkestimator:e1#1", "10", "50"), call(1, "11"), kernel(1, word)
+    )
+    with pytest.raises(TableError, match="ts: found 'None', expected microseconds"):
+        parse_kineto(path)
+
+
 @pytest.mark.parametrize(
     ("events", "match"),
     [
