@@ -81,7 +81,7 @@ class KinetoCollector:
             )
         if entries and self._device != "cpu" and blind:
             raise CollectorError(
-                "kineto recorded launches but no kernel: CUPTI may not look at this GPU (a virtual one, or no permission)"
+                "kineto recorded launches but no kernel: CUPTI may not look at this GPU (virtual, or no permission)"
             )
         return (trace.name,)
 
