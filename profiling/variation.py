@@ -38,8 +38,8 @@ def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> 
     """What ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On the CPU, where the
     operating system interrupts repeats and runtimes' profilers count whole microseconds, the executor's own clock.
 
-    Robust in both cases: the median is what is kept, and of fifty calls of 2 us the first, whose code is in no cache, is
-    enough for a coefficient of 20 %. On a GPU what time stamps vary by themselves is taken out: CUPTI's have tens of
+    Robust in both cases: the median is what is kept, and of fifty calls of 2 us the first, whose code is in no cache,
+    is enough for a coefficient of 20 %. On a GPU what time stamps vary by themselves is taken out: CUPTI's have tens of
     nanoseconds, which are percents of a short kernel."""
     if record.kernels is not None and record.host_us:
         return robust_variation(record.host_us)
