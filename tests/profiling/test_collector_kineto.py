@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from gkestimator.errors import UsageError
 from gkestimator.profiling.collectors import COLLECTORS, CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.collectors.kineto import _BLOCK, kineto_ranges
+from gkestimator.profiling.executors.kineto import KinetoTrace
 
 
 def trace(
@@ -109,3 +112,19 @@ def test_wrong_names_and_passes() -> None:
         choose("vtune", "cpu")
     with pytest.raises(UsageError, match="serves the pass timeline, not counters"):
         choose("none", "cpu", "counters")
+
+
+def test_a_gpu_that_takes_no_work_is_said_in_one_line_before_anything_is_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    trace = KinetoTrace(tmp_path / "trace.json.gz", cuda=False)
+    made: list[str] = []
+    trace._make = lambda: made.append("session") or nullcontext()  # type: ignore[func-returns-value]
+    trace._cuda = True
+
+    def ones(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    trace._torch = SimpleNamespace(ones=ones)
+    with pytest.raises(UsageError, match="--kineto: the GPU takes no work: CUDA error: out of memory"):
+        trace.start()
+    assert made == ["session"]
