@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 
 from gkestimator.errors import TableError
 from gkestimator.profiling.parsers import parse_ncu
-from gkestimator.profiling.parsers.ncu import read_report_by_library, read_report_by_tool, shipped_readers
+from gkestimator.profiling.parsers.ncu import read_report_by_library, read_report_by_tool
 from gkestimator.profiling.parsers.ncu_blocks import count_results
-from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED, report_lines
+from gkestimator.profiling.parsers.ncu_child import report_lines
 from gkestimator.profiling.parsers.ncu_values import decimal_mark, number, unit_factor
 
 NVTX = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
@@ -334,32 +333,6 @@ def test_a_report_of_unknown_format_is_for_its_reader_to_judge(
     monkeypatch.setattr("gkestimator.profiling.parsers.ncu.find_tool", lambda name: None)
     with pytest.raises(TableError, match="gave 0 kernels, .* expected at least 1"):
         parse_ncu(path)
-
-
-def test_the_library_that_comes_with_ncu_is_found_where_none_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extras = tmp_path / "2025.3.1" / "extras" / "python"
-    extras.mkdir(parents=True)
-    (extras / "ncu_report.py").write_text("")
-    tool = tmp_path / "2025.3.1" / "ncu"
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    (tmp_path / "ncu").symlink_to(tool)
-    monkeypatch.setenv("GKEST_NCU", str(tmp_path / "ncu"))
-    assert shipped_readers() == (extras,)
-    (extras / "stand_in_reader.py").write_text("def load_report(path): raise SystemExit(f'reads {path}')")
-    code = (
-        "import sys; from gkestimator.profiling.parsers import ncu_child; ncu_child._LIBRARY = 'stand_in_reader'; "
-        "sys.exit(ncu_child.main(sys.argv[1:]))"
-    )
-    for folders, status in ((shipped_readers(), 1), ((), NOT_INSTALLED)):
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, "a.ncu-rep", *map(str, folders)],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == status, done.stderr
-        assert ("reads a.ncu-rep" in done.stderr) is bool(folders)
 
 
 def test_a_report_through_the_child(report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
