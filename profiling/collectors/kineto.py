@@ -18,6 +18,8 @@ _FILE = "trace.json.gz"
 _BLOCK, _OVERLAP = 2**20, 512
 _RANGE = re.compile(rb'"name"\s*:\s*"' + NVTX_DOMAIN.encode() + rb':([^"#]{1,100})#\d+"')
 _CUDA_CALL = re.compile(rb'"cat"\s*:\s*"cuda_(?:runtime|driver)"')
+_LAUNCH = re.compile(rb'"name"\s*:\s*"cu(?:da)?LaunchKernel')
+_KERNEL = re.compile(rb'"cat"\s*:\s*"kernel"')
 _MOST_BYTES = 2**34
 
 
@@ -66,7 +68,7 @@ class KinetoCollector:
         if not trace.is_file() or trace.stat().st_size == 0:
             said = complaint(log)
             raise CollectorError(f"kineto wrote no trace{f'; the child said: {said}' if said else ''}")
-        found, cuda = kineto_ranges(trace)
+        found, cuda, blind = kineto_ranges(trace)
         missing = [entry for entry in entries if entry not in found]
         if missing:
             raise CollectorError(
@@ -77,6 +79,10 @@ class KinetoCollector:
             raise CollectorError(
                 "kineto recorded no CUDA call: CUPTI did not start; is another profiler at work on this GPU?"
             )
+        if entries and self._device != "cpu" and blind:
+            raise CollectorError(
+                "kineto recorded launches but no kernel: CUPTI may not look at this GPU (virtual, or no permission)"
+            )
         return (trace.name,)
 
     def capture(self, folder: Path) -> Capture | None:
@@ -86,11 +92,12 @@ class KinetoCollector:
         return parse_kineto(folder / _FILE)
 
 
-def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool]:
-    """Entry ids marked in a trace, and whether it holds CUDA calls; read in blocks, without parsing. Raises
-    CollectorError where the file is cut short or no gzip."""
+def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool, bool]:
+    """Entry ids marked in a trace, whether it holds CUDA calls, and whether it holds launches without a single kernel;
+    read in blocks, without parsing. Raises CollectorError where the file is cut short or no gzip."""
     found: set[str] = set()
-    cuda, tail, seen = False, b"", 0
+    cuda = launches = kernels = False
+    tail, seen = b"", 0
     try:
         with gzip.open(trace, "rb") as file:
             while block := file.read(_BLOCK):
@@ -100,9 +107,11 @@ def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool]:
                 text = tail + block
                 found.update(match[1].decode(errors="replace") for match in _RANGE.finditer(text))
                 cuda = cuda or _CUDA_CALL.search(text) is not None
+                launches = launches or _LAUNCH.search(text) is not None
+                kernels = kernels or _KERNEL.search(text) is not None
                 tail = text[-_OVERLAP:]
     except (OSError, EOFError, zlib.error) as e:
         raise CollectorError(f"{trace}: not a whole trace: {e}") from e
     if not tail.rstrip().endswith(b"}"):
         raise CollectorError(f"{trace}: not a whole trace: its end is missing")
-    return frozenset(found), cuda
+    return frozenset(found), cuda, launches and not kernels

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_PTX = b""".version 6.0
-.target sm_50
+_PTX = b""".version %s
+.target sm_%d
 .address_size 64
 .visible .entry gkestimator_probe() { ret; }
 \0"""
+_TARGETS = ((b"6.0", 50), (b"7.0", 75), (b"8.0", 90))
+"""ISA and chip: the oldest that any driver compiles, then newer ones, for drivers that give the oldest up."""
 _PAUSE_S = 0.005
 
 
@@ -29,7 +31,12 @@ class _Gpu:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self._call("cuCtxSetCurrent", self._context)
         module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), _PTX)
+        for target in _TARGETS:
+            status = self._cuda.cuModuleLoadData(ctypes.byref(module), _PTX % target)
+            if status == 0:
+                break
+        else:
+            raise OSError(f"cuModuleLoadData answered {status}")
         self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"gkestimator_probe")
 
     def launch(self) -> None:

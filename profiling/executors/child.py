@@ -16,7 +16,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
@@ -104,11 +105,14 @@ def _run(given: _Arguments) -> int:
             yield
 
     current = given.records.with_name(given.records.name + ".current")
-    with _opened(given.records) as records:
+    # What kineto saw is written at the end alone: told to end, the child finishes the entry at hand and writes it.
+    with _opened(given.records) as records, _told_to_end(trace is not None) as told:
         if trace is not None:
             trace.start()
         lost = False
         for entry in given.entries:
+            if told():
+                break
             _write_aside(given.records, ".current", entry.id)
             record, lost = _record(executor, entry, given, ranges)
             _append(records, record)
@@ -121,6 +125,20 @@ def _run(given: _Arguments) -> int:
         return DeviceLostError.exit_code
     current.unlink(missing_ok=True)
     return 0
+
+
+@contextmanager
+def _told_to_end(listens: bool) -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM came, where the child ``listens`` for it."""
+    came: list[int] = []
+    if not listens or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _record(
@@ -185,7 +203,7 @@ def _stop(trace: KinetoTrace, lost: bool) -> None:
 
 
 if __name__ == "__main__":
-    # A child that is told to end, ends: no handler of Python's, no signal ignored by inheritance.
+    # A child that is told to end, ends (but see _told_to_end): no handler of Python's, none ignored by inheritance.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable()  # a crash leaves the Python stack in the child's log

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError, UsageError
+from gkestimator.errors import OutputError, UsageError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 
 __all__ = ["KinetoTrace"]
@@ -37,12 +37,26 @@ class KinetoTrace:
         if path.name.endswith(".gz") is False and path.suffix != ".json":
             raise UsageError(f"--kineto {path}: expected a name ending in .json or .json.gz")
         self._path = path
+        self._cuda = cuda
         self._torch: Any = torch
-        self._profile: Any = profile(activities=activities)
+        self._make: Callable[[], Any] = lambda: profile(activities=activities)
+        self._profile: Any = None
 
     def start(self) -> None:
-        """Begin to record."""
+        """Begin to record. Raises UsageError where the GPU takes no work."""
+        if self._cuda:
+            self._begin_cupti()
+        self._profile = self._make()
         self._profile.start()
+
+    def _begin_cupti(self) -> None:
+        """A session that nobody reads: with it come CUDA's context and CUPTI, which the first entry would wait for."""
+        try:
+            with self._make():
+                self._torch.ones(1, device="cuda").add_(1.0)
+                self._torch.cuda.synchronize()
+        except RuntimeError as e:
+            raise UsageError(f"--kineto: the GPU takes no work: {one_line(e)}") from e
 
     def stop(self) -> None:
         """End, and write the trace. Raises OutputError."""

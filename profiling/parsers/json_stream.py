@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import stat
 import time
 import zlib
@@ -21,6 +22,8 @@ MAX_CHARACTERS = 8 * 2**30
 MAX_ELEMENT = 16 * 2**20
 _CHUNK = 2**20
 _SPACE = " \t\n\r"
+_BARE = re.compile(r"-?(?:nan|inf)\b")
+"""As C++ prints what is no number; kineto writes such words into a kernel's figures."""
 
 
 class _Reader:
@@ -65,6 +68,14 @@ class _Reader:
         self.at += 1
         return found
 
+    def _no_number(self, at: int) -> bool:
+        """Put ``null`` where C++ wrote ``nan`` or ``inf`` at ``at``; False where it did not."""
+        found = _BARE.match(self.text, at)
+        if found is None:
+            return False
+        self.text = f"{self.text[:at]}null{self.text[found.end() :]}"
+        return True
+
     def value(self) -> Any:
         self.peek()
         while True:
@@ -78,6 +89,8 @@ class _Reader:
                     self.at = len(self.text)
                     return value
             except json.JSONDecodeError as e:
+                if self._no_number(e.pos):
+                    continue
                 if len(self.text) - self.at > MAX_ELEMENT:
                     raise ValueError(f"no JSON value of at most {MAX_ELEMENT:,} characters: {e.msg}") from e
                 if not self.more():

@@ -24,6 +24,7 @@ LIMIT_S = 300.0
 MAX_EVENTS = 10_000_000
 _DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _CALLS = ("cuda_runtime", "cuda_driver")
+_LAUNCH = "LaunchKernel"
 _FACTS = ("cupti_version", "cuda_runtime_version", "cuda_driver_version")
 
 Thread = tuple[Any, Any]
@@ -38,6 +39,7 @@ class _Events:
         self._seen = 0
         self.ranges: list[tuple[int, int, Thread, str, int]] = []
         self.calls: list[tuple[int, int, Thread, int]] = []
+        self.asked: set[int] = set()
         self.launches: list[tuple[int | None, Launch]] = []
         self.host: list[tuple[int, int, Thread, str]] = []
 
@@ -61,6 +63,8 @@ class _Events:
             correlation = self._whole(event, "correlation")
             if correlation is not None:
                 self.calls.append((*self._span(event), self._thread(event), correlation))
+                if _LAUNCH in self._name(event):
+                    self.asked.add(correlation)
         elif category == "cpu_op":
             self.host.append((*self._span(event), self._thread(event), self._name(event)))
 
@@ -160,6 +164,9 @@ def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
         problems.append(f"{nested} ranges of ours lie within others; a launch counts for the innermost")
     on_device = bool(events.launches or events.calls)
     placed = (_device_launches if on_device else _host_launches)(events, unjoined)
+    dropped = len(events.asked - {correlation for correlation, _ in events.launches})
+    if dropped:
+        problems.append(f"{dropped} of {len(events.asked)} launches without a kernel: CUPTI dropped records")
     schema = rest.get("schemaVersion")
     return Capture(
         tool="kineto",

@@ -15,10 +15,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import TableError, one_line
+from gkestimator.errors import GkestimatorError, TableError, one_line
 from gkestimator.profiling.captures import Capture, EntryRange, Launch
 from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
@@ -72,8 +73,8 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
 
 def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadReport:
     """The report through ncu_report. Raises TableError."""
-    expected = count_results(path)
-    command = [sys.executable, "-P", "-m", _CHILD, str(path.absolute())]
+    expected = _expected(path)
+    command = [sys.executable, "-P", "-m", _CHILD, str(path.absolute()), *map(str, shipped_readers())]
     with tempfile.TemporaryFile() as output:
         status, said = _run(path, command, output, limit_s)
         if status == NOT_INSTALLED:
@@ -90,9 +91,25 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
     return _complete(path, expected, ReadReport(reader=f"ncu_report {version}", actions=actions))
 
 
+def shipped_readers() -> tuple[Path, ...]:
+    """Folders with the ncu_report that comes with the ncu of this machine: for where the package is not installed."""
+    try:
+        tool = find_tool("ncu")
+    except GkestimatorError:
+        return ()
+    if tool is None:
+        return ()
+    places = (tool.parent, tool.resolve().parent)
+    return tuple(
+        dict.fromkeys(
+            p / "extras" / "python" for p in places if (p / "extras" / "python" / "ncu_report.py").is_file()
+        )
+    )
+
+
 def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> ReadReport:
     """The report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises TableError."""
-    expected = count_results(path)
+    expected = _expected(path)
     tool = ncu if ncu is not None else find_tool("ncu")
     if tool is None:
         raise _ReaderMissingError(f"{path}: {missing_tool('ncu')}")
@@ -120,13 +137,32 @@ def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float =
     )
 
 
-def _complete(path: Path, expected: int, read: ReadReport) -> ReadReport:
+def _expected(path: Path) -> int | None:
+    """How many kernels the report says it holds; None for a format that begins otherwise (a later version's, a packed
+    one): then NVIDIA's reader alone judges it."""
+    try:
+        with path.open("rb") as file:
+            known = MAGIC.startswith(file.read(len(MAGIC)))
+    except OSError as e:
+        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    return count_results(path) if known else None
+
+
+def _complete(path: Path, expected: int | None, read: ReadReport) -> ReadReport:
     """``read`` if it is all that the report holds: a reader that gives less does not say so."""
     without = sum(not action.metrics for action in read.actions)
+    if expected is None and read.actions and not without:
+        return replace(
+            read,
+            problems=(
+                *read.problems,
+                "a report of unknown format: whether it is whole, its reader alone says",
+            ),
+        )
     if len(read.actions) != expected or without:
         raise TableError(
             f"{path}: {read.reader} gave {len(read.actions)} kernels, {without} of them without a metric, expected "
-            f"{expected} with metrics"
+            f"{'at least 1' if expected is None else expected} with metrics"
         )
     return read
 

@@ -1,6 +1,7 @@
 """Reads a .ncu-rep with NVIDIA's ``ncu_report`` and prints JSON lines: a process of its own, since that library is
-native code and the file may be anybody's. ``python -m gkestimator.profiling.parsers.ncu_child FILE``: the first line
-holds the library's version, each further one an action. Exit status 3: the library is not installed."""
+native code and the file may be anybody's. ``python -m gkestimator.profiling.parsers.ncu_child FILE [FOLDER...]``: the
+first line holds the library's version, each further one an action. The library is looked for in the folders where it is
+not installed. Exit status 3: the library is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _MAX_MEMORY = 16 * 2**30
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status for the command line ``arguments`` (the file)."""
+    """The exit status for the command line ``arguments`` (the file, folders that may hold the library)."""
+    sys.path += arguments[1:]  # at the end: what is installed comes first
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +15,17 @@ from gkestimator.errors import UsageError
 from gkestimator.profiling.collectors import COLLECTORS, CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.collectors.kineto import _BLOCK, kineto_ranges
+from gkestimator.profiling.executors.kineto import KinetoTrace
 
 
-def trace(path: Path, names: list[str], *, cuda: bool = False, padding: int = 0) -> Path:
+def trace(
+    path: Path, names: list[str], *, cuda: bool = False, kernels: bool = True, padding: int = 0
+) -> Path:
     events = [{"ph": "X", "name": f"gkestimator:{n}#5", "ts": 1, "dur": 2} for n in names]
     if cuda:
-        events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"})
+        events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC"})
+    if cuda and kernels:
+        events.append({"ph": "X", "cat": "kernel", "name": "add"})
     text = json.dumps({"padding": "x" * padding, "traceEvents": events}, indent=1)
     path.write_bytes(gzip.compress(text.encode()))
     return path
@@ -39,6 +46,12 @@ def test_on_a_gpu_cuda_calls_must_be_there(tmp_path: Path) -> None:
         collector.finish(tmp_path, ["a"], "")
     trace(tmp_path / "trace.json.gz", ["a"], cuda=True)
     assert collector.finish(tmp_path, ["a"], "")
+
+
+def test_launches_without_a_single_kernel_are_no_measurement(tmp_path: Path) -> None:
+    trace(tmp_path / "trace.json.gz", ["a"], cuda=True, kernels=False)
+    with pytest.raises(CollectorError, match="launches but no kernel"):
+        make_collector("kineto", "cuda:0").finish(tmp_path, ["a"], "")
 
 
 def test_a_name_across_two_blocks_is_found(tmp_path: Path) -> None:
@@ -99,3 +112,19 @@ def test_wrong_names_and_passes() -> None:
         choose("vtune", "cpu")
     with pytest.raises(UsageError, match="serves the pass timeline, not counters"):
         choose("none", "cpu", "counters")
+
+
+def test_a_gpu_that_takes_no_work_is_said_in_one_line_before_anything_is_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    trace = KinetoTrace(tmp_path / "trace.json.gz", cuda=False)
+    made: list[str] = []
+    trace._make = lambda: made.append("session") or nullcontext()  # type: ignore[func-returns-value]
+    trace._cuda = True
+
+    def ones(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    trace._torch = SimpleNamespace(ones=ones)
+    with pytest.raises(UsageError, match="--kineto: the GPU takes no work: CUDA error: out of memory"):
+        trace.start()
+    assert made == ["session"]

@@ -362,3 +362,31 @@ def test_kineto_writes_a_trace_with_a_range_of_every_entry(tmp_path: Path) -> No
         f"gkestimator:{r.entry_id}#{r.repeats}" for r in records(tmp_path).values()
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["entries.json", "records.jsonl", "trace.json.gz"]
+
+
+@pytest.mark.slow
+def test_kineto_told_to_end_writes_what_it_has(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    chosen = plan(*SMALL[:2], *(fragment("Relu", (n, 64)) for n in range(1, 400)))
+    words = command(tmp_path, chosen, "--repeats", "500", "--kineto", str(tmp_path / "trace.json.gz"))
+    process = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end and not (
+            (p := tmp_path / "records.jsonl").exists() and p.stat().st_size
+        ):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+    done = records(tmp_path)
+    assert 1 <= len(done) < len(chosen.entries)
+    with gzip.open(tmp_path / "trace.json.gz", "rt") as stream:
+        trace: dict[str, Any] = json.load(stream)
+    marked = {
+        e["name"].partition(":")[2].partition("#")[0]
+        for e in trace["traceEvents"]
+        if e.get("cat") == "user_annotation"
+    }
+    assert marked == set(done)

@@ -37,3 +37,13 @@ def test_on_a_gpu_the_device_time_of_the_repeats_counts() -> None:
     record = EntryRecord(entry_id="a", status="ok", repeats=2, host_us=(1.0, 100.0))
     assert judged_variation(record, [10.0, 10.0]) == 0
     assert judged_variation(record, None) is None
+
+
+def test_on_a_gpu_one_cold_call_or_the_time_stamps_make_nothing_noisy_but_a_wide_spread_does() -> None:
+    record = EntryRecord(entry_id="a", status="ok", repeats=50, host_us=(9.0,) * 50, elapsed_us=12.0)
+    cold = [6.0, *(2.0 + 0.032 * (i % 3) for i in range(49))]
+    assert coefficient_of_variation(cold) > 0.2  # type: ignore[operator]
+    assert judge([], record, judged_variation(record, cold)) == "ok"
+    wide = [2.0 + 0.8 * (i % 2) for i in range(50)]
+    assert judge([], record, judged_variation(record, wide)) == "noisy"
+    assert judge([], record, judged_variation(record, [v * 100 for v in wide])) == "noisy"

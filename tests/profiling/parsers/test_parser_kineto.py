@@ -210,6 +210,30 @@ def test_a_genuine_trace_of_torch(tmp_path: Path) -> None:
         assert 0 < sum(k.duration_ns for k in found.launches) <= found.end_ns - found.start_ns
 
 
+def test_launches_of_which_the_kernel_is_missing_are_told(tmp_path: Path) -> None:
+    lost = trace(
+        tmp_path / "t.json",
+        annotation("gkestimator:e1#2", "10", "50"),
+        call(1, "11"),
+        kernel(1, "12"),
+        call(2, "20"),
+    )
+    assert "1 of 2 launches without a kernel: CUPTI dropped records" in parse_kineto(lost).problems
+
+
+@pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-inf"])
+def test_what_cpp_prints_for_no_number_does_not_cost_the_trace(tmp_path: Path, word: str) -> None:
+    bad = kernel(1, "12").replace('"blocks per SM": 1.18', f'"blocks per SM": {word}')
+    assert word in bad
+    path = trace(tmp_path / "t.json", annotation("gkestimator:e1#1", "10", "50"), call(1, "11"), bad)
+    assert [k.grid for k in parse_kineto(path).ranges[0].launches] == [(128, 1, 1)]
+    path = trace(
+        tmp_path / "u.json", annotation("gkestimator:e1#1", "10", "50"), call(1, "11"), kernel(1, word)
+    )
+    with pytest.raises(TableError, match="ts: found 'None', expected microseconds"):
+        parse_kineto(path)
+
+
 @pytest.mark.parametrize(
     ("events", "match"),
     [

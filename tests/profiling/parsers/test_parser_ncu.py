@@ -319,6 +319,22 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr("gkestimator.profiling.parsers.ncu._CHILD", "stand_in_child")
 
 
+def test_a_report_of_unknown_format_is_for_its_reader_to_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.ncu-rep"
+    path.write_bytes(b"\x28\xb5\x2f\xfd packed")
+    one = '{"name": "k", "workload": "kernel", "ranges": [["gkestimator", "a#1"]], "numbers": {"gpu__time_duration.sum": [5, "ns"]}, "words": {}}'
+    child(tmp_path, monkeypatch, f"print('{{\"version\": \"1\"}}'); print('''{one}''')")
+    capture = parse_ncu(path)
+    assert [r.entry_id for r in capture.ranges] == ["a"]
+    assert any("unknown format" in line for line in capture.problems)
+    child(tmp_path, monkeypatch, 'print(\'{"version": "1"}\')')
+    monkeypatch.setattr("gkestimator.profiling.parsers.ncu.find_tool", lambda name: None)
+    with pytest.raises(TableError, match="gave 0 kernels, .* expected at least 1"):
+        parse_ncu(path)
+
+
 def test_a_report_through_the_child(report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = '{"name": "k", "workload": "kernel", "ranges": [["gkestimator", "a#1"]], "numbers": {"gpu__time_duration.sum": [5.4, "ns"], "dram__bytes.sum": [2, "Kbyte"]}, "words": {}}'
     graph = one.replace('"kernel"', '"graph"')
@@ -413,7 +429,7 @@ def test_a_tool_that_fails_is_told_in_one_line(report: Path, tmp_path: Path, cod
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.ncu-rep"
     path.write_bytes(b"QDSS" + bytes(100))
-    with pytest.raises(TableError, match="do not begin as a report of Nsight Compute does"):
+    with pytest.raises(TableError, match="cannot read it|neither ncu_report"):
         parse_ncu(path)
     with pytest.raises(TableError, match="No such file"):
         parse_ncu(tmp_path / "none.ncu-rep")
