@@ -143,9 +143,9 @@ def merge_datasets(
     if not groups:
         raise TableError(problems[0] if problems else "the datasets hold no rows")
     for name in [n for n, (_, text) in specs.items() if _differs(beside(output, f".{n}.toml"), text)]:
-        there, (source, _) = beside(output, f".{name}.toml"), specs.pop(name)
+        there, (origin, _) = beside(output, f".{name}.toml"), specs.pop(name)
         notes.append(
-            f"{there.name}: is there with other figures, and is kept (remove it to have that of {source.name})"
+            f"{there.name}: is there with other figures, and is kept (remove it to have that of {origin.name})"
         )
     best, passed = best_of(groups, lambda g: g.key, lambda g: g.rank())
     kept_of = {g.key: g for g in best}

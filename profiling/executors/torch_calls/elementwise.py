@@ -236,7 +236,7 @@ def hard_sigmoid(call: Call) -> Run:
 
     alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
     if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:
-        return F.hardsigmoid
+        return calling(F.hardsigmoid)
     return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
 
 
@@ -272,7 +272,7 @@ def selu(call: Call) -> Run:
 
     alpha, gamma = float(call.attribute("alpha", _SELU_ALPHA)), float(call.attribute("gamma", _SELU_GAMMA))
     if math.isclose(alpha, _SELU_ALPHA, rel_tol=1e-4) and math.isclose(gamma, _SELU_GAMMA, rel_tol=1e-4):
-        return F.selu
+        return calling(F.selu)
     return lambda x: gamma * F.elu(x, alpha)
 
 
@@ -298,7 +298,7 @@ def swish(call: Call) -> Run:
 
     alpha = float(call.attribute("alpha", 1.0))
     if alpha == 1.0:
-        return F.silu
+        return calling(F.silu)
     return lambda x: x * torch.sigmoid(alpha * x)
 
 

@@ -25,7 +25,7 @@ def matmul(call: Call) -> Run:
     right = call.tensor(1)
     if right.is_weight and len(right.shape) == 2 and call.tensor(0).shape and call.is_static(1):
         call.prepare(1, turned)
-        return F.linear
+        return calling(F.linear)
     return calling(torch.matmul)
 
 
@@ -36,7 +36,7 @@ def linear(call: Call) -> Run:
 
     if call.is_static(1):
         call.prepare(1, turned)
-        return F.linear
+        return calling(F.linear)
     return lambda x, w, b: F.linear(x, w.t(), b)
 
 
