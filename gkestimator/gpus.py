@@ -1,6 +1,6 @@
 """GPU specifications: what a GPU type can do, from one TOML file each, every figure with unit and source.
 
-:func:`gpu_catalogue` finds a type by name among the user's files, bundles, ``$GKEST_HOME/gpus`` and the package, in
+:func:`gpu_catalogue` finds a type by name among the user's files, ``$GKEST_HOME/gpus``, the package and bundles, in
 that order.
 """
 
@@ -101,16 +101,19 @@ def _package_folder() -> Path:
 
 
 class GpuCatalogue:
-    """GPU types by name, in layers: files named by the user, the user's folder, the package. The first layer
-    wins.
+    """GPU types by name, in layers: files named by the user, the user's folder, the package, then bundles, which come
+    from anyone and so never say otherwise than the package. The first layer wins.
 
     Files are parsed when they are asked for: naming a packaged type by its canonical name opens its file
     alone.
     """
 
-    def __init__(self, layers: Iterable[tuple[Path, ...]], *, package: Path) -> None:
+    def __init__(
+        self, layers: Iterable[tuple[Path, ...]], *, package: Path, last: Iterable[tuple[Path, ...]] = ()
+    ) -> None:
         self._layers = tuple(layers)
         self._package = package
+        self._last = tuple(last)
 
     def names(self) -> tuple[str, ...]:
         """Canonical names of every type, sorted. Raises SpecError."""
@@ -138,13 +141,14 @@ class GpuCatalogue:
         direct = _packaged_keys(self._package).get(key)
         if direct is not None:
             return _spec(*_version(direct)), None
-        found = self._index(_entries(_files_in(self._package))).get(key)
-        if found is None:
-            raise UsageError(self._unknown(text, key))
-        return self._loaded(found, text)
+        for paths in (_files_in(self._package), *self._last):
+            found = self._index(_entries(paths)).get(key)
+            if found is not None:
+                return self._loaded(found, text)
+        raise UsageError(self._unknown(text, key))
 
     def _all_layers(self) -> Iterable[tuple[_Entry, ...]]:
-        for paths in (*self._layers, _files_in(self._package)):
+        for paths in (*self._layers, _files_in(self._package), *self._last):
             yield _entries(paths)
 
     def _loaded(self, found: tuple[_Entry, bool], text: str) -> tuple[GpuSpec, str | None]:
@@ -211,8 +215,8 @@ def _user_bundles(gpus: Path | None) -> tuple[Path, ...]:
 def gpu_catalogue(
     extra_files: Iterable[Path | str] = (), *, bundles: Iterable[Path | str] = ()
 ) -> GpuCatalogue:
-    """The catalogue of ``extra_files`` (checked at once), the specifications in ``bundles`` (their ``gpus`` folders),
-    ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``), the bundles in ``$GKEST_HOME/models`` and the package.
+    """The catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``), the package,
+    and, for types that none of these knows, ``bundles`` and those in ``$GKEST_HOME/models`` (their ``gpus`` folders).
 
     Raises SpecError for a bad extra file.
     """
@@ -220,10 +224,5 @@ def gpu_catalogue(
     for path in extra:
         _spec(*_version(path))
     user = _user_folder()
-    layers = (
-        extra,
-        *_bundled(bundles),
-        _files_in(user) if user else (),
-        *_bundled(_user_bundles(user)),
-    )
-    return GpuCatalogue(layers, package=_package_folder())
+    last = (*_bundled(bundles), *_bundled(_user_bundles(user)))
+    return GpuCatalogue((extra, _files_in(user) if user else ()), package=_package_folder(), last=last)

@@ -380,3 +380,27 @@ def test_specifications_are_hashable_and_finite() -> None:
 def test_one_wrong_letter_of_a_short_name_is_answered_with_names() -> None:
     with pytest.raises(UsageError, match="did you mean.*L4"):
         gpu_catalogue().resolve("L5")
+
+
+def test_a_bundle_adds_gpus_and_never_changes_those_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GKEST_HOME", str(tmp_path / "home"))
+    package = Path(str(files("gkestimator.datasets"))) / "gpus" / "T4.toml"
+    folder = tmp_path / "bundle" / "gpus"
+    folder.mkdir(parents=True)
+    text = package.read_text(encoding="utf-8")
+    slower = text.replace('value = "7.5"', 'value = "7.0"')
+    assert slower != text
+    (folder / "T4.toml").write_text(slower, encoding="utf-8")
+    header, _, rest = text.partition("\n[")
+    own = "\n".join(
+        'name = "MY-GPU"' if line.startswith("name =") else line
+        for line in header.splitlines()
+        if not line.startswith(("aliases", "short_names"))
+    )
+    (folder / "MY-GPU.toml").write_text(f"{own}\n\n[{rest}", encoding="utf-8")
+    catalogue = gpu_catalogue(bundles=[tmp_path / "bundle"])
+    assert catalogue.spec("T4").compute_capability == (7, 5)
+    assert catalogue.spec("my gpu").name == "MY-GPU"
+    assert "MY-GPU" in catalogue.names()
