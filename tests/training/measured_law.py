@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.dtypes import DType
+from gkestimator.dtypes import DType, Precision
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.kernels import Kernel
 from gkestimator.launch import LONG_BLOCKS, Launch, occupancy
+from gkestimator.lowering import LoweringOptions, lower
+from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, write_table
 
 GPU = "L4"
@@ -143,3 +146,20 @@ def measurements(
 def write_dataset(path: Path, rows: Sequence[KernelMeasurement]) -> Path:
     write_table(KERNEL_DATASET, rows, path)
     return path
+
+
+OPTIONS = LoweringOptions(
+    runtime="torch",
+    dtype="fp32",
+    matmul_precision=Precision.FP32,
+    conv_precision=Precision.FP32,
+    unfold_batchnorm=False,
+)
+
+
+def kernels_of(fragment: Fragment) -> tuple[Kernel, ...]:
+    return tuple(k for step in lower(fragment_graph(fragment), OPTIONS).steps for k in step.kernels)
+
+
+def unseen(count: int) -> list[tuple[str, Fragment]]:
+    return list(operators(count, np.random.default_rng(99)))

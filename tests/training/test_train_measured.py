@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from measured_law import FACTOR, GPU, achieved, law_us, linear, measurements, operators, relu, write_dataset
+from measured_law import (
+    FACTOR,
+    GPU,
+    achieved,
+    kernels_of,
+    law_us,
+    linear,
+    measurements,
+    relu,
+    unseen,
+    write_dataset,
+)
 
 from gkestimator.bundle_models import chip_of
 from gkestimator.bundles import load_bundle, stack_bundles
-from gkestimator.cli import run
-from gkestimator.dtypes import Precision
-from gkestimator.errors import BundleError, GkestimatorError, OutputError, TableError, UsageError
+from gkestimator.errors import UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.fragments import Fragment
 from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import Family, Kernel, KernelTable
+from gkestimator.kernels import Family, KernelTable
 from gkestimator.launch import Launch
-from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.measured import MeasuredContents, MeasuredGpu
-from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model
-from gkestimator.tables import KERNEL_DATASET, read_table
+from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.training import train
 from gkestimator.training.measured import _common_shift
 from gkestimator.training.rows import shape_hash, size_hash
@@ -36,34 +42,10 @@ for library in ("sklearn", "scipy", "xgboost", "lightgbm", "pyarrow"):
     pytest.importorskip(library)
 L4 = gpu_catalogue().resolve(GPU)[0]
 A100 = gpu_catalogue().resolve("A100-PCIE-40GB")[0]
-OPTIONS = LoweringOptions(
-    runtime="torch",
-    dtype="fp32",
-    matmul_precision=Precision.FP32,
-    conv_precision=Precision.FP32,
-    unfold_batchnorm=False,
-)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MeasuredReport]:
-    folder = tmp_path_factory.mktemp("measured")
-    dataset = write_dataset(folder / "l4.parquet", measurements(70, counters=True))
-    report = train([dataset], folder / "my_l4")
-    assert isinstance(report, MeasuredReport)
-    return folder / "my_l4", report
-
-
-def kernels_of(fragment: Fragment) -> tuple[Kernel, ...]:
-    return tuple(k for step in lower(fragment_graph(fragment), OPTIONS).steps for k in step.kernels)
-
-
-def unseen(count: int) -> list[tuple[str, Fragment]]:
-    return list(operators(count, np.random.default_rng(99)))
-
-
-def test_held_out_operators_follow_the_law(trained: tuple[Path, MeasuredReport]) -> None:
-    bundle, base = load_bundle(trained[0]).under("torch"), load_bundle()
+def test_held_out_operators_follow_the_law(trained_l4: tuple[Path, MeasuredReport]) -> None:
+    bundle, base = load_bundle(trained_l4[0]).under("torch"), load_bundle()
     found: dict[str, list[tuple[float, float, bool]]] = {}
     for family, fragment in unseen(25):
         (kernel,) = kernels_of(fragment)
@@ -81,10 +63,10 @@ def test_held_out_operators_follow_the_law(trained: tuple[Path, MeasuredReport])
         assert held >= 0.7, (family, held)
 
 
-def test_a_measured_kernel_is_answered_as_measured(trained: tuple[Path, MeasuredReport]) -> None:
+def test_a_measured_kernel_is_answered_as_measured(trained_l4: tuple[Path, MeasuredReport]) -> None:
     rows = [r for r in measurements(70, counters=True) if r.family == "linear"][:2]
     (kernel,) = kernels_of(Fragment.parse(rows[0].graph or "", where="row"))
-    answer = load_bundle(trained[0]).under("torch").predict(KernelTable.from_kernels([kernel]), L4)
+    answer = load_bundle(trained_l4[0]).under("torch").predict(KernelTable.from_kernels([kernel]), L4)
     total = sum(r.duration_us or 0 for r in rows)
     assert answer.duration_us[0] == pytest.approx(total, rel=1e-9)
     assert answer.in_range[0] and answer.trained[0] and answer.detail is not None
@@ -99,19 +81,19 @@ def test_a_measured_kernel_is_answered_as_measured(trained: tuple[Path, Measured
 
 
 def test_another_runtime_has_no_measured_lowering_and_is_out_of_range(
-    trained: tuple[Path, MeasuredReport],
+    trained_l4: tuple[Path, MeasuredReport],
 ) -> None:
     row = measurements(1)[0]
     table = KernelTable.from_kernels(kernels_of(Fragment.parse(row.graph or "", where="row")))
-    own, other = (load_bundle(trained[0]).under(r).predict(table, L4) for r in ("torch", "onnxruntime"))
+    own, other = (load_bundle(trained_l4[0]).under(r).predict(table, L4) for r in ("torch", "onnxruntime"))
     assert own.detail.source[0] == "measured" and other.detail.source[0] == "trained:my_l4"  # type: ignore[union-attr]
     assert own.in_range[0] and not other.in_range[0]
 
 
 def test_other_gpus_and_families_without_rows_answer_as_the_base(
-    trained: tuple[Path, MeasuredReport],
+    trained_l4: tuple[Path, MeasuredReport],
 ) -> None:
-    bundle, base = load_bundle(trained[0]).under("torch"), load_bundle()
+    bundle, base = load_bundle(trained_l4[0]).under("torch"), load_bundle()
     table = KernelTable.from_kernels([k for _, f in unseen(3) for k in kernels_of(f)])
     for name in ("duration_us", "low_us", "high_us", "occupancy_pct", "in_range"):
         np.testing.assert_array_equal(
@@ -120,7 +102,7 @@ def test_other_gpus_and_families_without_rows_answer_as_the_base(
     assert bundle.name_on(L4) == "my_l4" and stack_bundles([bundle, base]).name_on(A100) == "default"
     pool = KernelTable.from_kernels([replace(kernels_of(relu(1 << 20))[0], family=Family.POOLING, name="p")])
     mine, theirs = bundle.predict(pool, L4), base.predict(pool, L4)
-    assert trained[1].gpus[0].shift is None  # the law's families have nothing in common beyond the base
+    assert trained_l4[1].gpus[0].shift is None  # the law's families have nothing in common beyond the base
     np.testing.assert_array_equal(mine.duration_us, theirs.duration_us)
 
 
@@ -185,8 +167,8 @@ def test_what_the_sizes_leave_open_widens_the_interval(tmp_path: Path) -> None:
     assert width["softmax"] == pytest.approx(0.3) and width["linear"] == pytest.approx(0.03)
 
 
-def test_far_from_what_was_measured_the_base_answers_again(trained: tuple[Path, MeasuredReport]) -> None:
-    (correction,) = [c for c in load_bundle(trained[0]).measured[0].corrections if c.name == "linear_fp32"]
+def test_far_from_what_was_measured_the_base_answers_again(trained_l4: tuple[Path, MeasuredReport]) -> None:
+    (correction,) = [c for c in load_bundle(trained_l4[0]).measured[0].corrections if c.name == "linear_fp32"]
     base = load_bundle()
     moved = []
     for side in (1000, 9000, 4_000_000):
@@ -246,19 +228,19 @@ def test_calls_that_are_not_one_on_the_gpu_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_parts_of_the_gpu_are_slower_and_out_of_range(trained: tuple[Path, MeasuredReport]) -> None:
-    bundle = load_bundle(trained[0]).under("torch")
+def test_parts_of_the_gpu_are_slower_and_out_of_range(trained_l4: tuple[Path, MeasuredReport]) -> None:
+    bundle = load_bundle(trained_l4[0]).under("torch")
     table = KernelTable.from_kernels([k for _, f in unseen(4) for k in kernels_of(f)])
     times = [bundle.predict(table, L4, sm_share_pct=share) for share in (10, 50, 100)]
     assert (np.diff([t.duration_us for t in times], axis=0) <= 1e-9).all()
     assert not times[0].in_range.any() and (times[0].sm_util_pct <= 10.001).all()
 
 
-def test_achieved_occupancy_learns_the_law_of_the_counters(trained: tuple[Path, MeasuredReport]) -> None:
-    report = trained[1].gpus[0].occupancy
+def test_achieved_occupancy_learns_the_law_of_the_counters(trained_l4: tuple[Path, MeasuredReport]) -> None:
+    report = trained_l4[1].gpus[0].occupancy
     assert report.used and report.learned_points is not None
     assert report.learned_points < 1.5 < report.rule_points
-    model = load_bundle(trained[0]).measured[0].occupancy
+    model = load_bundle(trained_l4[0]).measured[0].occupancy
     assert model is not None
     launch = Launch(
         grid_blocks=np.array([1000.0, 3000.0]),
@@ -285,10 +267,10 @@ def test_too_few_counters_leave_the_rule(tmp_path: Path) -> None:
 
 
 def test_the_bundle_is_self_contained_and_its_card_complete(
-    trained: tuple[Path, MeasuredReport], tmp_path: Path
+    trained_l4: tuple[Path, MeasuredReport], tmp_path: Path
 ) -> None:
     copy = tmp_path / "elsewhere"
-    shutil.copytree(trained[0], copy)
+    shutil.copytree(trained_l4[0], copy)
     bundle = load_bundle(copy)
     default = load_bundle()
     assert [m.name for m in bundle.models] == [m.name for m in default.models]
@@ -300,7 +282,7 @@ def test_the_bundle_is_self_contained_and_its_card_complete(
     for family in gpu["families"]:
         assert family["rows"] == 70 and family["kept"] in ("correction", "alone")
         assert family["correction_pct"] < family["base_pct"] and 60 <= family["coverage_pct"] <= 100
-    assert "linear" in str(trained[1]) and "held" in str(trained[1])
+    assert "linear" in str(trained_l4[1]) and "held" in str(trained_l4[1])
 
 
 def test_the_same_dataset_gives_the_same_bundle(tmp_path: Path) -> None:
@@ -319,7 +301,7 @@ def test_the_same_dataset_gives_the_same_bundle(tmp_path: Path) -> None:
 
 
 def test_an_estimate_names_the_bundle_and_lists_the_launches_that_were_measured(
-    trained: tuple[Path, MeasuredReport], tmp_path: Path
+    trained_l4: tuple[Path, MeasuredReport], tmp_path: Path
 ) -> None:
     row = measurements(1)[0]
     model = fragment_model(Fragment.parse(row.graph or "", where="row"))
@@ -332,7 +314,7 @@ def test_an_estimate_names_the_bundle_and_lists_the_launches_that_were_measured(
         [tmp_path / "product.onnx"],
         gpus=[GPU, "A100-PCIE-40GB"],
         dtype="fp32",
-        bundles=[trained[0]],
+        bundles=[trained_l4[0]],
         kernels=True,
     )
     mine, other = result.rows
@@ -386,10 +368,10 @@ def test_a_gpu_from_a_file_beside_the_dataset_travels_with_the_bundle(tmp_path: 
 
 
 def test_bundles_of_the_users_folder_bring_their_gpus(
-    tmp_path: Path, trained: tuple[Path, MeasuredReport], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trained_l4: tuple[Path, MeasuredReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GKEST_HOME", str(tmp_path))
-    shutil.copytree(trained[0], tmp_path / "models" / "my_l4")
+    shutil.copytree(trained_l4[0], tmp_path / "models" / "my_l4")
     onnx.save(fragment_model(relu(512, 512)), tmp_path / "m.onnx")
     row, other = estimate_rows([tmp_path / "m.onnx"], gpus=[GPU, "T4"], dtype="fp32").rows
     assert row.source == "trained:my_l4" and other.source == "trained:default"
@@ -420,161 +402,3 @@ def test_a_cpu_has_no_occupancy(tmp_path: Path) -> None:
     )
     assert row.sm_util_max_pct is row.sm_util_busy_mean_pct is None
     assert kernel.occupancy_pct is kernel.grid_blocks is None
-
-
-def edit(name: str, change: Callable[[dict], object]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        document = json.loads((folder / name).read_text())
-        change(document)
-        (folder / name).write_text(json.dumps(document))
-
-    return apply
-
-
-def arrays(name: str, **changes: np.ndarray) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        with np.load(folder / name) as found:
-            kept = {key: found[key] for key in found.files}
-        np.savez(folder / name, **{**kept, **changes})
-
-    return apply
-
-
-GPU0, FIRST = (lambda d: d["gpus"][0]), (lambda d: d["gpus"][0]["corrections"][0])
-HOSTILE = {
-    "no base": lambda f: shutil.rmtree(f / "base"),
-    "base within base": lambda f: shutil.copy(f / "measured.json", f / "base" / "measured.json"),
-    "broken base": edit("base/stack.json", lambda d: d.update(schema_version=99)),
-    "version": edit("measured.json", lambda d: d.update(schema_version=99)),
-    "no gpus": edit("measured.json", lambda d: d.update(gpus=[])),
-    "gpu text": edit("measured.json", lambda d: d.update(gpus=["L4"])),
-    "chip": edit("measured.json", lambda d: GPU0(d).update(chip=[8, 9])),
-    "path in a name": edit("measured.json", lambda d: FIRST(d).update(name="../../etc/passwd")),
-    "reserved name": edit("measured.json", lambda d: FIRST(d).update(name="lowering")),
-    "twice": edit("measured.json", lambda d: GPU0(d)["corrections"].append(FIRST(d))),
-    "features": edit("measured.json", lambda d: FIRST(d).update(features="quantum")),
-    "other features": edit("measured.json", lambda d: FIRST(d)["feature_names"].__setitem__(0, "moon")),
-    "fewer features": edit("measured.json", lambda d: FIRST(d)["feature_names"].pop()),
-    "reference": edit("measured.json", lambda d: FIRST(d).update(reference="wish")),
-    "negative width": edit("measured.json", lambda d: FIRST(d).update(factors=[-1, 0, 0])),
-    "covers": edit("measured.json", lambda d: FIRST(d).update(covers=[["linear"]])),
-    "shift": edit("measured.json", lambda d: GPU0(d).update(shift={"value": 1e9, "half_width": 0})),
-    "truth": edit("measured.json", lambda d: GPU0(d).update(lowering="yes")),
-    "missing arrays": lambda f: next(f.glob("g0_linear*.npz")).unlink(),
-    "missing lowering": lambda f: (f / "g0_lowering.json").unlink(),
-    "range": arrays("g0_linear_fp32.npz", low=np.full(3, np.nan)),
-    "negative time": arrays("g0_lowering.npz", duration_us=np.full(280, -1.0)),
-    "infinite time": arrays("g0_lowering.npz", duration_us=np.full(280, np.inf)),
-    "launches of another call": arrays("g0_lowering.npz", first=np.zeros(281, dtype=np.int64)),
-    "occupancy": arrays("g0_lowering.npz", launches=np.full((350, 6), 101.0)),
-    "words": edit("g0_lowering.json", lambda d: d["words"].update(name=["x" * 500])),
-    "kinds": edit("g0_lowering.json", lambda d: d["words"].update(kind=["dance"])),
-    "index": arrays("g0_lowering.npz", family=np.full(280, 77, dtype=np.int32)),
-    "count": edit("g0_lowering.json", lambda d: d.update(calls=10**9)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", sorted(HOSTILE))
-def test_a_hostile_folder_is_refused_in_one_line(
-    case: str, trained: tuple[Path, MeasuredReport], tmp_path: Path
-) -> None:
-    folder = tmp_path / "bundle"
-    shutil.copytree(trained[0], folder)
-    HOSTILE[case](folder)
-    with pytest.raises(BundleError) as caught:
-        load_bundle(folder).under("torch").predict(
-            KernelTable.from_kernels([k for _, f in unseen(1) for k in kernels_of(f)]), L4
-        )
-    assert "\n" not in str(caught.value)
-
-
-def test_what_cannot_be_trained_on_is_said_in_one_line(tmp_path: Path) -> None:
-    rows = [replace(r, quality="noisy") for r in measurements(2)]
-    with pytest.raises(TableError, match="noisy or throttled"):
-        train([write_dataset(tmp_path / "noisy.parquet", rows)], tmp_path / "b")
-    bad = [replace(r, graph='{"nodes": 3}') for r in measurements(1)]
-    with pytest.raises(TableError, match="row 1, column graph"):
-        train([write_dataset(tmp_path / "bad.parquet", bad)], tmp_path / "b")
-    short = [r for r in measurements(2) if r.kernel_index == 0]
-    report = train([write_dataset(tmp_path / "short.parquet", short)], tmp_path / "c")
-    assert isinstance(report, MeasuredReport) and report.gpus[0].skipped["launches missing"] == 2
-
-
-def test_a_dataset_in_csv_trains_the_same(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "l4.parquet", measurements(12))
-    write_dataset(tmp_path / "l4.csv", read_table(dataset, KERNEL_DATASET))
-    train([dataset], tmp_path / "from_parquet")
-    train([tmp_path / "l4.csv"], tmp_path / "from_csv")
-    name = "measured.json"
-    assert (tmp_path / "from_csv" / name).read_bytes() == (tmp_path / "from_parquet" / name).read_bytes()
-
-
-def test_missing_libraries_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "never_read.csv").write_text("")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        UsageError, match=r"scipy, sklearn, xgboost, lightgbm: pip install 'gkestimator\[train\]'"
-    ):
-        train([tmp_path / "never_read.csv"], tmp_path / "out")
-
-
-def test_a_measured_bundle_is_no_base(trained: tuple[Path, MeasuredReport], tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "d.parquet", measurements(2))
-    with pytest.raises(BundleError, match="train together"):
-        train([dataset], tmp_path / "b", base=trained[0])
-    with pytest.raises(
-        OutputError, match="tells them apart"
-    ):  # `source` would not say which of the two answered
-        train([dataset], tmp_path / "default")
-    with pytest.raises(GkestimatorError, match="no such bundle"):
-        train([dataset], tmp_path / "b", base=tmp_path / "nowhere")
-
-
-def test_without_a_base_the_rows_stand_alone(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "d.parquet", measurements(250, noise=0.01))
-    report = train([dataset], tmp_path / "alone", base=None)
-    assert {m.name for m in report.models} >= {"linear", "elementwise", "softmax", "conv"}  # type: ignore[union-attr]
-    assert not load_bundle(tmp_path / "alone").measured
-
-
-@pytest.mark.parametrize(
-    "name", ["measured.json", "g0_lowering.json", "g0_lowering.npz", "g0_linear_fp32.npz", "g0_occupancy.npz"]
-)
-def test_a_mutated_file_answers_or_is_refused_in_one_line(
-    name: str, trained: tuple[Path, MeasuredReport], tmp_path: Path
-) -> None:
-    folder = tmp_path / "bundle"
-    shutil.copytree(trained[0], folder)
-    original = (folder / name).read_bytes()
-    rng = np.random.default_rng(7)
-    table = KernelTable.from_kernels([k for _, f in unseen(1) for k in kernels_of(f)])
-    refused = 0
-    for _ in range(25):
-        data = bytearray(original)
-        for at in rng.integers(0, len(data), 3):
-            data[at] = rng.integers(0, 256)
-        (folder / name).write_bytes(bytes(data[: rng.integers(1, len(data))] if rng.random() < 0.3 else data))
-        try:
-            answer = load_bundle(folder).under("torch").predict(table, L4)
-        except BundleError as e:
-            refused += 1
-            assert "\n" not in str(e)
-        else:
-            assert np.isfinite(answer.duration_us).all() and (answer.duration_us > 0).all()
-    assert refused
-
-
-def test_the_command_trains_and_says_what_it_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dataset = write_dataset(tmp_path / "d.parquet", measurements(15))
-    assert run(["train", str(dataset), "-o", str(tmp_path / "2nd try")]) == 0
-    done = capsys.readouterr()
-    assert "L4: 60 measured calls, 60 distinct kernels" in done.out and "elementwise" in done.out
-    assert load_bundle(tmp_path / "2nd try").name == "bundle_2nd_try"
-    for arguments, said in (
-        (["--base", str(tmp_path / "nowhere")], "no such bundle folder"),
-        (["--gpu-spec", str(tmp_path / "no.toml")], "no.toml"),
-    ):
-        assert run(["train", str(dataset), *arguments, "-o", str(tmp_path / "b")]) == 2
-        refused = capsys.readouterr().err.strip().splitlines()
-        assert said in refused[-1] and refused[-1].startswith("gkest: error:")
-    assert not (tmp_path / "b").exists()
