@@ -79,6 +79,7 @@ class RawFolder:
         self.path = path
         self.chunks = path / "chunks"
         self._lock: IO[str] | None = None
+        self._new = False
 
     def __enter__(self) -> RawFolder:
         """Make the folder if need be and lock it. Raises UsageError where another run holds it."""
@@ -92,6 +93,7 @@ class RawFolder:
                     f"{self.path}: holds {sorted(strange)[0]} but no run.json, expected an empty or a new folder"
                 )
         try:
+            self._new = not self.path.exists()
             self.chunks.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / "lock", "a+", encoding="utf-8")
         except OSError as e:
@@ -118,6 +120,13 @@ class RawFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._new and error is not None and not (self.path / "run.json").exists():
+            with contextlib.suppress(
+                OSError
+            ):  # nothing was begun: a wrong command leaves no empty folder behind
+                self.chunks.rmdir()
+                (self.path / "lock").unlink()
+                self.path.rmdir()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

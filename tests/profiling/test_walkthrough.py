@@ -79,7 +79,8 @@ def test_the_walk_through_runs_as_it_stands(tmp_path: Path) -> None:
     provenance = json.loads((work / "cpu.json").read_text())
     assert provenance["operators"] == len(plan["entries"])
     collectors = {json.loads(f.read_text())["collector"] for f in work.glob("raw/chunks/*/chunk.json")}
-    assert collectors == ({"nsys"} if folders else {"none"})
+    # Without one named here, gkest may still find an nsys of its own in the user's cache or NVIDIA's folders.
+    assert collectors == {"nsys"} if folders else collectors in ({"nsys"}, {"none"})
     assert (work / "report" / "report.md").stat().st_size > 500
     estimate = done["gkest estimate demo/resnet50.onnx"].stdout
     assert "a CPU stands in for a GPU" in estimate
