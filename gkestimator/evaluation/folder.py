@@ -12,6 +12,7 @@ from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow
 from gkestimator.evaluation.host import HostFit
 from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
+from gkestimator.picture_style import BLUE, GREY, INK, STYLE
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import printable
 from gkestimator.tables.writing import encode_csv
@@ -19,15 +20,8 @@ from gkestimator.tables.writing import encode_csv
 __all__ = ["REPORT_FILES", "write_report"]
 
 REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
-_INK, _GREY, _BLUE = "#333333", "#b0b0b0", "#2a6f97"
-_COLOURS = (_BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
+_COLOURS = (BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
 _MOST_BARS = 60
-_STYLE: Any = {
-    "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": "#888888", "axes.linewidth": 0.6,
-    "axes.spines.top": False, "axes.spines.right": False, "xtick.color": _INK, "ytick.color": _INK,
-    "axes.grid": True, "grid.color": "#ececec", "grid.linewidth": 0.6, "axes.axisbelow": True,
-    "legend.frameon": False, "text.color": _INK, "axes.labelcolor": _INK,
-}  # fmt: skip
 
 
 def write_report(
@@ -75,7 +69,7 @@ def _pictures(result: Evaluation) -> tuple[list[tuple[str, str, bytes]], list[st
         return [], [
             "no pictures: matplotlib is missing (pip install 'gkestimator[plot]'); the rest is written"
         ]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         return [
             ("latency.png", "Estimated against measured latency", _scatter(rows)),
             ("models.png", "Error per model", _bars(result)),
@@ -103,7 +97,7 @@ def _scatter(rows: Sequence[ComparedRow]) -> bytes:
     values = [v for r in rows for v in (r.measured_ms, r.estimated_ms) if v]
     ends = [min(values) / 1.4, max(values) * 1.4]
     axis.fill_between(ends, [e / 1.25 for e in ends], [e * 1.25 for e in ends], color="#f1f1f1", lw=0)
-    axis.plot(ends, ends, color=_GREY, lw=0.8)
+    axis.plot(ends, ends, color=GREY, lw=0.8)
     gpus = list(dict.fromkeys(r.gpu for r in rows))
     for at, gpu in enumerate(gpus):
         mine = [r for r in rows if r.gpu == gpu]
@@ -135,8 +129,8 @@ def _bars(result: Evaluation) -> bytes:
     models = sorted(models, key=lambda s: s.median)[-_MOST_BARS:]
     figure, axis = _figure(5.6, 0.9 + 0.2 * len(models))
     places = range(len(models))
-    axis.barh(places, [s.median for s in models], height=0.62, color=_BLUE, label="median")
-    axis.scatter([s.worst for s in models], places, marker="|", s=50, color=_INK, label="worst row", zorder=3)
+    axis.barh(places, [s.median for s in models], height=0.62, color=BLUE, label="median")
+    axis.scatter([s.worst for s in models], places, marker="|", s=50, color=INK, label="worst row", zorder=3)
     axis.set_yticks(
         places, [s.name if len(s.name) <= 36 else f"{s.name[:17]}…{s.name[-18:]}" for s in models]
     )

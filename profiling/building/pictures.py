@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gkestimator.picture_style import BLUE, GREY, INK, STYLE
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.sequences import USHER_PCT, entries_of
 from gkestimator.profiling.raw import EnvironmentSample
@@ -15,17 +16,11 @@ from gkestimator.tables import QUALITIES, KernelMeasurement
 
 __all__ = ["PICTURES", "pictures"]
 
-_INK, _GREY, _BLUE, _RED, _AMBER = "#333333", "#b0b0b0", "#2a6f97", "#c8553d", "#d9a441"
+_RED, _AMBER = "#c8553d", "#d9a441"
 _COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e6c8a", "#b08968", "#1b998b", "#d9a441", "#6c757d")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "o")
-_QUALITY = dict(zip(QUALITIES, (_BLUE, _AMBER, _RED), strict=True))
+_QUALITY = dict(zip(QUALITIES, (BLUE, _AMBER, _RED), strict=True))
 _MOST_SAMPLES = 4000
-_STYLE: Any = {
-    "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": "#888888", "axes.linewidth": 0.6,
-    "axes.spines.top": False, "axes.spines.right": False, "xtick.color": _INK, "ytick.color": _INK,
-    "axes.grid": True, "grid.color": "#ececec", "grid.linewidth": 0.6, "axes.axisbelow": True,
-    "legend.frameon": False, "text.color": _INK, "axes.labelcolor": _INK,
-}  # fmt: skip
 
 
 def pictures(result: BuildResult) -> tuple[list[tuple[str, str, bytes]], list[str]]:
@@ -37,7 +32,7 @@ def pictures(result: BuildResult) -> tuple[list[tuple[str, str, bytes]], list[st
             "no pictures: matplotlib is missing (pip install 'gkestimator[plot]'); the rest is written"
         ]
     made = []
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         for name, caption, draw in PICTURES:
             data = draw(result)
             if data is not None:
@@ -137,8 +132,8 @@ def _roofline(result: BuildResult) -> bytes | None:
         across = [min(p[0] for p in points) / 1.5, max(p[0] for p in points) * 1.5]
         up = [min(*(p[1] for p in points), across[0] * 3) / 1.5, max(p[1] for p in points) * 1.5]
         ends = [min(across[0], up[0]), max(across[1], up[1])]
-        axis.plot(ends, ends, color=_GREY, lw=0.9)
-        axis.plot(ends, [10 * e for e in ends], color=_GREY, lw=0.6, ls=":")
+        axis.plot(ends, ends, color=GREY, lw=0.9)
+        axis.plot(ends, [10 * e for e in ends], color=GREY, lw=0.6, ls=":")
         for at, (name, found) in enumerate(families.items()):
             axis.scatter(
                 [p[0] for p in found], [p[1] for p in found], s=9, lw=0, alpha=0.75, color=_COLOURS[at],
@@ -175,7 +170,7 @@ def _variation(result: BuildResult) -> bytes | None:
     )  # fmt: skip
     values = sorted(v for v, _ in found)
     middle = values[len(values) // 2]
-    axis.axvline(middle, color=_INK, lw=0.8, ls="--")
+    axis.axvline(middle, color=INK, lw=0.8, ls="--")
     axis.annotate(
         f" median {middle:.3g} %", (middle, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=7
     )
@@ -195,8 +190,8 @@ def _kernels(result: BuildResult) -> bytes | None:
     ours = result.table.percent()
     total = sum(result.table.counts.values())
     for shift, values, colour, label in (
-        (-0.19, ours, _BLUE, f"here ({total:,} operators)"),
-        (0.19, USHER_PCT, _GREY, "USHER (its own operators, TensorFlow and PyTorch)"),
+        (-0.19, ours, BLUE, f"here ({total:,} operators)"),
+        (0.19, USHER_PCT, GREY, "USHER (its own operators, TensorFlow and PyTorch)"),
     ):
         places = [i + shift for i in range(4)]
         axis.bar(places, values, width=0.36, color=colour, label=label)
@@ -217,7 +212,7 @@ def _conditions(result: BuildResult) -> bytes | None:
         for name, samples in contents.environment.items():
             devices.setdefault(name, []).extend(samples)
     wanted = (
-        ("clock, MHz", "sm_clock_mhz", _BLUE),
+        ("clock, MHz", "sm_clock_mhz", BLUE),
         ("power, W", "power_w", "#588157"),
         ("temperature, °C", "temperature_c", _AMBER),
     )
@@ -294,7 +289,7 @@ def _left_out(result: BuildResult) -> bytes | None:
     if not shown:
         return None
     figure, axis = _figure(6.4, 0.8 + 0.22 * len(shown))
-    axis.barh(range(len(shown)), [n for _, n in shown], height=0.62, color=_GREY)
+    axis.barh(range(len(shown)), [n for _, n in shown], height=0.62, color=GREY)
     for at, (_, count) in enumerate(shown):
         axis.annotate(f" {count:,}", (count, at), va="center", fontsize=7)
     axis.set_yticks(range(len(shown)), [reason for reason, _ in shown])

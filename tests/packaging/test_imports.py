@@ -22,7 +22,7 @@ THIRD_PARTY_AT_START = {
 }
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
 LAYERS = (
-    {"errors"},
+    {"errors", "picture_style"},
     {"dtypes"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels"},
