@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BundleError",
+    "DocumentError",
     "GkestimatorError",
     "GkestimatorWarning",
     "LimitError",
@@ -78,6 +79,10 @@ class BundleError(GkestimatorError):
 
 class TableError(GkestimatorError):
     """A requirement table or kernel dataset breaks its schema."""
+
+
+class DocumentError(GkestimatorError):
+    """A workload, cluster, plan or other document breaks its form."""
 
 
 class OutputError(GkestimatorError):

@@ -27,6 +27,7 @@ LAYERS = (
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels"},
     {"tables", "naming", "gpus"},
+    {"documents"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
     {"onnx_io", "lowering", "roofline", "launch", "sustained", "analytical", "memory"},
     {
@@ -47,7 +48,8 @@ LAYERS = (
     {"measured_files"},
     {"bundles"},
     {"estimation", "training", "evaluation", "doctor"},
-    {"export", "placement", "merging"},
+    {"placement"},
+    {"export", "merging"},
     {"simulation"},
     {"profiling"},
     {"cli"},

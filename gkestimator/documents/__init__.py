@@ -1,0 +1,35 @@
+"""The documents around placement: workload, cluster and plan. What may stand in them, their checks, readers and
+writers."""
+
+from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount, read_cluster
+from gkestimator.documents.plan import (
+    PlacedGpu,
+    PlacementPlan,
+    PlanTotals,
+    Replica,
+    Unserved,
+    plan_document,
+    plan_json,
+    read_plan,
+)
+from gkestimator.documents.workload import Application, ModelLoad, Stage, Workload, read_workload
+
+__all__ = [
+    "Application",
+    "Cluster",
+    "ElasticGpu",
+    "GpuCount",
+    "ModelLoad",
+    "PlacedGpu",
+    "PlacementPlan",
+    "PlanTotals",
+    "Replica",
+    "Stage",
+    "Unserved",
+    "Workload",
+    "plan_document",
+    "plan_json",
+    "read_cluster",
+    "read_plan",
+    "read_workload",
+]

@@ -1,0 +1,241 @@
+"""YAML and JSON from strangers: bounded, without aliases or tags, every field named when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gkestimator.errors import DocumentError
+
+__all__ = ["MAX_BYTES", "Fields", "load_json", "load_yaml", "valid_name"]
+
+MAX_BYTES = 10 * 2**20
+MAX_DEPTH = 20
+MAX_ITEMS = 200_000
+# Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
+
+
+def valid_name(text: object) -> bool:
+    """Whether ``text`` may name a model or an application: at most 200 letters, digits and ``_ . # + -``, with single
+    slashes between folders; never ``..``, a leading slash, a space or a control character."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None and ".." not in text
+
+
+def _text(path: Path) -> str:
+    try:
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as stream:
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise DocumentError(f"{path}: found something other than a regular file")
+            if found.st_size > MAX_BYTES:
+                raise DocumentError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_BYTES:,}")
+            return stream.read(MAX_BYTES + 1).decode("utf-8-sig")
+    except (OSError, ValueError) as e:
+        raise DocumentError(f"{path}: cannot be read as text in UTF-8: {getattr(e, 'strerror', None) or e}") from e
+
+
+def load_yaml(path: Path, *, what: str) -> Fields:
+    """The mapping in the YAML file at ``path`` (JSON is YAML too). Raises DocumentError: not UTF-8, larger than
+    MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or tag, two documents, a repeated key, or no mapping."""
+    import yaml
+
+    text = _text(path)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = items = documents = 0
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            where = f"{path}: line {event.start_mark.line + 1}"
+            items += 1
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+                raise DocumentError(f"{where}: found an anchor or alias, expected every value written out")
+            if getattr(event, "tag", None) is not None:
+                raise DocumentError(f"{where}: found a tag ({event.tag}), expected plain values")
+            depth += isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent))
+            depth -= isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent))
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if depth > MAX_DEPTH or items > MAX_ITEMS or documents > 1:
+                raise DocumentError(
+                    f"{where}: expected one document of at most {MAX_ITEMS:,} items, nested at most {MAX_DEPTH} deep"
+                )
+        node = yaml.compose(text, Loader=loader)
+        _no_repeats(path, node)
+        return Fields(yaml.load(text, Loader=loader), where=str(path), what=what)
+    except yaml.YAMLError as e:
+        raise DocumentError(f"{path}: cannot be read as YAML: {e}") from e
+    except (ValueError, RecursionError) as e:  # 2026-13-45 looks like a date
+        raise DocumentError(f"{path}: cannot be read as YAML: {e}") from e
+
+
+def _no_repeats(path: Path, node: Any) -> None:
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        keys = set()
+        for key, value in node.value:
+            text = getattr(key, "value", None)
+            if isinstance(text, str) and text in keys:
+                raise DocumentError(f"{path}: line {key.start_mark.line + 1}: {text} stands twice, expected once")
+            keys.add(text if isinstance(text, str) else None)
+            _no_repeats(path, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _no_repeats(path, child)
+
+
+def load_json(path: Path, *, what: str) -> Fields:
+    """The object in the JSON file at ``path``. Raises DocumentError as :func:`load_yaml` does; NaN is refused."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key stands twice in one object")
+        return found
+
+    def no_constant(text: str) -> float:
+        raise ValueError(f"found {text}, expected a finite number or null")
+
+    try:
+        loaded = json.loads(_text(path), object_pairs_hook=once, parse_constant=no_constant)
+    except (ValueError, RecursionError) as e:
+        raise DocumentError(f"{path}: cannot be read as JSON: {e}") from e
+    return Fields(loaded, where=str(path), what=what)
+
+
+class Fields:
+    """A mapping that is taken apart field by field; what is wrong is said with the path to the field.
+
+    Call :meth:`finish` at the end: a field that nobody took is refused.
+    """
+
+    def __init__(self, found: object, *, where: str, what: str) -> None:
+        if not isinstance(found, Mapping) or not all(isinstance(k, str) for k in found):
+            raise DocumentError(f"{where}: found {_kind(found)}, expected {what}: a mapping of named fields")
+        self.where, self.what = where, what
+        self._left: dict[str, Any] = dict(found)
+        self._known: list[str] = []
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._left.get(name) is not None
+
+    def fail(self, name: str, problem: str) -> DocumentError:
+        """The error that field ``name`` has ``problem`` (``found ..., expected ...``)."""
+        return DocumentError(f"{self.where}: {name}: {problem}")
+
+    def take(self, name: str, default: Any = ..., *, null: bool = False) -> Any:
+        """The raw value of ``name``. Raises DocumentError where it is missing without a default, or null unless
+        ``null`` allows it."""
+        self._known.append(name)
+        if name not in self._left:
+            if default is ...:
+                raise DocumentError(f"{self.where}: {name} is missing from {self.what}")
+            return default
+        value = self._left.pop(name)
+        if value is None and not null and default is ...:
+            raise self.fail(name, "found nothing, expected a value")
+        return default if value is None and default is not ... else value
+
+    def number(
+        self,
+        name: str,
+        default: Any = ...,
+        *,
+        low: float = 0.0,
+        above: bool = False,
+        high: float = 1e15,
+        null: bool = False,
+    ) -> Any:
+        """A finite number from ``low`` (``above``: beyond it) to ``high``."""
+        value = self.take(name, default, null=null)
+        if value is default or value is None:
+            return value
+        bound = f"a number {'above' if above else 'of at least'} {low:g} and at most {high:g}"
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.fail(name, f"found {_short(value)}, expected {bound}")
+        if isinstance(value, int) and abs(value) > 2**63:
+            raise self.fail(name, f"found a number beyond 64 bits, expected {bound}")
+        if not math.isfinite(value) or value > high or value < low or (above and value == low):
+            raise self.fail(name, f"found {value!r}, expected {bound}")
+        return float(value)
+
+    def whole(
+        self, name: str, default: Any = ..., *, low: int = 1, high: int = 10**9, null: bool = False
+    ) -> Any:
+        """A whole number from ``low`` to ``high``."""
+        value = self.take(name, default, null=null)
+        if value is default or value is None:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.fail(name, f"found {_short(value)}, expected a whole number from {low} to {high:,}")
+        return value
+
+    def text(self, name: str, default: Any = ..., *, limit: int = 1000, null: bool = False) -> Any:
+        """A text of one line and at most ``limit`` characters."""
+        value = self.take(name, default, null=null)
+        if value is default or value is None:
+            return value
+        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+            raise self.fail(name, f"found {_short(value)}, expected a line of text (at most {limit} characters)")
+        return value
+
+    def name(self, name: str, default: Any = ...) -> Any:
+        """A name that :func:`valid_name` allows."""
+        value = self.take(name, default)
+        if value is default:
+            return value
+        if not valid_name(value):
+            raise self.fail(
+                name,
+                f"found {_short(value)}, expected a name: letters, digits and _ . # + -, folders by single slashes",
+            )
+        return value
+
+    def items(self, name: str, default: Any = ..., *, limit: int = 100_000) -> Any:
+        """A list of at most ``limit`` values."""
+        value = self.take(name, default)
+        if value is default:
+            return value
+        if not isinstance(value, list):
+            raise self.fail(name, f"found {_kind(value)}, expected a list")
+        if len(value) > limit:
+            raise self.fail(name, f"found {len(value):,} entries, expected at most {limit:,}")
+        return value
+
+    def objects(self, name: str, default: Any = ..., *, what: str, limit: int = 100_000) -> list[Fields]:
+        """A list of mappings, each to be taken apart (``what`` names one of them)."""
+        found: Sequence[Any] = self.items(name, default, limit=limit)
+        return [
+            Fields(entry, where=f"{self.where}: {name}[{i}]", what=what) for i, entry in enumerate(found)
+        ]
+
+    def object(self, name: str, *, what: str) -> Fields:
+        """One mapping."""
+        return Fields(self.take(name), where=f"{self.where}: {name}", what=what)
+
+    def finish(self) -> None:
+        """Refuse what is left. Raises DocumentError naming the first unknown field."""
+        for name in self._left:
+            raise DocumentError(
+                f"{self.where}: {_short(name)} is not a field of {self.what} (known: {', '.join(self._known)})"
+            )
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: "a text", type(None): "nothing", bool: "true or false"}
+    return kinds.get(type(value), f"{_short(value)}")
+
+
+def _short(value: object) -> str:
+    if isinstance(value, (dict, list)):
+        return _kind(value)
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,105 @@
+"""The cluster: the GPUs there are (fixed), or those that may be rented (elastic)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.documents.checking import Fields, load_yaml
+from gkestimator.errors import DocumentError, UsageError
+from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
+
+__all__ = ["Cluster", "ElasticGpu", "GpuCount", "cluster_from", "read_cluster"]
+
+_MAX_GPUS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCount:
+    """``count`` GPUs of one type."""
+
+    spec: GpuSpec
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticGpu:
+    """A GPU type that may be rented at ``price_per_hour`` (USD); at most ``limit`` of them (None: no limit)."""
+
+    spec: GpuSpec
+    price_per_hour: float
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Either ``gpus`` that are there or ``elastic`` types that may be rented; the other is empty. ``notes`` say what
+    was assumed (a short GPU name, a price of the specification)."""
+
+    gpus: tuple[GpuCount, ...] = ()
+    elastic: tuple[ElasticGpu, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def types(self) -> tuple[GpuSpec, ...]:
+        """The GPU types, in the order of the file."""
+        return tuple(g.spec for g in self.gpus) or tuple(g.spec for g in self.elastic)
+
+
+def read_cluster(path: Path, *, gpu_specs: Sequence[Path | str] = ()) -> Cluster:
+    """The cluster in the YAML file at ``path``; GPU names are looked up as everywhere. Raises DocumentError naming the
+    field."""
+    return cluster_from(load_yaml(path, what="a cluster"), gpu_catalogue(gpu_specs))
+
+
+def cluster_from(fields: Fields, catalogue: GpuCatalogue) -> Cluster:
+    """The cluster in ``fields``. Raises DocumentError naming the field."""
+    fields.whole("schema_version", 1, low=1, high=1)
+    fixed = fields.objects("gpus", [], what="GPUs of one type", limit=1000)
+    elastic = fields.objects("elastic", [], what="a GPU type to rent", limit=1000)
+    fields.finish()
+    if bool(fixed) == bool(elastic):
+        both = "both gpus and elastic" if fixed else "no GPUs"
+        raise DocumentError(f"{fields.where}: found {both}, expected either gpus or elastic")
+    notes: list[str] = []
+    counts = [_count(entry, catalogue, notes) for entry in fixed]
+    offers = [_offer(entry, catalogue, notes) for entry in elastic]
+    names = [g.spec.name for g in (*counts, *offers)]
+    for name in names:
+        if names.count(name) > 1:
+            raise DocumentError(f"{fields.where}: {name} stands twice, expected once")
+    if sum(g.count for g in counts) > _MAX_GPUS:
+        raise DocumentError(f"{fields.where}: found more than {_MAX_GPUS:,} GPUs, expected fewer")
+    return Cluster(gpus=tuple(counts), elastic=tuple(offers), notes=tuple(notes))
+
+
+def _spec(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> GpuSpec:
+    text = fields.text("type", limit=100)
+    try:
+        spec, note = catalogue.resolve(text)
+    except UsageError as e:
+        raise fields.fail("type", str(e)) from e
+    if note:
+        notes.append(note)
+    return spec
+
+
+def _count(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> GpuCount:
+    spec = _spec(fields, catalogue, notes)
+    found = GpuCount(spec=spec, count=fields.whole("count", high=_MAX_GPUS))
+    fields.finish()
+    return found
+
+
+def _offer(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> ElasticGpu:
+    spec = _spec(fields, catalogue, notes)
+    price = fields.number("price_per_hour", None, above=True, high=1e6)
+    if price is None:
+        price = spec.price_per_hour_usd
+        if price is None:
+            raise fields.fail("price_per_hour", f"missing, and none is known of {spec.name}")
+        notes.append(f"{spec.name} at {price:g} USD per hour (on demand, {spec.price_date})")
+    found = ElasticGpu(spec=spec, price_per_hour=price, limit=fields.whole("limit", None, high=_MAX_GPUS))
+    fields.finish()
+    return found

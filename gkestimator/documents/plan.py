@@ -1,0 +1,233 @@
+"""The placement plan: which replicas stand on which GPUs, what they serve, and what is not served and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gkestimator.documents.checking import Fields, load_json
+from gkestimator.documents.workload import Workload, workload_from
+from gkestimator.errors import DocumentError
+
+__all__ = [
+    "PLAN_VERSION",
+    "PlacedGpu",
+    "PlacementPlan",
+    "PlanTotals",
+    "Replica",
+    "Unserved",
+    "plan_document",
+    "plan_json",
+    "read_plan",
+]
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One copy of a model on one GPU.
+
+    ``sm_share_pct``: percent of the SMs it is confined to (100: not confined). ``partition``: replicas of one GPU with
+    one partition take turns on it, each once every ``duty_cycle_ms`` (both null: it runs whenever it has a batch,
+    beside its neighbours). ``latency_ms``, ``latency_low_ms`` and ``latency_high_ms`` are of one batch alone on the GPU, from
+    the table. ``goodput_rps``: requests a second that it is to serve. ``slo_ms`` and ``throughput_rps`` are the model's objective
+    (its part of the application's) and what the replica can do (null in plans that others wrote). ``max_wait_ms``: how long a batch may wait
+    to fill before it is run as it is, so that its first request still keeps the objective (null: unknown).
+    ``creq_pct`` (the column named by the plan's ``creq``), ``mreq_bytes`` and ``mreq_pct`` (of the GPU's visible memory) are
+    what it was packed by; null where the table does not know.
+    """
+
+    id: str
+    model: str
+    runtime: str
+    dtype: str
+    dims: str
+    batch_size: int
+    sm_share_pct: float
+    partition: str | None
+    duty_cycle_ms: float | None
+    latency_ms: float
+    goodput_rps: float
+    slo_ms: float | None = None
+    throughput_rps: float | None = None
+    max_wait_ms: float | None = None
+    latency_low_ms: float | None = None
+    latency_high_ms: float | None = None
+    creq_pct: float | None = None
+    mreq_bytes: int | None = None
+    mreq_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedGpu:
+    """One GPU that is used. ``cuti_pct`` and ``muti_pct``: the sums of its replicas' Creq and Mreq (replicas that take turns
+    count with the part of the duty cycle they run); null where a replica's is unknown."""
+
+    id: str
+    type: str
+    cuti_pct: float | None
+    muti_pct: float | None
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTotals:
+    """``goodput_rps``: sum over models of min(rate, throughput of its replicas within the objective).
+    ``expected_goodput_rps``: the same with batch filling, queueing, interference and the interval of the estimate
+    counted. ``cost_per_hour`` in USD, null where a used GPU's price is unknown. ``gap_pct``: how far the plan is at most from
+    the best value of its policy's own objective; null where the policy gives no bound."""
+
+    goodput_rps: float
+    expected_goodput_rps: float | None
+    gpus_used: int
+    cost_per_hour: float | None
+    gap_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unserved:
+    """``rate_rps`` of ``model`` that the plan does not serve, and why."""
+
+    model: str
+    rate_rps: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementPlan:
+    """What a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader must know."""
+
+    policy: str
+    creq: str
+    objective: str
+    seed: int
+    workload: Workload
+    gpus: tuple[PlacedGpu, ...]
+    totals: PlanTotals
+    unserved: tuple[Unserved, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan_document(plan: PlacementPlan) -> dict[str, Any]:
+    """``plan`` as the mapping that its JSON file holds."""
+    found = {"schema_version": PLAN_VERSION} | {
+        f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)
+    }
+    found["workload"] = plan.workload.document()
+    found["gpus"] = [dataclasses.asdict(g) for g in plan.gpus]
+    found["totals"] = dataclasses.asdict(plan.totals)
+    found["unserved"] = [dataclasses.asdict(u) for u in plan.unserved]
+    return found
+
+
+def plan_json(plan: PlacementPlan) -> str:
+    """``plan`` as JSON text; numbers in full, so that reading gives them back."""
+    return json.dumps(plan_document(plan), indent=1, allow_nan=False) + "\n"
+
+
+def read_plan(path: Path) -> PlacementPlan:
+    """The plan in the JSON file at ``path``. Raises DocumentError naming the field."""
+    fields = load_json(path, what="a plan")
+    return _plan(fields)
+
+
+def _plan(fields: Fields) -> PlacementPlan:
+    version = fields.take("schema_version")
+    if version != PLAN_VERSION or isinstance(version, bool):
+        raise fields.fail("schema_version", f"found {version!r}, expected {PLAN_VERSION}")
+    gpus = tuple(_gpu(entry) for entry in fields.objects("gpus", what="a GPU of a plan"))
+    plan = PlacementPlan(
+        policy=fields.name("policy"),
+        creq=fields.name("creq", "sm-util-mean"),
+        objective=fields.name("objective", "goodput"),
+        seed=fields.whole("seed", 0, low=0, high=2**63 - 1),
+        workload=workload_from(fields.object("workload", what="a workload")),
+        gpus=gpus,
+        totals=_totals(fields.object("totals", what="totals of a plan")),
+        unserved=tuple(_unserved(e) for e in fields.objects("unserved", [], what="an unserved model")),
+        notes=tuple(_note(fields, n) for n in fields.items("notes", [], limit=10_000)),
+    )
+    fields.finish()
+    ids = [g.id for g in gpus]
+    if len(set(ids)) < len(ids):
+        raise DocumentError(f"{fields.where}: gpus: two GPUs have one id, expected distinct ones")
+    replicas = [r.id for g in gpus for r in g.replicas]
+    if len(set(replicas)) < len(replicas):
+        raise DocumentError(f"{fields.where}: gpus: two replicas have one id, expected distinct ones")
+    asked = set(plan.workload.names())
+    for gpu in gpus:
+        for replica in gpu.replicas:
+            if replica.model not in asked:
+                raise DocumentError(f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload")
+    return plan
+
+
+def _note(fields: Fields, note: object) -> str:
+    if not isinstance(note, str) or not note.isprintable() or len(note) > 2000:
+        raise fields.fail("notes", "found something other than lines of text")
+    return note
+
+
+def _gpu(fields: Fields) -> PlacedGpu:
+    found = PlacedGpu(
+        id=fields.name("id"),
+        type=fields.name("type"),
+        cuti_pct=fields.number("cuti_pct", None, null=True),
+        muti_pct=fields.number("muti_pct", None, null=True),
+        replicas=tuple(_replica(entry) for entry in fields.objects("replicas", what="a replica")),
+    )
+    fields.finish()
+    return found
+
+
+def _replica(fields: Fields) -> Replica:
+    found = Replica(
+        id=fields.name("id"),
+        model=fields.name("model"),
+        runtime=fields.text("runtime", limit=100),
+        dtype=fields.text("dtype", limit=100),
+        dims=fields.text("dims", "", limit=1000),
+        batch_size=fields.whole("batch_size"),
+        sm_share_pct=fields.number("sm_share_pct", 100.0, above=True, high=100),
+        partition=fields.text("partition", None, limit=100, null=True),
+        duty_cycle_ms=fields.number("duty_cycle_ms", None, above=True, null=True),
+        latency_ms=fields.number("latency_ms", above=True),
+        goodput_rps=fields.number("goodput_rps"),
+        slo_ms=fields.number("slo_ms", None, above=True, null=True),
+        throughput_rps=fields.number("throughput_rps", None, above=True, null=True),
+        max_wait_ms=fields.number("max_wait_ms", None, null=True),
+        latency_low_ms=fields.number("latency_low_ms", None, null=True),
+        latency_high_ms=fields.number("latency_high_ms", None, null=True),
+        creq_pct=fields.number("creq_pct", None, null=True),
+        mreq_bytes=fields.whole("mreq_bytes", None, low=0, high=2**62, null=True),
+        mreq_pct=fields.number("mreq_pct", None, null=True),
+    )
+    fields.finish()
+    return found
+
+
+def _totals(fields: Fields) -> PlanTotals:
+    found = PlanTotals(
+        goodput_rps=fields.number("goodput_rps"),
+        expected_goodput_rps=fields.number("expected_goodput_rps", None, null=True),
+        gpus_used=fields.whole("gpus_used", low=0),
+        cost_per_hour=fields.number("cost_per_hour", None, null=True),
+        gap_pct=fields.number("gap_pct", None, null=True),
+    )
+    fields.finish()
+    return found
+
+
+def _unserved(fields: Fields) -> Unserved:
+    found = Unserved(
+        model=fields.name("model"),
+        rate_rps=fields.number("rate_rps", above=True, high=1e12),
+        reason=fields.text("reason"),
+    )
+    fields.finish()
+    return found
+

@@ -1,0 +1,198 @@
+"""The workload: which models are asked for, how often, within which latency objective (SLO)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gkestimator.documents.checking import Fields, load_yaml
+from gkestimator.errors import DocumentError
+
+__all__ = ["Application", "ModelLoad", "Stage", "Workload", "read_workload", "workload_from"]
+
+_MAX_RATE_RPS = 1e12
+_MAX_SLO_MS = 1e9
+_MAX_FAN_OUT = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoad:
+    """One model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
+
+    ``weight`` says how much a request of this model counts where policies weigh models (fairness); 1 by default.
+    """
+
+    name: str
+    rate_rps: float
+    slo_ms: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One model of an application. It starts when every stage in ``after`` is done, and is asked ``fan_out`` times for
+    each execution of the stage it follows (each request of the application, where it follows none)."""
+
+    model: str
+    after: tuple[str, ...] = ()
+    fan_out: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """Several models behind one request, with one end-to-end SLO. Stages stand after those they follow."""
+
+    name: str
+    rate_rps: float
+    slo_ms: float
+    stages: tuple[Stage, ...]
+    weight: float = 1.0
+
+    def rates_rps(self) -> dict[str, float]:
+        """Requests a second that reach each model: the application's rate times the fan-outs on the way (the largest
+        way, where a stage follows several)."""
+        rates: dict[str, float] = {}
+        for stage in self.stages:
+            before = max((rates[m] for m in stage.after), default=self.rate_rps)
+            rates[stage.model] = before * stage.fan_out
+        return rates
+
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """Every chain of stages from one that follows none to one that nothing follows."""
+        after = {s.model: s.after for s in self.stages}
+        followed = {m for s in self.stages for m in s.after}
+        chains: list[tuple[str, ...]] = [(s.model,) for s in self.stages if s.model not in followed]
+        done: list[tuple[str, ...]] = []
+        while chains:
+            chain = chains.pop()
+            if after[chain[0]]:
+                chains.extend((m, *chain) for m in after[chain[0]])
+            else:
+                done.append(chain)
+            if len(chains) + len(done) > 10_000:
+                raise DocumentError(f"application {self.name}: found more than 10,000 ways through its stages")
+        return tuple(sorted(done))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is asked for: models by themselves and applications of several."""
+
+    models: tuple[ModelLoad, ...] = ()
+    applications: tuple[Application, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Every model asked for, once, in the order of the file."""
+        found = [m.name for m in self.models]
+        found += [s.model for a in self.applications for s in a.stages]
+        return tuple(dict.fromkeys(found))
+
+    def document(self) -> dict[str, Any]:
+        """The workload as it stands in a plan and in a YAML file."""
+        found: dict[str, Any] = {}
+        if self.models:
+            found["models"] = [
+                {"name": m.name, "rate_rps": m.rate_rps, "slo_ms": m.slo_ms}
+                | ({"weight": m.weight} if m.weight != 1 else {})
+                for m in self.models
+            ]
+        if self.applications:
+            found["applications"] = [
+                {"name": a.name, "rate_rps": a.rate_rps, "slo_ms": a.slo_ms}
+                | ({"weight": a.weight} if a.weight != 1 else {})
+                | {
+                    "models": [
+                        {"model": s.model}
+                        | ({"after": list(s.after)} if s.after else {})
+                        | ({"fan_out": s.fan_out} if s.fan_out != 1 else {})
+                        for s in a.stages
+                    ]
+                }
+                for a in self.applications
+            ]
+        return found
+
+
+def read_workload(path: Path) -> Workload:
+    """The workload in the YAML file at ``path``. Raises DocumentError naming the field."""
+    return workload_from(load_yaml(path, what="a workload"))
+
+
+def workload_from(fields: Fields) -> Workload:
+    """The workload in ``fields``. Raises DocumentError naming the field."""
+    fields.whole("schema_version", 1, low=1, high=1)
+    models = tuple(_model(entry) for entry in fields.objects("models", [], what="a model of the workload"))
+    applications = tuple(
+        _application(entry) for entry in fields.objects("applications", [], what="an application")
+    )
+    if not models and not applications:
+        raise DocumentError(f"{fields.where}: found no models and no applications, expected some")
+    fields.finish()
+    _distinct(fields.where, "models", [m.name for m in models])
+    _distinct(fields.where, "applications", [a.name for a in applications])
+    return Workload(models=models, applications=applications)
+
+
+def _distinct(where: str, what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise DocumentError(f"{where}: {what}: {name} stands twice, expected once")
+
+
+def _load(fields: Fields) -> Mapping[str, Any]:
+    return {
+        "name": fields.name("name"),
+        "rate_rps": fields.number("rate_rps", above=True, high=_MAX_RATE_RPS),
+        "slo_ms": fields.number("slo_ms", above=True, high=_MAX_SLO_MS),
+        "weight": fields.number("weight", 1.0, above=True, high=1e6),
+    }
+
+
+def _model(fields: Fields) -> ModelLoad:
+    found = ModelLoad(**_load(fields))
+    fields.finish()
+    return found
+
+
+def _application(fields: Fields) -> Application:
+    load = _load(fields)
+    stages = tuple(
+        _stage(entry) for entry in fields.objects("models", what="a stage of an application", limit=1000)
+    )
+    fields.finish()
+    where = f"{fields.where}: models"
+    if not stages:
+        raise DocumentError(f"{where}: found none, expected at least one stage")
+    _distinct(fields.where, "models", [s.model for s in stages])
+    return Application(**load, stages=_ordered(where, stages))
+
+
+def _stage(fields: Fields) -> Stage:
+    model = fields.name("model")
+    after = fields.take("after", [])
+    after = [after] if isinstance(after, str) else after
+    if not isinstance(after, list) or not all(isinstance(m, str) for m in after):
+        raise fields.fail("after", "found something else, expected the models that it follows")
+    fan_out = fields.number("fan_out", 1.0, above=True, high=_MAX_FAN_OUT)
+    fields.finish()
+    return Stage(model=model, after=tuple(dict.fromkeys(after)), fan_out=fan_out)
+
+
+def _ordered(where: str, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    known = {s.model for s in stages}
+    for stage in stages:
+        for before in stage.after:
+            if before not in known:
+                raise DocumentError(f"{where}: {stage.model}: after: {before!r} is not a stage of this application")
+    done: dict[str, Stage] = {}
+    left = list(stages)
+    while left:
+        ready = [s for s in left if all(m in done for m in s.after)]
+        if not ready:
+            names = ", ".join(s.model for s in left[:5])
+            raise DocumentError(f"{where}: {names}: follow each other in a circle, expected an order")
+        done |= {s.model: s for s in ready}
+        left = [s for s in left if s.model not in done]
+    return tuple(done.values())

@@ -1,0 +1,1 @@
+"""Requirement tables and plans for the schedulers that people run: one file per target."""

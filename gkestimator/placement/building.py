@@ -1,0 +1,223 @@
+"""From table, workload and cluster to the problem: every question has exactly one row, or is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from gkestimator.documents import Cluster, Workload
+from gkestimator.documents.checking import valid_name
+from gkestimator.errors import TableError, UsageError
+from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
+from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem
+from gkestimator.placement.slo import stage_objectives
+from gkestimator.tables import Requirement
+
+__all__ = ["OBJECTIVES", "build_problem", "candidates_of", "impossible"]
+
+OBJECTIVES = ("goodput", "cost")
+
+
+def build_problem(
+    rows: Iterable[Requirement],
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    objective: str | None = None,
+    creq: str = "sm-util-mean",
+    seed: int = 0,
+    runtime: str | None = None,
+    dtype: str | None = None,
+    dims: str | None = None,
+    table: str = "table",
+) -> Problem:
+    """The problem of serving ``workload`` on ``cluster`` by what ``rows`` say.
+
+    ``objective`` None: ``cost`` for an elastic cluster, ``goodput`` for a fixed one. ``runtime``, ``dtype`` and ``dims`` keep the rows
+    that name them. ``table`` is what messages call the rows. Raises UsageError or TableError: unknown objective or
+    creq, a model without rows on any GPU type of the cluster, two rows for one question (model, GPU, batch size, SM
+    share), a name that is not allowed.
+    """
+    if objective is None:
+        objective = "cost" if cluster.elastic else "goodput"
+    if objective not in OBJECTIVES:
+        raise UsageError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
+    if creq not in CREQ_COLUMNS:
+        raise UsageError(f"creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    specs = {spec.name: spec for spec in cluster.types}
+    if not specs:
+        raise UsageError("the cluster has no GPUs")
+    found, notes = candidates_of(
+        rows, workload.names(), specs, creq=creq, runtime=runtime, dtype=dtype, dims=dims, table=table
+    )
+    loads, split_notes = stage_objectives(workload, found)
+    models = tuple(
+        Model(
+            name=load.name,
+            rate_rps=load.rate_rps,
+            slo_ms=load.slo_ms,
+            weight=load.weight,
+            candidates=found[load.name],
+        )
+        for load in loads
+    )
+    gpus = tuple(
+        Gpu(id=f"{g.spec.name}-{i}", type=g.spec.name) for g in cluster.gpus for i in range(g.count)
+    )
+    offers = tuple(
+        Offer(type=e.spec.name, price_per_hour=e.price_per_hour, limit=e.limit) for e in cluster.elastic
+    )
+    prices: dict[str, float | None] = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
+    prices |= {o.type: o.price_per_hour for o in offers}
+    return Problem(
+        models=models,
+        gpus=gpus,
+        offers=offers,
+        objective=objective,
+        creq=creq,
+        seed=seed,
+        specs=specs,
+        prices=prices,
+        workload=workload,
+        notes=(*cluster.notes, *notes, *split_notes),
+    )
+
+
+def candidates_of(
+    rows: Iterable[Requirement],
+    names: Sequence[str],
+    specs: Mapping[str, GpuSpec],
+    *,
+    creq: str,
+    runtime: str | None = None,
+    dtype: str | None = None,
+    dims: str | None = None,
+    table: str = "table",
+) -> tuple[dict[str, tuple[Candidate, ...]], list[str]]:
+    """Each model's candidates on ``specs``, in order, and notes. Raises as :func:`build_problem`."""
+    order = {name: i for i, name in enumerate(specs)}
+    catalogue = gpu_catalogue()
+    wanted = set(names)
+    known: set[str] = set()
+    kept: dict[tuple[str, str, int | None, float], Requirement] = {}
+    found: dict[str, list[Candidate]] = {name: [] for name in names}
+    without_time: dict[str, int] = {}
+    without_context = False
+    canonical: dict[str, str] = {}
+    for row in rows:
+        known.add(row.model)
+        if row.model not in wanted:
+            continue
+        gpu = canonical.get(row.gpu)
+        if gpu is None:
+            gpu = canonical[row.gpu] = _canonical(row.gpu, specs, catalogue)
+        if gpu not in order or any(
+            asked is not None and asked != has
+            for asked, has in ((runtime, row.runtime), (dtype, row.dtype), (dims, row.dims))
+        ):
+            continue
+        key = (row.model, gpu, row.batch_size, row.sm_share_pct)
+        other = kept.setdefault(key, row)
+        if other is not row:
+            raise TableError(_two_rows(table, other, row))
+        candidate = _candidate(row, specs[gpu], CREQ_COLUMNS[creq])
+        if candidate is None:
+            without_time[row.model] = without_time.get(row.model, 0) + 1
+            continue
+        without_context |= row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
+        found[row.model].append(candidate)
+    for name in names:
+        if not valid_name(name):
+            raise TableError(f"{table}: {name!r} is not a name that can be placed")
+        if not found[name]:
+            raise TableError(_no_rows(table, name, name in known, without_time.get(name, 0), specs))
+    notes = []
+    if without_context:
+        notes.append(
+            "memory is packed by reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
+        )
+    notes += [f"{name}: {n} rows without latency left out" for name, n in without_time.items()]
+    return {
+        name: tuple(sorted(c, key=lambda c: (order[c.gpu], c.sm_share_pct, c.batch_size)))
+        for name, c in found.items()
+    }, notes
+
+
+def _canonical(text: str, specs: Mapping[str, GpuSpec], catalogue: GpuCatalogue) -> str:
+    if text in specs:
+        return text
+    try:
+        return catalogue.spec(text).name
+    except UsageError:
+        return text  # a GPU that only the table knows: not one of the cluster's
+
+
+def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:
+    latency, throughput = row.latency_ms, row.throughput_rps
+    batch = row.batch_size or 1
+    if latency is None and throughput:
+        latency = 1e3 * batch / throughput
+    if throughput is None and latency:
+        throughput = 1e3 * batch / latency
+    if not latency or not throughput or not math.isfinite(latency) or not math.isfinite(throughput):
+        return None
+    size = row.mreq_bytes if row.mreq_bytes is not None else row.reserved_bytes
+    percent = row.mreq_pct
+    if percent is None and size is not None:
+        percent = 100 * size / spec.memory_visible_bytes
+    if size is None and percent is not None:
+        size = math.ceil(percent / 100 * spec.memory_visible_bytes)
+    return Candidate(
+        row=row if row.gpu == spec.name else _renamed(row, spec.name),
+        latency_ms=latency,
+        throughput_rps=throughput,
+        creq_pct=getattr(row, column),
+        memory_pct=percent,
+        memory_bytes=size,
+    )
+
+
+def _renamed(row: Requirement, gpu: str) -> Requirement:
+    from dataclasses import replace
+
+    return replace(row, gpu=gpu)
+
+
+def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
+    differing = [
+        f"--{name.replace('_', '-')} ({getattr(first, name) or 'none'} or {getattr(second, name) or 'none'})"
+        for name in ("runtime", "dtype", "dims")
+        if getattr(first, name) != getattr(second, name)
+    ]
+    what = f"{first.model} on {first.gpu} at batch {first.batch_size}, {first.sm_share_pct:g} % of the SMs"
+    return f"{table}: two rows answer for {what}; choose with {' or '.join(differing) or 'one row each'}"
+
+
+def _no_rows(table: str, name: str, known: bool, without_time: int, specs: Mapping[str, GpuSpec]) -> str:
+    gpus = ", ".join(specs)
+    if not known:
+        return f"{table}: no row for model {name}, which the workload asks for"
+    if without_time:
+        return f"{table}: {name} has no row with a latency on {gpus}"
+    return f"{table}: {name} has rows, but none on {gpus} (or none under --runtime, --dtype, --dims)"
+
+
+def impossible(problem: Problem) -> dict[str, str]:
+    """Models that no policy could serve on this cluster, whatever is free, with the reason: every candidate is above the
+    objective, or larger than the GPU's memory."""
+    found = {}
+    for model in problem.models:
+        in_time = [c for c in model.candidates if c.latency_ms <= model.slo_ms]
+        if not in_time:
+            best = min(model.candidates, key=lambda c: c.latency_ms)
+            found[model.name] = (
+                f"SLO {model.slo_ms:g} ms is below its fastest latency, {best.latency_ms:.4g} ms "
+                f"(batch {best.batch_size} on {best.gpu})"
+            )
+        elif all(c.memory_pct is not None and c.memory_pct > 100 for c in in_time):
+            least = min(in_time, key=lambda c: c.memory_pct or 0.0)
+            found[model.name] = (
+                f"needs {least.memory_pct:.4g} % of the memory of {least.gpu} at batch {least.batch_size}, the "
+                "least of all GPUs within its SLO"
+            )
+    return found

@@ -1,0 +1,218 @@
+"""The interface of a placement policy, and what every policy's answer is held to."""
+
+from __future__ import annotations
+
+import abc
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Problem
+
+__all__ = ["Placed", "Placement", "Policy", "PolicyError", "checked_problem", "verify"]
+
+TOLERANCE_PCT = 1e-6
+# What a policy may need of a candidate beside its latency, and the column a user looks for.
+_NEEDS: Mapping[str, str] = {
+    "creq": "creq_pct",
+    "memory": "memory_pct",
+    "dram_util_mean_pct": "",
+    "l2_util_mean_pct": "",
+    "power_w": "",
+    "dram_bytes": "",
+    "input_bytes": "",
+    "output_bytes": "",
+    "kernels": "",
+}
+
+
+class PolicyError(GkestimatorError):
+    """A policy answered something that does not stand: a defect of the policy, not of its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One replica on one GPU.
+
+    ``partition`` and ``duty_cycle_ms``: replicas of one GPU with one partition take turns, each once every duty cycle
+    (both None: it runs beside its neighbours whenever it has a batch). ``sm_share_pct`` None: the candidate's. A
+    partition whose candidates are confined to a share of the SMs holds that share once.
+    """
+
+    gpu: Gpu
+    model: str
+    candidate: Candidate
+    partition: str | None = None
+    duty_cycle_ms: float | None = None
+
+    @property
+    def capacity_rps(self) -> float:
+        """Requests a second that it can serve: a batch every duty cycle where it takes turns, else the table's
+        throughput."""
+        if self.duty_cycle_ms is not None:
+            return 1e3 * self.candidate.batch_size / self.duty_cycle_ms
+        return self.candidate.throughput_rps
+
+    @property
+    def response_ms(self) -> float:
+        """From a full batch to its answer without neighbours: the latency, after at most one duty cycle of waiting."""
+        return self.candidate.latency_ms + (self.duty_cycle_ms or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and how far its own
+    objective is at most from the best (percent; None: no bound)."""
+
+    placed: tuple[Placed, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    gap_pct: float | None = None
+
+
+class Policy(abc.ABC):
+    """Models and GPUs in, placements out. Subclasses set the class attributes and write :meth:`place`.
+
+    ``creq`` is the measure that it packs by unless told otherwise; ``needs`` are the columns it cannot do without (``creq``,
+    ``memory``, or columns of the requirement table); ``options`` the keyword arguments of its constructor.
+    ``packs_by_creq``: whether the sum of Creq on a GPU stays within 100 %.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    creq: ClassVar[str] = "sm-util-mean"
+    needs: ClassVar[tuple[str, ...]] = ("memory",)
+    options: ClassVar[tuple[str, ...]] = ()
+    objectives: ClassVar[tuple[str, ...]] = ("goodput", "cost")
+    packs_by_creq: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def place(self, problem: Problem) -> Placement:
+        """Place the models of ``problem``. The same problem (its seed included) gives the same answer; models without a
+        feasible candidate, or no models at all, are answered, not refused."""
+
+
+def checked_problem(policy: Policy, problem: Problem) -> Problem:
+    """``problem`` without the candidates that lack a column ``policy`` needs. Raises UsageError: the objective is none of the
+    policy's, or a model is left without candidates, naming the column."""
+    if problem.objective not in policy.objectives:
+        raise UsageError(
+            f"policy {policy.name} cannot minimise cost on rented GPUs"
+            if problem.objective == "cost"
+            else f"policy {policy.name} does not know the objective {problem.objective}"
+        )
+    models, notes = [], list(problem.notes)
+    for model in problem.models:
+        kept = model.candidates
+        for need in policy.needs:
+            having = tuple(c for c in kept if _value(c, need) is not None)
+            if kept and not having:
+                column = _column(need, problem)
+                raise UsageError(f"policy {policy.name} needs {column}, which is null in every row of {model.name}")
+            if len(having) < len(kept):
+                notes.append(
+                    f"{model.name}: {len(kept) - len(having)} of {len(kept)} rows left out, their "
+                    f"{_column(need, problem)} is null"
+                )
+            kept = having
+        models.append(replace(model, candidates=kept))
+    return replace(problem, models=tuple(models), notes=tuple(notes))
+
+
+def _value(candidate: Candidate, need: str) -> object:
+    attribute = _NEEDS[need]
+    return getattr(candidate, attribute) if attribute else getattr(candidate.row, need)
+
+
+def _column(need: str, problem: Problem) -> str:
+    if need == "creq":
+        return CREQ_COLUMNS[problem.creq]
+    return "mreq_bytes (or reserved_bytes)" if need == "memory" else need
+
+
+def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
+    """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
+
+    Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included); memory,
+    the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where the policy says
+    so; no more rented GPUs than the offer's limit.
+    """
+    fixed = {g.id: g for g in problem.gpus}
+    known = {m.name: frozenset(id(c) for c in m.candidates) for m in problem.models}
+    by_gpu: dict[str, list[Placed]] = defaultdict(list)
+
+    def fail(where: str, what: str) -> PolicyError:
+        return PolicyError(f"policy {policy.name}: {where}: {what}")
+
+    for placed in placement.placed:
+        if problem.gpus and fixed.get(placed.gpu.id) != placed.gpu:
+            raise fail(placed.gpu.id, "is not a GPU of the cluster")
+        if placed.gpu.type not in problem.types:
+            raise fail(placed.gpu.id, f"{placed.gpu.type} is not a GPU type of the cluster")
+        if placed.model not in known or id(placed.candidate) not in known[placed.model]:
+            raise fail(placed.gpu.id, f"{placed.model} runs in a way that is not in the table")
+        if placed.candidate.gpu != placed.gpu.type:
+            raise fail(placed.gpu.id, f"{placed.model} runs by a row of {placed.candidate.gpu}")
+        slo = problem.by_name[placed.model].slo_ms
+        if placed.response_ms > slo * (1 + 1e-9):
+            raise fail(placed.gpu.id, f"{placed.model} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms")
+        by_gpu[placed.gpu.id].append(placed)
+    for gpu, here in by_gpu.items():
+        if len({p.gpu.type for p in here}) > 1:
+            raise fail(gpu, "stands for two GPU types")
+        memory = sum(p.candidate.memory_pct or 0.0 for p in here)
+        if memory > 100 + TOLERANCE_PCT:
+            raise fail(gpu, f"memory at {memory:.6g} %")
+        if policy.packs_by_creq:
+            creq = compute_pct(here)
+            if creq is not None and creq > 100 + TOLERANCE_PCT and len(partitions(here)) > 1:
+                raise fail(gpu, f"Creq at {creq:.6g} %")
+        _verify_partitions(here, gpu, fail)
+    for offer in problem.offers:
+        used = sum(1 for here in by_gpu.values() if here[0].gpu.type == offer.type)
+        if offer.limit is not None and used > offer.limit:
+            raise fail(offer.type, f"{used} GPUs rented, at most {offer.limit} are offered")
+
+
+def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
+    """The replicas of one GPU by partition; one without a partition is alone in its own."""
+    groups: dict[object, list[Placed]] = defaultdict(list)
+    for i, placed in enumerate(here):
+        groups[i if placed.partition is None else placed.partition].append(placed)
+    return list(groups.values())
+
+
+def compute_pct(here: Sequence[Placed]) -> float | None:
+    """Creq of the replicas of one GPU together: their sum, those that take turns with the part of the duty cycle that they
+    run. None where one is unknown."""
+    total = 0.0
+    for placed in here:
+        creq = placed.candidate.creq_pct
+        if creq is None:
+            return None
+        share = 1.0 if placed.duty_cycle_ms is None else placed.candidate.latency_ms / placed.duty_cycle_ms
+        total += creq * share
+    return total
+
+
+def _verify_partitions(here: Sequence[Placed], gpu: str, fail: object) -> None:
+    assert callable(fail)
+    confined = 0.0
+    for group in partitions(here):
+        cycles = {p.duty_cycle_ms for p in group}
+        shares = {p.candidate.sm_share_pct for p in group}
+        if len(cycles) > 1 or (None in cycles and len(group) > 1):
+            raise fail(gpu, f"partition {group[0].partition} has no single duty cycle")
+        if len(shares) > 1:
+            raise fail(gpu, f"partition {group[0].partition} has no single SM share")
+        share = next(iter(shares))
+        confined += share if share < 100 else 0.0
+        cycle = next(iter(cycles))
+        if cycle is not None:
+            busy = sum(p.candidate.latency_ms for p in group)
+            if busy > cycle * (1 + 1e-9):
+                raise fail(gpu, f"partition {group[0].partition} needs {busy:.6g} ms of a cycle of {cycle:.6g} ms")
+    if confined > 100 + TOLERANCE_PCT:
+        raise fail(gpu, f"SM shares sum to {confined:.6g} %")

@@ -1,0 +1,154 @@
+"""The placement problem: what every policy is given. Models with their rates, objectives and table rows; GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gkestimator.documents import Workload
+from gkestimator.gpus import GpuSpec
+from gkestimator.tables import Requirement
+
+__all__ = ["CREQ_COLUMNS", "Candidate", "Gpu", "Model", "Offer", "Problem"]
+
+# What `--creq` may name, and the column of the requirement table behind it.
+CREQ_COLUMNS: Mapping[str, str] = {
+    "sm-util-mean": "sm_util_mean_pct",
+    "occupancy-max": "occupancy_max_pct",
+    "occupancy-mean": "occupancy_mean_pct",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to run a model on a GPU type: one row of the requirement table, with what placement asks of it.
+
+    ``throughput_rps`` is the table's column. ``creq_pct`` is the column that the problem packs by, percent of the whole
+    GPU. ``memory_pct``, of the GPU's visible memory, is ``mreq_pct``; for measured tables without the CUDA context it is
+    that of ``reserved_bytes``. Both are None where the table does not know.
+    """
+
+    row: Requirement
+    latency_ms: float
+    throughput_rps: float
+    creq_pct: float | None
+    memory_pct: float | None
+    memory_bytes: int | None
+
+    @property
+    def gpu(self) -> str:
+        """GPU type, canonical."""
+        return self.row.gpu
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in one inference (1 for a model without a batch)."""
+        return self.row.batch_size or 1
+
+    @property
+    def sm_share_pct(self) -> float:
+        """Percent of the SMs it is confined to; 100: not confined."""
+        return self.row.sm_share_pct
+
+    @property
+    def latency_high_ms(self) -> float:
+        """Upper end of the latency's 90 % interval; the latency itself for a measured row."""
+        high = self.row.latency_high_ms
+        return self.latency_ms if high is None else max(high, self.latency_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One model of the workload. ``slo_ms`` is its own objective, or its part of an application's; ``candidates`` are its rows on the
+    cluster's GPU types at every batch size and SM share, sorted by (GPU type in the problem's order, share, batch
+    size). A candidate whose latency is above the objective is still here: what is feasible is for the policy to
+    say."""
+
+    name: str
+    rate_rps: float
+    slo_ms: float
+    weight: float = 1.0
+    candidates: tuple[Candidate, ...]
+
+    def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
+        """Candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and batch size."""
+        return tuple(
+            c
+            for c in self.candidates
+            if c.gpu == gpu and (sm_share_pct is None or c.sm_share_pct == sm_share_pct)
+        )
+
+    def feasible(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
+        """Those of :meth:`on` whose latency is at most the objective."""
+        return tuple(c for c in self.on(gpu, sm_share_pct=sm_share_pct) if c.latency_ms <= self.slo_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of a fixed cluster, or one that a policy rents. ``id`` is ``<type>-<number from 0>``."""
+
+    id: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A GPU type that may be rented; ``limit`` of them at most (None: as many as needed)."""
+
+    type: str
+    price_per_hour: float
+    limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What a policy is given.
+
+    Exactly one of ``gpus`` (a fixed cluster) and ``offers`` (an elastic one) is filled. ``objective``: ``goodput`` (as much as
+    the GPUs allow) or ``cost`` (every rate served within its objective at the lowest cost per hour; on a fixed cluster: on the
+    fewest, then cheapest GPUs). ``specs`` and ``prices`` (USD per hour, None where unknown) are by GPU type. ``creq`` is
+    a key of CREQ_COLUMNS. Randomness comes from ``seed`` alone.
+    """
+
+    models: tuple[Model, ...]
+    gpus: tuple[Gpu, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    objective: str = "goodput"
+    creq: str = "sm-util-mean"
+    seed: int = 0
+    specs: Mapping[str, GpuSpec]
+    prices: Mapping[str, float | None]
+    workload: Workload
+    notes: tuple[str, ...] = ()
+
+    @property
+    def elastic(self) -> bool:
+        """Whether GPUs are rented."""
+        return not self.gpus
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """GPU types in the cluster's order."""
+        return tuple(dict.fromkeys(g.type for g in self.gpus)) or tuple(o.type for o in self.offers)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Model]:
+        """Models by name."""
+        return {m.name: m for m in self.models}
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """GPUs of each type in a fixed cluster."""
+        found = dict.fromkeys(self.types, 0)
+        for gpu in self.gpus:
+            found[gpu.type] += 1
+        return found
+
+    def rented(self, gpu_type: str, number: int) -> Gpu:
+        """The ``number``-th (from 0) rented GPU of ``gpu_type``."""
+        return Gpu(id=f"{gpu_type}-{number}", type=gpu_type)
+
+    def with_models(self, models: tuple[Model, ...]) -> Problem:
+        """The same problem for other models."""
+        return replace(self, models=models)

@@ -1,0 +1,67 @@
+"""The policies by name. One line for each of ours; third parties by entry point (group ``gkestimator.policies``), loaded only
+when named."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from gkestimator.errors import UsageError
+from gkestimator.placement.policy import Policy
+
+__all__ = ["ENTRY_POINT_GROUP", "POLICIES", "make_policy", "policy_class", "policy_names"]
+
+ENTRY_POINT_GROUP = "gkestimator.policies"
+# name: module of gkestimator.placement.policies and class
+POLICIES: Mapping[str, tuple[str, str]] = {
+    "gkest": ("gkest", "GkestPolicy"),
+    "usher": ("usher", "UsherPolicy"),
+    "milp": ("milp", "MilpPolicy"),
+    "gpulet": ("gpulet", "GpuletPolicy"),
+    "gpulet-ideal": ("gpulet_ideal", "GpuletIdealPolicy"),
+    "nexus": ("nexus", "NexusPolicy"),
+    "selftuning": ("selftuning", "SelfTuningPolicy"),
+    "igniter": ("igniter", "IgniterPolicy"),
+    "exclusive": ("exclusive", "ExclusivePolicy"),
+}
+
+
+def policy_names() -> tuple[str, ...]:
+    """Ours in order, then third parties' as installed; nothing is loaded."""
+    others = sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - set(POLICIES))
+    return (*POLICIES, *others)
+
+
+def policy_class(name: str) -> type[Policy]:
+    """The class of policy ``name``. Raises UsageError: unknown, or a third party's that cannot be loaded."""
+    found: Any
+    if name in POLICIES:
+        module, attribute = POLICIES[name]
+        found = getattr(importlib.import_module(f"gkestimator.placement.policies.{module}"), attribute)
+    else:
+        points = [e for e in entry_points(group=ENTRY_POINT_GROUP) if e.name == name]
+        if not points:
+            close = difflib.get_close_matches(name, policy_names(), n=1)
+            hint = f"; did you mean {close[0]}?" if close else f" ({', '.join(policy_names())})"
+            raise UsageError(f"unknown policy {name!r}{hint}")
+        try:
+            found = points[0].load()
+        except Exception as e:
+            raise UsageError(f"policy {name} of {points[0].value} cannot be loaded: {type(e).__name__}: {e}") from e
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise UsageError(f"policy {name}: found {found!r}, expected a class derived from Policy")
+    return found
+
+
+def make_policy(name: str, **options: Any) -> Policy:
+    """Policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an option it does not have."""
+    found = policy_class(name)
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in found.options:
+            known = f"; it has {', '.join(found.options)}" if found.options else ""
+            raise UsageError(f"policy {name} has no option {key.replace('_', '-')}{known}")
+    return found(**given)

@@ -1,0 +1,129 @@
+"""Run a policy on a problem and write down what it answers as a plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
+from gkestimator.errors import one_line
+from gkestimator.placement.building import impossible
+from gkestimator.placement.expected import expect
+from gkestimator.placement.goodput import assigned_rps, goodput_rps
+from gkestimator.placement.policy import Placed, Placement, Policy, checked_problem, compute_pct, verify
+from gkestimator.placement.problem import Problem
+
+__all__ = ["place", "plan_of"]
+
+
+def place(policy: Policy, problem: Problem) -> PlacementPlan:
+    """The plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a column it needs is null), PolicyError where
+    its answer does not stand."""
+    usable = checked_problem(policy, problem)
+    answer = policy.place(usable)
+    verify(policy, usable, answer)
+    return plan_of(policy.name, usable, answer)
+
+
+def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
+    """``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals, and what is not served."""
+    rates = assigned_rps(problem, answer.placed)
+    expected = expect(problem, answer.placed)
+    order = {g.id: i for i, g in enumerate(problem.gpus)}
+    by_gpu: dict[str, list[tuple[Placed, float, float | None]]] = defaultdict(list)
+    for i, placed in enumerate(answer.placed):
+        by_gpu[placed.gpu.id].append((placed, rates[i], expected.max_wait_ms[i]))
+    ids = sorted(by_gpu, key=lambda g: (order.get(g, 0), _number(g)))
+    numbers: dict[str, int] = defaultdict(int)
+    gpus = []
+    for gpu in ids:
+        replicas = []
+        for placed, rate, wait in by_gpu[gpu]:
+            replicas.append(
+                _replica(placed, f"{placed.model}-{numbers[placed.model]}", rate, wait, problem)
+            )
+            numbers[placed.model] += 1
+        here = [p for p, _, _ in by_gpu[gpu]]
+        gpus.append(
+            PlacedGpu(
+                id=gpu,
+                type=here[0].gpu.type,
+                cuti_pct=compute_pct(here),
+                muti_pct=_memory_pct(here),
+                replicas=tuple(replicas),
+            )
+        )
+    goodput = goodput_rps(problem, answer.placed)
+    prices = [problem.prices.get(g.type) for g in gpus]
+    totals = PlanTotals(
+        goodput_rps=sum(goodput.values()),
+        expected_goodput_rps=expected.goodput_rps,
+        gpus_used=len(gpus),
+        cost_per_hour=None if None in prices else sum(p for p in prices if p is not None),
+        gap_pct=answer.gap_pct,
+    )
+    return PlacementPlan(
+        policy=policy,
+        creq=problem.creq,
+        objective=problem.objective,
+        seed=problem.seed,
+        workload=problem.workload,
+        gpus=tuple(gpus),
+        totals=totals,
+        unserved=_unserved(problem, answer, goodput),
+        notes=tuple(one_line(n) for n in (*problem.notes, *answer.notes, *expected.notes)),
+    )
+
+
+def _number(gpu: str) -> tuple[str, int]:
+    head, _, tail = gpu.rpartition("-")
+    return (head, int(tail)) if tail.isdigit() else (gpu, 0)
+
+
+def _memory_pct(here: Sequence[Placed]) -> float | None:
+    found = [p.candidate.memory_pct for p in here]
+    return None if None in found else sum(m for m in found if m is not None)
+
+
+def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem: Problem) -> Replica:
+    candidate = placed.candidate
+    return Replica(
+        id=name,
+        model=placed.model,
+        runtime=candidate.row.runtime,
+        dtype=candidate.row.dtype,
+        dims=candidate.row.dims,
+        batch_size=candidate.batch_size,
+        sm_share_pct=candidate.sm_share_pct,
+        partition=placed.partition,
+        duty_cycle_ms=placed.duty_cycle_ms,
+        latency_ms=candidate.latency_ms,
+        goodput_rps=rate,
+        slo_ms=problem.by_name[placed.model].slo_ms,
+        throughput_rps=placed.capacity_rps,
+        max_wait_ms=wait,
+        latency_low_ms=candidate.row.latency_low_ms,
+        latency_high_ms=candidate.row.latency_high_ms,
+        creq_pct=candidate.creq_pct,
+        mreq_bytes=candidate.memory_bytes,
+        mreq_pct=candidate.memory_pct,
+    )
+
+
+def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) -> tuple[Unserved, ...]:
+    hopeless = impossible(problem)
+    placed = {p.model for p in answer.placed}
+    found = []
+    for model in problem.models:
+        missing = model.rate_rps - goodput[model.name]
+        if missing <= 1e-9 * model.rate_rps:
+            continue
+        reason = hopeless.get(model.name) or answer.reasons.get(model.name)
+        if reason is None:
+            reason = (
+                f"its replicas serve {goodput[model.name]:.6g} of {model.rate_rps:g} req/s: no room for more"
+                if model.name in placed
+                else "no room on the GPUs beside what is placed"
+            )
+        found.append(Unserved(model=model.name, rate_rps=missing, reason=one_line(reason)))
+    return tuple(found)
