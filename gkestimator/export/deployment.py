@@ -1,0 +1,73 @@
+"""What is exported: the replicas of a plan, or the models of a table that leaves one row each."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from gkestimator.gpus import GpuSpec
+
+__all__ = ["Deployment", "ExportFile", "Exporter", "Instance"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null means that it is not known;
+    an exporter that needs it says so in one line."""
+
+    id: str
+    model: str
+    gpu_id: str | None
+    gpu_type: str
+    runtime: str
+    dtype: str
+    dims: str
+    batch_size: int
+    sm_share_pct: float
+    partition: str | None
+    latency_ms: float | None
+    slo_ms: float | None
+    max_wait_ms: float | None
+    goodput_rps: float | None
+    creq_pct: float | None
+    mreq_bytes: int | None
+    mreq_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """``instances`` in the plan's order; ``origin`` is ``plan`` or ``table``; ``creq`` names the measure behind ``creq_pct``;
+    ``specs`` by GPU type; ``models`` are ONNX files by model name, where the user gave them (inputs and outputs for Triton)."""
+
+    origin: str
+    source: str
+    creq: str
+    instances: tuple[Instance, ...]
+    specs: Mapping[str, GpuSpec]
+    models: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFile:
+    """``text`` to be written at ``path``, relative to the output folder."""
+
+    path: PurePosixPath
+    text: str
+
+
+class Exporter(abc.ABC):
+    """One target. ``limits`` says, in words, which of Creq and Mreq the target enforces and which are bookkeeping; every file
+    carries it."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    limits: ClassVar[str]
+
+    @abc.abstractmethod
+    def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
+        """The files for ``deployment``. Demands are rounded up, replica counts down. Raises UsageError in one line for what the target
+        cannot express, and for an unknown that it needs."""
