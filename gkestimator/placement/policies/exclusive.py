@@ -22,11 +22,11 @@ _TIME_LIMIT_S = 60.0
 class ExclusivePolicy(Policy):
     """Every GPU runs one replica of one model, at the largest batch size whose latency is at most the SLO.
 
-    The setting that Shepherd's comparison uses (H. Zhang et al., Shepherd, NSDI 2023: no two models run on a
-    GPU at once). Which GPU runs what is exact: most goodput, then the fewest GPUs; on rented GPUs every rate at
-    the lowest cost. On GPUs of one type the gains of a model's further replicas never grow, so handing GPUs to
-    the largest gain is optimal; several types are a small integer program (how many GPUs of each type each
-    model gets).
+    The setting that Shepherd's comparison uses (H. Zhang et al., Shepherd, NSDI 2023: no two models run on
+    a GPU at once). Which GPU runs what is exact: most goodput, then the fewest GPUs; on rented GPUs every
+    rate at the lowest cost. On GPUs of one type the gains of a model's further replicas never grow, so
+    handing GPUs to the largest gain is optimal; several types are a small integer program (how many GPUs of
+    each type each model gets).
     """
 
     name: ClassVar[str] = "exclusive"
