@@ -71,8 +71,8 @@ def memory_bytes(instance: Instance, target: str) -> int:
         )
     if instance.mreq_pct is not None and instance.mreq_pct > 100:
         raise UsageError(
-            f"{instance.id}: found a Mreq of {instance.mreq_pct:.4g} % of the memory of a {instance.gpu_type}, expected "
-            f"at most 100: {target} gives a replica one GPU or a part of it"
+            f"{instance.id}: found a Mreq of {instance.mreq_pct:.4g} % of the memory of a {instance.gpu_type}, "
+            f"expected at most 100: {target} gives a replica one GPU or a part of it"
         )
     return instance.mreq_bytes
 
@@ -114,8 +114,8 @@ def no_turns(instances: Iterable[Instance], target: str) -> None:
         other = first.setdefault((instance.gpu_id, instance.partition), instance)
         if other is not instance:
             raise UsageError(
-                f"{other.id} and {instance.id} take turns on {instance.gpu_id} (partition {instance.partition}): {target} "
-                "has no turns and would run both at once; expected a plan without time sharing"
+                f"{other.id} and {instance.id} take turns on {instance.gpu_id} (partition {instance.partition}): "
+                f"{target} has no turns and would run both at once; expected a plan without time sharing"
             )
 
 
