@@ -37,8 +37,8 @@ class Placed:
     """One replica on one GPU.
 
     ``partition`` and ``duty_cycle_ms``: replicas of one GPU with one partition take turns, each once every
-    duty cycle (both None: it runs beside its neighbours whenever it has a batch). ``sm_share_pct`` None: the
-    candidate's. A partition whose candidates are confined to a share of the SMs holds that share once.
+    duty cycle (both None: it runs beside its neighbours whenever it has a batch). A partition
+    whose candidates are confined to a share of the SMs holds that share once.
     """
 
     gpu: Gpu
