@@ -1,5 +1,5 @@
-"""The policies by name. One line for each of ours; third parties by entry point (group ``gkestimator.policies``), loaded only
-when named."""
+"""The policies by name. One line for each of ours; third parties by entry point (group
+``gkestimator.policies``), loaded only when named."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ def policy_class(name: str) -> type[Policy]:
         try:
             found = points[0].load()
         except Exception as e:
-            raise UsageError(f"policy {name} of {points[0].value} cannot be loaded: {type(e).__name__}: {e}") from e
+            raise UsageError(
+                f"policy {name} of {points[0].value} cannot be loaded: {type(e).__name__}: {e}"
+            ) from e
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise UsageError(f"policy {name}: found {found!r}, expected a class derived from Policy")
     return found
 
 
 def make_policy(name: str, **options: Any) -> Policy:
-    """Policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an option it does not have."""
+    """Policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an option it
+    does not have."""
     found = policy_class(name)
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
