@@ -64,6 +64,8 @@ class IgniterPolicy(Policy):
             for t in problem.types
         }
         prices = problem.prices
+        # A fixed order, whatever the workload's, for what the paper's order by shares leaves open.
+        problem = problem.with_models(tuple(sorted(problem.models, key=lambda m: m.name)))
         plans = []
         for first in problem.types:
             others = sorted((t for t in problem.types if t != first), key=lambda t: prices.get(t) or math.inf)
