@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gkestimator.placement.integer import Deadline, Program, Solution
+from gkestimator.placement.integer import SLACK, Deadline, Program, Solution
 from gkestimator.placement.patterns import Choice, Pattern, needs_pct
 from gkestimator.placement.problem import Problem
 
@@ -135,7 +135,7 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
             on_slot.append((gpu_type, x))
             needs = {i: needs_pct(choices[i].by_type[gpu_type]) for i in able}
             for resource in (0, 1):
-                program.row([*((x[i], needs[i][resource] / 100) for i in able), (taken, -1.0)], high=0.0)
+                program.row([*((x[i], needs[i][resource]) for i in able), (taken, -100.0)], high=0.0)
             of_model: dict[str, list[int]] = {}
             for i in able:
                 of_model.setdefault(choices[i].model.name, []).append(i)
@@ -204,15 +204,17 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
         if not best.optimal:
             notes.append("time ran out before the goodput was proven to be the most")
             gap = _gap_pct(best.objective, best.bound)
-        everything = best.objective >= 1 - 1e-9
+        everything = best.objective >= 1 - SLACK
     of_model: dict[str, list[int]] = {}
     for i, w in form.served.items():
         of_model.setdefault(choices[i].model.name, []).append(w)
     if everything:
         for own in of_model.values():
-            program.row([(w, 1.0) for w in own], low=1.0)
+            # What was reached, where rounding kept it from 1.
+            reached = 1.0 if best is None else min(1.0, sum(best.values[w] for w in own))
+            program.row([(w, 1.0) for w in own], low=reached - SLACK)
     elif best is not None:
-        program.row(goodput.items(), low=best.objective - 1e-9)
+        program.row(goodput.items(), low=best.objective - SLACK)
     for what, objective in _thrift(problem, form):
         found = program.solve(
             objective,
@@ -232,7 +234,7 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
         if best is not None and _useful(form, found.values)[1] < _useful(form, best.values)[1] * (1 - 1e-9):
             break  # the solver's tolerance would have given goodput away
         best = found
-        program.row(objective.items(), high=found.objective + 1e-9 * max(1.0, abs(found.objective)))
+        program.row(objective.items(), high=found.objective + SLACK * max(1.0, abs(found.objective)))
     assert best is not None
     return Answer(gpus=_useful(form, best.values)[0], gap_pct=gap, notes=tuple(notes))
 
