@@ -1,5 +1,5 @@
-"""How much replicas that share a GPU slow each other down: streaming multiprocessors and DRAM bandwidth are shared in
-proportion to what is asked of them."""
+"""How much replicas that share a GPU slow each other down: streaming multiprocessors and DRAM bandwidth are
+shared in proportion to what is asked of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ROUNDS = 6
 
 
 def compute_demand_pct(placed: Placed) -> float | None:
-    """Percent of the GPU's SMs that a running replica occupies: its mean SM utilisation, where that is unknown the measure it was
-    packed by; at most the share it is confined to. None: unknown."""
+    """Percent of the GPU's SMs that a running replica occupies: its mean SM utilisation, where that is unknown
+    the measure it was packed by; at most the share it is confined to. None: unknown."""
     candidate = placed.candidate
     found = candidate.row.sm_util_mean_pct
     if found is None:
@@ -24,13 +24,14 @@ def compute_demand_pct(placed: Placed) -> float | None:
 
 
 def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[float | None]:
-    """Factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its neighbours; None where it has
-    neighbours and a demand is unknown.
+    """Factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its neighbours; None
+    where it has neighbours and a demand is unknown.
 
     A running replica with demand d beside neighbours that run a part u_j of the time with demands d_j is slowed by
-    max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the larger counts. Replicas
-    confined to shares of the SMs do not take SMs from each other; those of one partition never run at once. Derivation: a
-    resource asked for more than it has serves all in proportion; u_j itself grows with the slowdown (fixed point).
+    max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the larger
+    counts. Replicas confined to shares of the SMs do not take SMs from each other; those of one partition
+    never run at once. Derivation: a resource asked for more than it has serves all in proportion; u_j itself
+    grows with the slowdown (fixed point).
     """
     result: list[float | None] = [1.0] * len(placed)
     by_gpu: dict[str, list[int]] = defaultdict(list)
@@ -53,7 +54,11 @@ def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[floa
 
 def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | None]:
     apart = [
-        [j for j, q in enumerate(here) if j != i and not (p.partition is not None and p.partition == q.partition)]
+        [
+            j
+            for j, q in enumerate(here)
+            if j != i and not (p.partition is not None and p.partition == q.partition)
+        ]
         for i, p in enumerate(here)
     ]
     compute = [compute_demand_pct(p) for p in here]
