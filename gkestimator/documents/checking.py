@@ -23,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
 
 
 def valid_name(text: object) -> bool:
-    """Whether ``text`` may name a model or an application: at most 200 letters, digits and ``_ . # + -``, with single
-    slashes between folders; never ``..``, a leading slash, a space or a control character."""
+    """Whether ``text`` may name a model or an application: at most 200 letters, digits and ``_ . # + -``, with
+    single slashes between folders; never ``..``, a leading slash, a space or a control character."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None and ".." not in text
 
 
@@ -40,25 +40,29 @@ def _text(path: Path) -> str:
                 raise DocumentError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_BYTES:,}")
             return stream.read(MAX_BYTES + 1).decode("utf-8-sig")
     except (OSError, ValueError) as e:
-        raise DocumentError(f"{path}: cannot be read as text in UTF-8: {getattr(e, 'strerror', None) or e}") from e
+        raise DocumentError(
+            f"{path}: cannot be read as text in UTF-8: {getattr(e, 'strerror', None) or e}"
+        ) from e
 
 
 def load_yaml(path: Path, *, what: str) -> Fields:
     """The mapping in the YAML file at ``path`` (JSON is YAML too). Raises DocumentError: not UTF-8, larger than
-    MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or tag, two documents, a repeated key, or no mapping."""
+    MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or tag, two documents, a repeated key, or no
+    mapping."""
     import yaml
 
     text = _text(path)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = items = documents = 0
     try:
         for event in yaml.parse(text, Loader=loader):
-            where = f"{path}: line {event.start_mark.line + 1}"
+            where = f"{path}: line {getattr(event.start_mark, 'line', 0) + 1}"
             items += 1
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
                 raise DocumentError(f"{where}: found an anchor or alias, expected every value written out")
-            if getattr(event, "tag", None) is not None:
-                raise DocumentError(f"{where}: found a tag ({event.tag}), expected plain values")
+            tag = getattr(event, "tag", None)
+            if tag is not None:
+                raise DocumentError(f"{where}: found a tag ({tag}), expected plain values")
             depth += isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent))
             depth -= isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent))
             documents += isinstance(event, yaml.DocumentStartEvent)
@@ -83,7 +87,9 @@ def _no_repeats(path: Path, node: Any) -> None:
         for key, value in node.value:
             text = getattr(key, "value", None)
             if isinstance(text, str) and text in keys:
-                raise DocumentError(f"{path}: line {key.start_mark.line + 1}: {text} stands twice, expected once")
+                raise DocumentError(
+                    f"{path}: line {key.start_mark.line + 1}: {text} stands twice, expected once"
+                )
             keys.add(text if isinstance(text, str) else None)
             _no_repeats(path, value)
     elif isinstance(node, yaml.SequenceNode):
@@ -184,7 +190,9 @@ class Fields:
         if value is default or value is None:
             return value
         if not isinstance(value, str) or len(value) > limit or not value.isprintable():
-            raise self.fail(name, f"found {_short(value)}, expected a line of text (at most {limit} characters)")
+            raise self.fail(
+                name, f"found {_short(value)}, expected a line of text (at most {limit} characters)"
+            )
         return value
 
     def name(self, name: str, default: Any = ...) -> Any:
@@ -213,9 +221,7 @@ class Fields:
     def objects(self, name: str, default: Any = ..., *, what: str, limit: int = 100_000) -> list[Fields]:
         """A list of mappings, each to be taken apart (``what`` names one of them)."""
         found: Sequence[Any] = self.items(name, default, limit=limit)
-        return [
-            Fields(entry, where=f"{self.where}: {name}[{i}]", what=what) for i, entry in enumerate(found)
-        ]
+        return [Fields(entry, where=f"{self.where}: {name}[{i}]", what=what) for i, entry in enumerate(found)]
 
     def object(self, name: str, *, what: str) -> Fields:
         """One mapping."""

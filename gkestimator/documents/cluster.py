@@ -34,8 +34,8 @@ class ElasticGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Either ``gpus`` that are there or ``elastic`` types that may be rented; the other is empty. ``notes`` say what
-    was assumed (a short GPU name, a price of the specification)."""
+    """Either ``gpus`` that are there or ``elastic`` types that may be rented; the other is empty. ``notes``
+    say what was assumed (a short GPU name, a price of the specification)."""
 
     gpus: tuple[GpuCount, ...] = ()
     elastic: tuple[ElasticGpu, ...] = ()
@@ -48,8 +48,8 @@ class Cluster:
 
 
 def read_cluster(path: Path, *, gpu_specs: Sequence[Path | str] = ()) -> Cluster:
-    """The cluster in the YAML file at ``path``; GPU names are looked up as everywhere. Raises DocumentError naming the
-    field."""
+    """The cluster in the YAML file at ``path``; GPU names are looked up as everywhere. Raises DocumentError
+    naming the field."""
     return cluster_from(load_yaml(path, what="a cluster"), gpu_catalogue(gpu_specs))
 
 
@@ -65,7 +65,7 @@ def cluster_from(fields: Fields, catalogue: GpuCatalogue) -> Cluster:
     notes: list[str] = []
     counts = [_count(entry, catalogue, notes) for entry in fixed]
     offers = [_offer(entry, catalogue, notes) for entry in elastic]
-    names = [g.spec.name for g in (*counts, *offers)]
+    names = [g.spec.name for g in counts] + [e.spec.name for e in offers]
     for name in names:
         if names.count(name) > 1:
             raise DocumentError(f"{fields.where}: {name} stands twice, expected once")

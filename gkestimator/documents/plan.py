@@ -31,14 +31,15 @@ PLAN_VERSION = 1
 class Replica:
     """One copy of a model on one GPU.
 
-    ``sm_share_pct``: percent of the SMs it is confined to (100: not confined). ``partition``: replicas of one GPU with
-    one partition take turns on it, each once every ``duty_cycle_ms`` (both null: it runs whenever it has a batch,
-    beside its neighbours). ``latency_ms``, ``latency_low_ms`` and ``latency_high_ms`` are of one batch alone on the GPU, from
-    the table. ``goodput_rps``: requests a second that it is to serve. ``slo_ms`` and ``throughput_rps`` are the model's objective
-    (its part of the application's) and what the replica can do (null in plans that others wrote). ``max_wait_ms``: how long a batch may wait
-    to fill before it is run as it is, so that its first request still keeps the objective (null: unknown).
-    ``creq_pct`` (the column named by the plan's ``creq``), ``mreq_bytes`` and ``mreq_pct`` (of the GPU's visible memory) are
-    what it was packed by; null where the table does not know.
+    ``sm_share_pct``: percent of the SMs it is confined to (100: not confined). ``partition``: replicas of one
+    GPU with one partition take turns on it, each once every ``duty_cycle_ms`` (both null: it runs whenever it
+    has a batch, beside its neighbours). ``latency_ms``, ``latency_low_ms`` and ``latency_high_ms`` are of one
+    batch alone on the GPU, from the table. ``goodput_rps``: requests a second that it is to serve. ``slo_ms``
+    and ``throughput_rps`` are the model's objective (its part of the application's) and what the replica can
+    do (null in plans that others wrote). ``max_wait_ms``: how long a batch may wait to fill before it is run
+    as it is, so that its first request still keeps the objective (null: unknown). ``creq_pct`` (the column
+    named by the plan's ``creq``), ``mreq_bytes`` and ``mreq_pct`` (of the GPU's visible memory) are what it
+    was packed by; null where the table does not know.
     """
 
     id: str
@@ -64,8 +65,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedGpu:
-    """One GPU that is used. ``cuti_pct`` and ``muti_pct``: the sums of its replicas' Creq and Mreq (replicas that take turns
-    count with the part of the duty cycle they run); null where a replica's is unknown."""
+    """One GPU that is used. ``cuti_pct`` and ``muti_pct``: the sums of its replicas' Creq and Mreq (replicas
+    that take turns count with the part of the duty cycle they run); null where a replica's is unknown."""
 
     id: str
     type: str
@@ -78,8 +79,8 @@ class PlacedGpu:
 class PlanTotals:
     """``goodput_rps``: sum over models of min(rate, throughput of its replicas within the objective).
     ``expected_goodput_rps``: the same with batch filling, queueing, interference and the interval of the estimate
-    counted. ``cost_per_hour`` in USD, null where a used GPU's price is unknown. ``gap_pct``: how far the plan is at most from
-    the best value of its policy's own objective; null where the policy gives no bound."""
+    counted. ``cost_per_hour`` in USD, null where a used GPU's price is unknown. ``gap_pct``: how far the plan
+    is at most from the best value of its policy's own objective; null where the policy gives no bound."""
 
     goodput_rps: float
     expected_goodput_rps: float | None
@@ -99,7 +100,8 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """What a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader must know."""
+    """What a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
+    must know."""
 
     policy: str
     creq: str
@@ -162,7 +164,9 @@ def _plan(fields: Fields) -> PlacementPlan:
     for gpu in gpus:
         for replica in gpu.replicas:
             if replica.model not in asked:
-                raise DocumentError(f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload")
+                raise DocumentError(
+                    f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload"
+                )
     return plan
 
 
@@ -230,4 +234,3 @@ def _unserved(fields: Fields) -> Unserved:
     )
     fields.finish()
     return found
-

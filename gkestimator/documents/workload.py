@@ -32,8 +32,8 @@ class ModelLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One model of an application. It starts when every stage in ``after`` is done, and is asked ``fan_out`` times for
-    each execution of the stage it follows (each request of the application, where it follows none)."""
+    """One model of an application. It starts when every stage in ``after`` is done, and is asked ``fan_out``
+    times for each execution of the stage it follows (each request of the application, where it follows none)."""
 
     model: str
     after: tuple[str, ...] = ()
@@ -51,8 +51,8 @@ class Application:
     weight: float = 1.0
 
     def rates_rps(self) -> dict[str, float]:
-        """Requests a second that reach each model: the application's rate times the fan-outs on the way (the largest
-        way, where a stage follows several)."""
+        """Requests a second that reach each model: the application's rate times the fan-outs on the way (the
+        largest way, where a stage follows several)."""
         rates: dict[str, float] = {}
         for stage in self.stages:
             before = max((rates[m] for m in stage.after), default=self.rate_rps)
@@ -72,7 +72,9 @@ class Application:
             else:
                 done.append(chain)
             if len(chains) + len(done) > 10_000:
-                raise DocumentError(f"application {self.name}: found more than 10,000 ways through its stages")
+                raise DocumentError(
+                    f"application {self.name}: found more than 10,000 ways through its stages"
+                )
         return tuple(sorted(done))
 
 
@@ -185,7 +187,9 @@ def _ordered(where: str, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     for stage in stages:
         for before in stage.after:
             if before not in known:
-                raise DocumentError(f"{where}: {stage.model}: after: {before!r} is not a stage of this application")
+                raise DocumentError(
+                    f"{where}: {stage.model}: after: {before!r} is not a stage of this application"
+                )
     done: dict[str, Stage] = {}
     left = list(stages)
     while left:

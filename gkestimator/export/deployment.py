@@ -15,8 +15,8 @@ __all__ = ["Deployment", "ExportFile", "Exporter", "Instance"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null means that it is not known;
-    an exporter that needs it says so in one line."""
+    """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null means
+    that it is not known; an exporter that needs it says so in one line."""
 
     id: str
     model: str
@@ -39,8 +39,9 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """``instances`` in the plan's order; ``origin`` is ``plan`` or ``table``; ``creq`` names the measure behind ``creq_pct``;
-    ``specs`` by GPU type; ``models`` are ONNX files by model name, where the user gave them (inputs and outputs for Triton)."""
+    """``instances`` in the plan's order; ``origin`` is ``plan`` or ``table``; ``creq`` names the measure
+    behind ``creq_pct``; ``specs`` by GPU type; ``models`` are ONNX files by model name, where the user gave
+    them (inputs and outputs for Triton)."""
 
     origin: str
     source: str
@@ -60,8 +61,8 @@ class ExportFile:
 
 
 class Exporter(abc.ABC):
-    """One target. ``limits`` says, in words, which of Creq and Mreq the target enforces and which are bookkeeping; every file
-    carries it."""
+    """One target. ``limits`` says, in words, which of Creq and Mreq the target enforces and which are
+    bookkeeping; every file carries it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -69,5 +70,5 @@ class Exporter(abc.ABC):
 
     @abc.abstractmethod
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """The files for ``deployment``. Demands are rounded up, replica counts down. Raises UsageError in one line for what the target
-        cannot express, and for an unknown that it needs."""
+        """The files for ``deployment``. Demands are rounded up, replica counts down. Raises UsageError in one
+        line for what the target cannot express, and for an unknown that it needs."""

@@ -33,10 +33,10 @@ def build_problem(
 ) -> Problem:
     """The problem of serving ``workload`` on ``cluster`` by what ``rows`` say.
 
-    ``objective`` None: ``cost`` for an elastic cluster, ``goodput`` for a fixed one. ``runtime``, ``dtype`` and ``dims`` keep the rows
-    that name them. ``table`` is what messages call the rows. Raises UsageError or TableError: unknown objective or
-    creq, a model without rows on any GPU type of the cluster, two rows for one question (model, GPU, batch size, SM
-    share), a name that is not allowed.
+    ``objective`` None: ``cost`` for an elastic cluster, ``goodput`` for a fixed one. ``runtime``, ``dtype``
+    and ``dims`` keep the rows that name them. ``table`` is what messages call the rows. Raises UsageError or
+    TableError: unknown objective or creq, a model without rows on any GPU type of the cluster, two rows for
+    one question (model, GPU, batch size, SM share), a name that is not allowed.
     """
     if objective is None:
         objective = "cost" if cluster.elastic else "goodput"
@@ -61,9 +61,7 @@ def build_problem(
         )
         for load in loads
     )
-    gpus = tuple(
-        Gpu(id=f"{g.spec.name}-{i}", type=g.spec.name) for g in cluster.gpus for i in range(g.count)
-    )
+    gpus = tuple(Gpu(id=f"{g.spec.name}-{i}", type=g.spec.name) for g in cluster.gpus for i in range(g.count))
     offers = tuple(
         Offer(type=e.spec.name, price_per_hour=e.price_per_hour, limit=e.limit) for e in cluster.elastic
     )
@@ -203,8 +201,8 @@ def _no_rows(table: str, name: str, known: bool, without_time: int, specs: Mappi
 
 
 def impossible(problem: Problem) -> dict[str, str]:
-    """Models that no policy could serve on this cluster, whatever is free, with the reason: every candidate is above the
-    objective, or larger than the GPU's memory."""
+    """Models that no policy could serve on this cluster, whatever is free, with the reason: every candidate is
+    above the objective, or larger than the GPU's memory."""
     found = {}
     for model in problem.models:
         in_time = [c for c in model.candidates if c.latency_ms <= model.slo_ms]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,15 @@ _METADATA: dict[str, dict[str, None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 _PER_ROW = 48  # pairs of bars side by side that can still be told apart on a page
+_FEWEST = 6  # room for as many, so that one GPU's bars do not fill the page
 _MOST_ROWS = 12
 _MOST_NAMES = 60
+_LABELLED = 24  # with more bars side by side their batch sizes could not be read
 # Ten hues that differ for the colour-blind as far as ten can (Tableau 10), then the same with hatching.
 _HUES = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6",
 )  # fmt: skip
+_PAPER: Any = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 _HATCHES = ("", "////", "....", "xxxx", "----", "oo")
 
 
@@ -63,18 +67,20 @@ def draw(plan: PlacementPlan, form: str) -> bytes:
         raise UsageError("a picture needs matplotlib: pip install 'gkestimator[plot]'") from e
     pairs = _pairs(plan)
     drawn = pairs[: _PER_ROW * _MOST_ROWS]
-    per_row = min(_PER_ROW, max(1, len(drawn)))
+    per_row = min(_PER_ROW, max(_FEWEST, len(drawn)))
     rows = [drawn[i : i + per_row] for i in range(0, len(drawn), per_row)] or [[]]
     names = list(dict.fromkeys(r.model for p in drawn for r in p.gpu.replicas))
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
         legend_columns = 1 if len(names) <= 20 else 2 if len(names) <= 40 else 3
-        width = max(5.5, min(14.0, 1.6 + 0.42 * per_row)) + 1.9 * legend_columns
+        plain = max(5.0, min(14.0, 1.0 + 0.42 * per_row))
+        width = plain + 1.6 * legend_columns
         figure = Figure(figsize=(width, 0.9 + 2.3 * len(rows)), layout="constrained")
         found: Any = figure.subplots(len(rows), 1, squeeze=False)
         top = max([100.0, *(_height(p.gpu) for p in drawn)])
         for axes, row in zip(found[:, 0], rows, strict=True):
             _draw_row(axes, row, per_row, top, names)
-        figure.suptitle(_title(plan, len(pairs), len(drawn)), fontsize=9, x=0.01, ha="left")
+        title = textwrap.wrap(_title(plan, len(pairs), len(drawn)), width=int(15 * plain))
+        found[0, 0].set_title("\n".join(title), loc="left", fontsize=8.5)
         if names:
             figure.legend(
                 handles=_handles(names), loc="outside right upper", ncols=legend_columns, fontsize=7,
@@ -131,6 +137,11 @@ def _draw_row(axes: Any, row: Sequence[_Pair], per_row: int, top: float, names: 
                     x + side, value, 0.36, bottom=base, color=hue, hatch=hatch, alpha=1.0 if side < 0 else 0.5,
                     edgecolor="white", linewidth=0.5,
                 )  # fmt: skip
+                if side < 0 and per_row <= _LABELLED and value > 5:
+                    axes.text(
+                        x + side, base + value / 2, f"{replica.batch_size:,}", ha="center", va="center", fontsize=6,
+                        color=INK, bbox=_PAPER,
+                    )  # fmt: skip
                 base += value
     axes.axhline(100, color=INK, linewidth=0.8)
     axes.set_ylim(0, 1.04 * top)
@@ -140,7 +151,7 @@ def _draw_row(axes: Any, row: Sequence[_Pair], per_row: int, top: float, names: 
     axes.tick_params(axis="x", length=0)
     size = 7 if per_row <= 30 else 6
     axes.set_xticks(range(len(row)), [_label(p) for p in row], fontsize=size)
-    _types_below(axes, row)
+    _types_below(axes, row, size)
 
 
 def _label(pair: _Pair) -> str:
@@ -148,21 +159,22 @@ def _label(pair: _Pair) -> str:
     return clipped(number, 10) + (f"\n×{pair.count:,}" if pair.count > 1 else "")
 
 
-def _types_below(axes: Any, row: Sequence[_Pair]) -> None:
+def _types_below(axes: Any, row: Sequence[_Pair], size: float) -> None:
     """Each run of GPUs of one type, named below its numbers."""
+    from matplotlib.transforms import ScaledTranslation
+
+    points = (3.2 if any(p.count > 1 for p in row) else 2.0) * size
+    figure = axes.get_figure()
+    below = axes.get_xaxis_transform() + ScaledTranslation(0, -points / 72, figure.dpi_scale_trans)
     start = 0
-    deep = -0.20 if any(p.count > 1 for p in row) else -0.13
     for i in range(1, len(row) + 1):
         if i < len(row) and row[i].gpu.type == row[start].gpu.type:
             continue
-        axes.plot(
-            [start - 0.4, i - 0.6], [deep, deep], color=GREY, linewidth=0.8, clip_on=False,
-            transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
-        room = max(6, math.floor(4.5 * (i - start)))
-        axes.text(
-            (start + i - 1) / 2, deep - 0.02, clipped(row[start].gpu.type, room), ha="center", va="top", fontsize=7,
-            transform=axes.get_xaxis_transform(),
+        axes.plot([start - 0.4, i - 0.6], [0, 0], color=GREY, linewidth=0.8, clip_on=False, transform=below)
+        name = clipped(row[start].gpu.type, max(16, math.floor(4.5 * (i - start))))
+        axes.annotate(
+            name, ((start + i - 1) / 2, 0), xycoords=below, xytext=(0, -2), textcoords="offset points",
+            ha="center", va="top", fontsize=size,
         )  # fmt: skip
         start = i
 
@@ -177,7 +189,7 @@ def _handles(names: Sequence[str]) -> list[Any]:
     handles = []
     for i, name in enumerate(names[:_MOST_NAMES]):
         hue, hatch = _look(i)
-        # A leading underscore or a dollar sign would mean something to matplotlib; names of models have neither sign of mathematics.
+        # A leading underscore hides an entry from matplotlib's legend, a dollar sign begins a formula.
         label = clipped(printable(name), 24).replace("$", r"\$")
         handles.append(
             Patch(
@@ -192,7 +204,8 @@ def _handles(names: Sequence[str]) -> list[Any]:
 def _title(plan: PlacementPlan, pairs: int, drawn: int) -> str:
     totals = plan.totals
     words = [
-        f"{plan.policy}: {totals.gpus_used:,} GPU{'s' * (totals.gpus_used != 1)}, goodput {totals.goodput_rps:,.6g} req/s"
+        f"{plan.policy}: {totals.gpus_used:,} GPU{'s' * (totals.gpus_used != 1)}",
+        f"goodput {totals.goodput_rps:,.6g} req/s",
     ]
     if totals.expected_goodput_rps is not None:
         words.append(f"expected {totals.expected_goodput_rps:,.6g}")
@@ -202,4 +215,5 @@ def _title(plan: PlacementPlan, pairs: int, drawn: int) -> str:
         words.append(f"{len(plan.unserved):,} models not wholly served")
     if pairs > drawn:
         words.append(f"{drawn:,} of {pairs:,} different GPUs are drawn")
-    return ", ".join(words) + f"\nleft: compute ({plan.creq}); right, paler: memory"
+    text = ", ".join(words) + f". Left bars: compute ({plan.creq}), with batch sizes; right, paler: memory."
+    return text.replace("$", r"\$")

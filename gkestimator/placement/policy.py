@@ -36,9 +36,9 @@ class PolicyError(GkestimatorError):
 class Placed:
     """One replica on one GPU.
 
-    ``partition`` and ``duty_cycle_ms``: replicas of one GPU with one partition take turns, each once every duty cycle
-    (both None: it runs beside its neighbours whenever it has a batch). ``sm_share_pct`` None: the candidate's. A
-    partition whose candidates are confined to a share of the SMs holds that share once.
+    ``partition`` and ``duty_cycle_ms``: replicas of one GPU with one partition take turns, each once every
+    duty cycle (both None: it runs beside its neighbours whenever it has a batch). A partition
+    whose candidates are confined to a share of the SMs holds that share once.
     """
 
     gpu: Gpu
@@ -57,14 +57,15 @@ class Placed:
 
     @property
     def response_ms(self) -> float:
-        """From a full batch to its answer without neighbours: the latency, after at most one duty cycle of waiting."""
+        """From a full batch to its answer without neighbours: the latency, after at most one duty cycle of
+        waiting."""
         return self.candidate.latency_ms + (self.duty_cycle_ms or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and how far its own
-    objective is at most from the best (percent; None: no bound)."""
+    """A policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and how
+    far its own objective is at most from the best (percent; None: no bound)."""
 
     placed: tuple[Placed, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -75,9 +76,9 @@ class Placement:
 class Policy(abc.ABC):
     """Models and GPUs in, placements out. Subclasses set the class attributes and write :meth:`place`.
 
-    ``creq`` is the measure that it packs by unless told otherwise; ``needs`` are the columns it cannot do without (``creq``,
-    ``memory``, or columns of the requirement table); ``options`` the keyword arguments of its constructor.
-    ``packs_by_creq``: whether the sum of Creq on a GPU stays within 100 %.
+    ``creq`` is the measure that it packs by unless told otherwise; ``needs`` are the columns it cannot do
+    without (``creq``, ``memory``, or columns of the requirement table); ``options`` the keyword arguments of
+    its constructor. ``packs_by_creq``: whether the sum of Creq on a GPU stays within 100 %.
     """
 
     name: ClassVar[str]
@@ -90,13 +91,13 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def place(self, problem: Problem) -> Placement:
-        """Place the models of ``problem``. The same problem (its seed included) gives the same answer; models without a
-        feasible candidate, or no models at all, are answered, not refused."""
+        """Place the models of ``problem``. The same problem (its seed included) gives the same answer; models
+        without a feasible candidate, or no models at all, are answered, not refused."""
 
 
 def checked_problem(policy: Policy, problem: Problem) -> Problem:
-    """``problem`` without the candidates that lack a column ``policy`` needs. Raises UsageError: the objective is none of the
-    policy's, or a model is left without candidates, naming the column."""
+    """``problem`` without the candidates that lack a column ``policy`` needs. Raises UsageError: the objective
+    is none of the policy's, or a model is left without candidates, naming the column."""
     if problem.objective not in policy.objectives:
         raise UsageError(
             f"policy {policy.name} cannot minimise cost on rented GPUs"
@@ -110,7 +111,9 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
             having = tuple(c for c in kept if _value(c, need) is not None)
             if kept and not having:
                 column = _column(need, problem)
-                raise UsageError(f"policy {policy.name} needs {column}, which is null in every row of {model.name}")
+                raise UsageError(
+                    f"policy {policy.name} needs {column}, which is null in every row of {model.name}"
+                )
             if len(having) < len(kept):
                 notes.append(
                     f"{model.name}: {len(kept) - len(having)} of {len(kept)} rows left out, their "
@@ -136,8 +139,8 @@ def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
     """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
 
     Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included); memory,
-    the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where the policy says
-    so; no more rented GPUs than the offer's limit.
+    the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where the
+    policy says so; no more rented GPUs than the offer's limit.
     """
     fixed = {g.id: g for g in problem.gpus}
     known = {m.name: frozenset(id(c) for c in m.candidates) for m in problem.models}
@@ -157,7 +160,9 @@ def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
             raise fail(placed.gpu.id, f"{placed.model} runs by a row of {placed.candidate.gpu}")
         slo = problem.by_name[placed.model].slo_ms
         if placed.response_ms > slo * (1 + 1e-9):
-            raise fail(placed.gpu.id, f"{placed.model} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms")
+            raise fail(
+                placed.gpu.id, f"{placed.model} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms"
+            )
         by_gpu[placed.gpu.id].append(placed)
     for gpu, here in by_gpu.items():
         if len({p.gpu.type for p in here}) > 1:
@@ -185,8 +190,8 @@ def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def compute_pct(here: Sequence[Placed]) -> float | None:
-    """Creq of the replicas of one GPU together: their sum, those that take turns with the part of the duty cycle that they
-    run. None where one is unknown."""
+    """Creq of the replicas of one GPU together: their sum, those that take turns with the part of the duty
+    cycle that they run. None where one is unknown."""
     total = 0.0
     for placed in here:
         creq = placed.candidate.creq_pct
@@ -213,6 +218,8 @@ def _verify_partitions(here: Sequence[Placed], gpu: str, fail: object) -> None:
         if cycle is not None:
             busy = sum(p.candidate.latency_ms for p in group)
             if busy > cycle * (1 + 1e-9):
-                raise fail(gpu, f"partition {group[0].partition} needs {busy:.6g} ms of a cycle of {cycle:.6g} ms")
+                raise fail(
+                    gpu, f"partition {group[0].partition} needs {busy:.6g} ms of a cycle of {cycle:.6g} ms"
+                )
     if confined > 100 + TOLERANCE_PCT:
         raise fail(gpu, f"SM shares sum to {confined:.6g} %")

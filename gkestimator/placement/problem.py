@@ -24,9 +24,9 @@ CREQ_COLUMNS: Mapping[str, str] = {
 class Candidate:
     """One way to run a model on a GPU type: one row of the requirement table, with what placement asks of it.
 
-    ``throughput_rps`` is the table's column. ``creq_pct`` is the column that the problem packs by, percent of the whole
-    GPU. ``memory_pct``, of the GPU's visible memory, is ``mreq_pct``; for measured tables without the CUDA context it is
-    that of ``reserved_bytes``. Both are None where the table does not know.
+    ``throughput_rps`` is the table's column. ``creq_pct`` is the column that the problem packs by, percent of
+    the whole GPU. ``memory_pct``, of the GPU's visible memory, is ``mreq_pct``; for measured tables without
+    the CUDA context it is that of ``reserved_bytes``. Both are None where the table does not know.
     """
 
     row: Requirement
@@ -60,10 +60,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """One model of the workload. ``slo_ms`` is its own objective, or its part of an application's; ``candidates`` are its rows on the
-    cluster's GPU types at every batch size and SM share, sorted by (GPU type in the problem's order, share, batch
-    size). A candidate whose latency is above the objective is still here: what is feasible is for the policy to
-    say."""
+    """One model of the workload. ``slo_ms`` is its own objective, or its part of an application's;
+    ``candidates`` are its rows on the cluster's GPU types at every batch size and SM share, sorted by (GPU
+    type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
+    here: what is feasible is for the policy to say."""
 
     name: str
     rate_rps: float
@@ -105,10 +105,11 @@ class Offer:
 class Problem:
     """What a policy is given.
 
-    Exactly one of ``gpus`` (a fixed cluster) and ``offers`` (an elastic one) is filled. ``objective``: ``goodput`` (as much as
-    the GPUs allow) or ``cost`` (every rate served within its objective at the lowest cost per hour; on a fixed cluster: on the
-    fewest, then cheapest GPUs). ``specs`` and ``prices`` (USD per hour, None where unknown) are by GPU type. ``creq`` is
-    a key of CREQ_COLUMNS. Randomness comes from ``seed`` alone.
+    Exactly one of ``gpus`` (a fixed cluster) and ``offers`` (an elastic one) is filled. ``objective``:
+    ``goodput`` (as much as the GPUs allow) or ``cost`` (every rate served within its objective at the lowest
+    cost per hour; on a fixed cluster: on the fewest, then cheapest GPUs). ``specs`` and ``prices`` (USD per
+    hour, None where unknown) are by GPU type. ``creq`` is a key of CREQ_COLUMNS. Randomness comes from
+    ``seed`` alone.
     """
 
     models: tuple[Model, ...]

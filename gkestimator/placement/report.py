@@ -86,8 +86,8 @@ def plan_content(gpu: PlacedGpu) -> tuple[object, ...]:
         gpu.type,
         *(
             (
-                r.model, r.runtime, r.dtype, r.dims, r.batch_size, r.sm_share_pct, r.partition, r.duty_cycle_ms, r.latency_ms,
-                number_text(r.goodput_rps), number_text(r.max_wait_ms),
+                r.model, r.runtime, r.dtype, r.dims, r.batch_size, r.sm_share_pct, r.partition, r.duty_cycle_ms,
+                r.latency_ms, number_text(r.goodput_rps), number_text(r.max_wait_ms),
             )
             for r in gpu.replicas
         ),
@@ -130,7 +130,7 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
         columns.append(
             TextColumn(
                 heading="turn every ms",
-                cells=["" if r.duty_cycle_ms is None else f"{number_text(r.duty_cycle_ms)} ({r.partition})" for r in replicas],
+                cells=[_turn(r) for r in replicas],
                 right=False,
                 shrink=8,
             )
@@ -143,6 +143,11 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
         _column("wait ms", [number_text(r.max_wait_ms) for r in replicas]),
         _column("req/s", [number_text(r.goodput_rps) for r in replicas]),
     ]
+
+
+def _turn(replica: Replica) -> str:
+    cycle = replica.duty_cycle_ms
+    return "" if cycle is None else f"{number_text(cycle)} ({replica.partition})"
 
 
 def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
@@ -209,17 +214,18 @@ def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
     replicas = [r for gpu in plan.gpus for r in gpu.replicas]
     served = {r.model for r in replicas}
     there = f" of {len(problem.gpus):,}" if problem.gpus else ""
+    gpus = "GPU" if totals.gpus_used == 1 and not there else "GPUs"
     cost = UNKNOWN if totals.cost_per_hour is None else f"{totals.cost_per_hour:,.2f}"
-    expected = (
-        "how much of it is expected in time is unknown"
-        if totals.expected_goodput_rps is None
-        else f"{number_text(totals.expected_goodput_rps, digits=4)} expected in time with filling, queueing and neighbours"
-    )
+    goodput, expected = (number_text(v, digits=4) for v in (totals.goodput_rps, totals.expected_goodput_rps))
     lines = [
         f"{plan.policy} places {len(served):,} of {len(problem.models):,} models as {len(replicas):,} "
-        f"replica{'s' * (len(replicas) != 1)} on {totals.gpus_used:,}{there} GPU{'s' * (totals.gpus_used != 1 or bool(there))} "
-        f"({cost} USD per hour): goodput {number_text(totals.goodput_rps, digits=4)} of {number_text(asked, digits=4)} req/s; "
-        f"{expected}."
+        f"{'replica' if len(replicas) == 1 else 'replicas'} on {totals.gpus_used:,}{there} {gpus} ({cost} USD per hour): "
+        f"goodput {goodput} of {number_text(asked, digits=4)} req/s; "
+        + (
+            "how much of it is expected in time is unknown."
+            if totals.expected_goodput_rps is None
+            else f"{expected} expected in time once batches fill, queue and share the GPU."
+        )
     ]
     if plan.unserved:
         some = [f"{u.model} {number_text(u.rate_rps)} req/s ({u.reason})" for u in plan.unserved[:_MANY]]

@@ -17,8 +17,8 @@ __all__ = ["place", "plan_of"]
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
-    """The plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a column it needs is null), PolicyError where
-    its answer does not stand."""
+    """The plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a column it
+    needs is null), PolicyError where its answer does not stand."""
     usable = checked_problem(policy, problem)
     answer = policy.place(usable)
     verify(policy, usable, answer)
@@ -26,7 +26,8 @@ def place(policy: Policy, problem: Problem) -> PlacementPlan:
 
 
 def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
-    """``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals, and what is not served."""
+    """``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals, and what
+    is not served."""
     rates = assigned_rps(problem, answer.placed)
     expected = expect(problem, answer.placed)
     order = {g.id: i for i, g in enumerate(problem.gpus)}
@@ -39,9 +40,7 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
     for gpu in ids:
         replicas = []
         for placed, rate, wait in by_gpu[gpu]:
-            replicas.append(
-                _replica(placed, f"{placed.model}-{numbers[placed.model]}", rate, wait, problem)
-            )
+            replicas.append(_replica(placed, f"{placed.model}-{numbers[placed.model]}", rate, wait, problem))
             numbers[placed.model] += 1
         here = [p for p, _, _ in by_gpu[gpu]]
         gpus.append(
