@@ -215,5 +215,6 @@ def _title(plan: PlacementPlan, pairs: int, drawn: int) -> str:
         words.append(f"{len(plan.unserved):,} models not wholly served")
     if pairs > drawn:
         words.append(f"{drawn:,} of {pairs:,} different GPUs are drawn")
-    text = ", ".join(words) + f". Left bars: compute ({plan.creq}), with batch sizes; right, paler: memory."
+    sizes = ", with batch sizes" if drawn <= _LABELLED else ""
+    text = ", ".join(words) + f". Left bars: compute ({plan.creq}){sizes}; right, paler: memory."
     return text.replace("$", r"\$")

@@ -219,8 +219,8 @@ def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
     goodput, expected = (number_text(v, digits=4) for v in (totals.goodput_rps, totals.expected_goodput_rps))
     lines = [
         f"{plan.policy} places {len(served):,} of {len(problem.models):,} models as {len(replicas):,} "
-        f"{'replica' if len(replicas) == 1 else 'replicas'} on {totals.gpus_used:,}{there} {gpus} ({cost} USD per hour): "
-        f"goodput {goodput} of {number_text(asked, digits=4)} req/s; "
+        f"{'replica' if len(replicas) == 1 else 'replicas'} on {totals.gpus_used:,}{there} {gpus} "
+        f"({cost} USD per hour): goodput {goodput} of {number_text(asked, digits=4)} req/s; "
         + (
             "how much of it is expected in time is unknown."
             if totals.expected_goodput_rps is None
