@@ -12,11 +12,12 @@ A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in
   t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
 
 Its cost is the GPU time that it takes: r L / m seconds of a GPU each second, times the part of the SMs it is
-confined to, times the GPU type's price where all prices are known. Of all (c, m) those remain that no other beats in both. The split is the choice of one
-for each stage with the least cost whose responses sum to at most the objective on every way through the
-stages: exactly, as a mixed-integer program over the stages' latest finishing times (Nexus, SOSP 2019, solves a
-like problem over trees by dynamic programming over discretised budgets). What is left of the objective is
-spread in proportion. Source of the tail: Kingman 1961; the rest derived here.
+confined to, times the GPU type's price where all prices are known. Of all (c, m) those remain that no other
+beats in both. The split is the choice of one for each stage with the least cost whose responses sum to at most
+the objective on every way through the stages: exactly, as a mixed-integer program over the stages' latest
+finishing times (Nexus, SOSP 2019, solves a like problem over trees by dynamic programming over discretised
+budgets). What is left of the objective is spread in proportion. Source of the tail: Kingman 1961; the rest
+derived here.
 """
 
 from __future__ import annotations

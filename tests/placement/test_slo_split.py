@@ -126,13 +126,14 @@ def test_a_stage_with_more_to_gain_from_batching_gets_more_of_the_objective() ->
 
 def test_a_choice_counts_filling_service_and_queue() -> None:
     # 8 req/s: one batch of 4 a half second; L = 100 ms: busy 0.2, one replica, ca2 = 1/4.
-    (single, *_, full) = choices([candidate("m", 4, 100.0)], 8.0)
+    (*_, full) = choices([candidate("m", 4, 100.0)], 8.0)
     assert full.cost == pytest.approx(0.2)
     queue = 0.25 * 100 / (2 * 0.8) * 2.995732273553991  # ln(0.2 / 0.01)
     assert full.response_ms == pytest.approx(3 / 8 * 1e3 + 100 + queue)
-    # A batch that leaves with one request does not fill, but keeps a GPU busy four times as long.
-    assert single.cost == pytest.approx(0.8)
-    assert single.response_ms == pytest.approx(100 + 100 / (2 * 0.2) * 4.382026634673881)
+    # At 1 req/s a batch that leaves with one request does not fill, but keeps a GPU busy four times as long.
+    (single, *_, full) = choices([candidate("m", 4, 100.0)], 1.0)
+    assert single.cost == pytest.approx(0.1) and full.cost == pytest.approx(0.025)
+    assert single.response_ms == pytest.approx(100 + 100 / (2 * 0.9) * 2.302585092994046)  # ln(0.1 / 0.01)
 
 
 def test_choices_leave_out_what_does_not_fit_and_weigh_shares_and_prices() -> None:
