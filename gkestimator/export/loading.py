@@ -195,7 +195,8 @@ def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
     for number, row in enumerate(rows, start=1):
         if not valid_name(row.model):
             raise TableError(
-                f"{path}: row {number}, column model: found {row.model[:60]!r}, expected a name: at most 200 letters, "
+                f"{path}: row {number}, column model: found {row.model[:60]!r}, expected a name: at most "
+                "200 letters, "
                 "digits and _ . # + -, folders by single slashes"
             )
         for column in ("gpu", "runtime", "dtype", "dims"):
@@ -226,7 +227,8 @@ def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
             shown = ", ".join("none" if v in ("", None) else str(v) for v in values[:8])
             choices.append(f"{_option(column)} ({shown}{', ...' * (len(values) > 8)})")
     return (
-        f"{path}: {model} has {len(rows)} rows, expected one per model: choose with {', '.join(choices)}, or export a "
+        f"{path}: {model} has {len(rows)} rows, expected one per model: choose with {', '.join(choices)}, "
+        "or export a "
         "plan of gkest schedule"
     )
 

@@ -20,6 +20,7 @@ __all__ = [
     "memory_pct",
     "no_turns",
     "percent_up",
+    "refuse_above_one_gpu",
     "up",
     "within_gpu",
 ]
@@ -54,12 +55,21 @@ def compute_pct(instance: Instance, target: str) -> float:
         raise UsageError(
             f"{instance.id}: its Creq is not known, and {target} needs it; expected a table with that column"
         )
-    if instance.creq_pct > 100:
-        raise UsageError(
-            f"{instance.id}: found a Creq of {instance.creq_pct:.4g} % of a {instance.gpu_type}, expected at most 100: "
-            f"{target} gives a replica one GPU or a part of it"
-        )
+    refuse_above_one_gpu(instance, target)
     return instance.creq_pct
+
+
+def refuse_above_one_gpu(instance: Instance, target: str) -> None:
+    """Refuse a known Creq or Mreq that is more than one GPU has. Raises UsageError."""
+    for what, of, found in (
+        ("Creq", "", instance.creq_pct),
+        ("Mreq", "the memory of ", instance.mreq_pct),
+    ):
+        if found is not None and found > 100:
+            raise UsageError(
+                f"{instance.id}: found a {what} of {found:.4g} % of {of}a {instance.gpu_type}, expected at most 100: "
+                f"{target} gives a replica one GPU or a part of it"
+            )
 
 
 def memory_bytes(instance: Instance, target: str) -> int:
@@ -69,11 +79,7 @@ def memory_bytes(instance: Instance, target: str) -> int:
         raise UsageError(
             f"{instance.id}: its Mreq is not known, and {target} needs it; expected a table with that column"
         )
-    if instance.mreq_pct is not None and instance.mreq_pct > 100:
-        raise UsageError(
-            f"{instance.id}: found a Mreq of {instance.mreq_pct:.4g} % of the memory of a {instance.gpu_type}, "
-            f"expected at most 100: {target} gives a replica one GPU or a part of it"
-        )
+    refuse_above_one_gpu(instance, target)
     return instance.mreq_bytes
 
 

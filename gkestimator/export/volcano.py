@@ -1,0 +1,39 @@
+"""Volcano's vGPU: parts of a GPU by memory and cores, as limits of a container."""
+
+from __future__ import annotations
+
+from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.export.kubernetes import Pod, PodExporter
+from gkestimator.export.rounding import MIB, compute_pct, memory_mib, percent_up, within_gpu
+
+__all__ = ["VolcanoExporter"]
+
+
+class VolcanoExporter(PodExporter):
+    """Volcano's megabytes are MiB: its device plugin divides the driver's bytes by 2^20."""
+
+    name = "volcano"
+    summary = "Volcano vGPU: limits volcano.sh/vgpu-number, vgpu-memory (MiB, from Mreq), vgpu-cores (%, from Creq)."
+    limits = (
+        "Volcano enforces vgpu-memory (MB of 2^20 bytes); it packs by vgpu-cores (%), but does not hold a "
+        "container to "
+        "them. It chooses the GPUs itself; planned-gpus is bookkeeping."
+    )
+    scheduler = "volcano"
+
+    def pod(self, instance: Instance) -> Pod:
+        """One virtual GPU with its memory and cores."""
+        return Pod(
+            limits={
+                "volcano.sh/vgpu-number": 1,
+                "volcano.sh/vgpu-memory": memory_mib(instance, self.name),
+                "volcano.sh/vgpu-cores": percent_up(compute_pct(instance, self.name)),
+            }
+        )
+
+    def check(self, deployment: Deployment) -> None:
+        """What the plan puts on one GPU must be what Volcano would let on it."""
+        cores = [(i, percent_up(compute_pct(i, self.name))) for i in deployment.instances]
+        within_gpu(cores, dict.fromkeys(deployment.specs, 100), "% of its cores", self.name)
+        visible = {name: spec.memory_visible_bytes // MIB for name, spec in deployment.specs.items()}
+        within_gpu([(i, memory_mib(i, self.name)) for i in deployment.instances], visible, "MiB", self.name)
