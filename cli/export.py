@@ -23,6 +23,9 @@ _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton
 @click.option("--to", "targets", type=Names(), required=True, multiple=True, help=f"Targets: {_TARGETS}.")
 @click.option("-o", "--output", type=_PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 @click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
+@click.option(
+    "--only", "only_models", type=Names(), multiple=True, help="Rows of a table: models; default: all."
+)
 @click.option("--gpu", help="Rows of a table: GPU type.")
 @click.option("--batch-size", type=click.IntRange(1), help="Rows of a table: batch size.")
 @click.option("--runtime", help="Rows of a table: runtime.")
@@ -40,7 +43,7 @@ _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton
 def command(
     source: Path, targets: tuple[tuple[str, ...], ...], output: Path | None, models: tuple[str, ...],
     gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
-    sm_share: float | None, **only: Any,
+    sm_share: float | None, only_models: tuple[tuple[str, ...], ...], **only: Any,
 ) -> int:  # fmt: skip
     """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
 
@@ -55,7 +58,12 @@ def command(
     names = tuple(dict.fromkeys(name for some in targets for name in some))
     exporters = make_exporters(names, image=image, queue=queue, storage_uri=storage_uri)
     deployment = load_deployment(
-        source, creq=creq, models=models, gpu_specs=gpu_specs, only=TableFilter(sm_share_pct=sm_share, **only)
+        source,
+        creq=creq,
+        models=models,
+        gpu_specs=gpu_specs,
+        only=TableFilter(sm_share_pct=sm_share, **only),
+        names=[name for some in only_models for name in some],
     )
     read = (source, *map(Path, deployment.models.values()), *gpu_specs)
     failed = 0

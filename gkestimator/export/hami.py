@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
-from gkestimator.export.rounding import MIB, compute_pct, memory_mib, percent_up, within_gpu
+from gkestimator.export.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
 
 __all__ = ["HamiExporter"]
 
@@ -30,9 +30,6 @@ class HamiExporter(PodExporter):
             }
         )
 
-    def check(self, deployment: Deployment) -> None:
+    def check(self, deployment: Deployment) -> tuple[str, ...]:
         """What the plan puts on one GPU must be what HAMi would let on it."""
-        cores = [(i, percent_up(compute_pct(i, self.name))) for i in deployment.instances]
-        within_gpu(cores, dict.fromkeys(deployment.specs, 100), "% of its cores", self.name)
-        visible = {name: spec.memory_visible_bytes // MIB for name, spec in deployment.specs.items()}
-        within_gpu([(i, memory_mib(i, self.name)) for i in deployment.instances], visible, "MiB", self.name)
+        return cores_and_memory(deployment, self.name)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
-from gkestimator.export.rounding import MIB, memory_mib, refuse_above_one_gpu, within_gpu
+from gkestimator.export.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
 
 __all__ = ["KaiExporter"]
 
@@ -46,10 +46,9 @@ class KaiExporter(PodExporter):
             labels={"kai.scheduler/queue": self.queue or QUEUE_PLACEHOLDER},
         )
 
-    def check(self, deployment: Deployment) -> None:
+    def check(self, deployment: Deployment) -> tuple[str, ...]:
         """What the plan puts on one GPU must be what KAI would let on it."""
-        visible = {name: spec.memory_visible_bytes // MIB for name, spec in deployment.specs.items()}
-        within_gpu([(i, memory_mib(i, self.name)) for i in deployment.instances], visible, "MiB", self.name)
+        return cores_and_memory(deployment, self.name, cores=False)
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
         """That image and queue are still to be named."""

@@ -76,11 +76,11 @@ def variants_of(
     """
     groups: dict[tuple[object, ...], list[Instance]] = {}
     for i in instances:
-        key = (
+        alike = (
             i.model, i.gpu_type, i.runtime, i.dtype, i.dims, i.batch_size, i.sm_share_pct, i.creq_pct, i.mreq_bytes,
             (beside or {}).get(i.id),
         )  # fmt: skip
-        groups.setdefault(key, []).append(i)
+        groups.setdefault(alike, []).append(i)
     per_model: dict[str, int] = {}
     for key in groups:
         per_model[str(key[0])] = per_model.get(str(key[0]), 0) + 1
@@ -119,13 +119,13 @@ def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
     found: dict[str, None] = {}
     for name in (spec.name, *spec.aliases):
         stem = re.sub(r"\s+", "-", name.strip())
-        makers = ["NVIDIA-", "Tesla-", ""]
-        if stem.lower().startswith(("rtx-", "gtx-")):
-            makers = ["NVIDIA-GeForce-", "NVIDIA-", "GeForce-"]
-        elif stem.lower().startswith("geforce-"):
-            makers = ["NVIDIA-", ""]
-        elif stem.lower().startswith(("tesla-", "nvidia-")):
+        makers = ["NVIDIA-", ""]
+        if stem.lower().startswith(("tesla-", "nvidia-")):
             makers = [""]
+        elif stem.lower().startswith(("rtx-", "gtx-")):
+            makers = ["NVIDIA-GeForce-", "NVIDIA-", "GeForce-"]
+        elif spec.compute_capability < (8, 0) and not stem.lower().startswith("geforce-"):
+            makers = ["Tesla-", "NVIDIA-", ""]  # data-centre GPUs were called Tesla until Turing
         for maker in makers:
             value = f"{maker}{stem}{suffix}"
             if _LABEL_VALUE.fullmatch(value):
@@ -202,7 +202,7 @@ def deployment_object(
         {
             "name": "server",
             "image": image,
-            "env": [{"name": key, "value": value} for key, value in env.items()],
+            "env": [{"name": key, "value": value} for key, value in env.items() if value],
             **({"resources": {"limits": dict(pod.limits)}} if pod.limits else {}),
         }
     ]
@@ -239,18 +239,23 @@ class PodExporter(Exporter):
     def pod(self, instance: Instance) -> Pod:
         """What the Pod of ``instance`` asks for. Raises UsageError."""
 
-    def check(self, deployment: Deployment) -> None:
-        """Refuse what this target cannot express. Raises UsageError."""
+    def check(self, deployment: Deployment) -> tuple[str, ...]:
+        """Refuse what this target cannot express, and say what it will do otherwise. Raises UsageError."""
+        return ()
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """``deployments.yaml``."""
         no_turns(deployment.instances, self.name)
         pods = {i.id: self.pod(i) for i in deployment.instances}
-        self.check(deployment)
-        return (self.deployments(deployment, pods),)
+        return (self.deployments(deployment, pods, self.check(deployment)),)
 
     def deployments(
-        self, deployment: Deployment, pods: Mapping[str, Pod], *, suffixes: Sequence[str] = ("",)
+        self,
+        deployment: Deployment,
+        pods: Mapping[str, Pod],
+        about: Sequence[str] = (),
+        *,
+        suffixes: Sequence[str] = ("",),
     ) -> ExportFile:
         """One Deployment for each kind of replica; ``pods`` by instance."""
         beside = {name: "|".join(pod.node_labels.values()) for name, pod in pods.items()}
@@ -266,13 +271,18 @@ class PodExporter(Exporter):
                     affinity=affinity,
                 )
             )  # fmt: skip
-        return ExportFile(path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects))
+        return ExportFile(
+            path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects, *about)
+        )
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """That the image is still to be named."""
-        if self.image != IMAGE_PLACEHOLDER:
-            return ()
-        return (f"{self.name}: the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file",)
+        """What the target will do otherwise, and that the image is still to be named."""
+        found = [f"{self.name}: {line}" for line in self.check(deployment)]
+        if self.image == IMAGE_PLACEHOLDER:
+            found.append(
+                f"{self.name}: the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file"
+            )
+        return tuple(found)
 
 
 def yaml_text(exporter: Exporter, deployment: Deployment, objects: Sequence[object], *about: str) -> str:

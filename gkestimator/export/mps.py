@@ -9,14 +9,21 @@ from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.kubernetes import comment_lines, longest_wait_ms
 from gkestimator.export.names import dns_labels
-from gkestimator.export.rounding import MIB, compute_pct, memory_mib, no_turns, percent_up, within_gpu
+from gkestimator.export.rounding import (
+    compute_pct,
+    cores_and_memory,
+    memory_mib,
+    no_turns,
+    percent_up,
+    within_gpu,
+)
 from gkestimator.gpus import GpuSpec
 
 __all__ = ["MpsExporter", "clients_at_most", "needs_volta"]
 
 _README = """\
-Each .env file is the environment of one replica's process: lines of NAME=value that a shell (set -a; . FILE), systemd
-(EnvironmentFile=) and containers (--env-file) read alike. A plan's files stand in a folder for each of its GPUs.
+Each .env file is the environment of one replica's process: lines of NAME=value that a shell (set -a; . FILE) and
+systemd (EnvironmentFile=) read alike. A plan's files stand in a folder for each of its GPUs.
 
 1. Start the daemon once on each GPU's machine, as the user who runs the replicas:
 
@@ -63,24 +70,23 @@ class MpsExporter(Exporter):
         no_turns(deployment.instances, self.name)
         for spec in deployment.specs.values():
             needs_volta(spec, self.name)
-        visible = {name: spec.memory_visible_bytes // MIB for name, spec in deployment.specs.items()}
-        within_gpu([(i, memory_mib(i, self.name)) for i in deployment.instances], visible, "MiB", self.name)
+        notes = cores_and_memory(deployment, self.name, cores=False)
         within_gpu(
-            [(i, 1) for i in deployment.instances],
-            {name: clients_at_most(spec) for name, spec in deployment.specs.items()},
+            [(i, 1.0) for i in deployment.instances],
+            {name: float(clients_at_most(spec)) for name, spec in deployment.specs.items()},
             "MPS clients",
             self.name,
         )
         folders = dns_labels(i.gpu_id for i in deployment.instances if i.gpu_id is not None)
         files = dns_labels(i.id for i in deployment.instances)
-        head = [f"# {line}" for line in comment_lines(self, deployment)]
+        head = [f"# {line}" for line in comment_lines(self, deployment, *notes)]
         found = []
         for i in deployment.instances:
             name = f"{files[i.id]}.env"
             path = PurePosixPath(name) if i.gpu_id is None else PurePosixPath(folders[i.gpu_id], name)
-            lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items()]
+            lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items() if value]
             found.append(ExportFile(path=path, text="\n".join([*head, *lines]) + "\n"))
-        readme = "\n".join(comment_lines(self, deployment)) + "\n\n" + _README
+        readme = "\n".join(comment_lines(self, deployment, *notes)) + "\n\n" + _README
         return (*found, ExportFile(path=PurePosixPath("README.txt"), text=readme))
 
     def environment(self, instance: Instance) -> dict[str, str]:

@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gkestimator.errors import UsageError
-from gkestimator.export.deployment import Instance
+from gkestimator.export.deployment import Deployment, Instance
 
 __all__ = [
     "MIB",
     "by_gpu",
     "compute_pct",
+    "cores_and_memory",
     "count_down",
     "memory_bytes",
     "memory_mib",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 MIB = 2**20
+_SLACK = 1e-6  # what placement allows sums to be above the capacity
 _NOISE = 1e-9  # 100 * 0.3 is 30.000000000000004: one part in 10^9 is not a demand
 
 
@@ -126,19 +128,45 @@ def no_turns(instances: Iterable[Instance], target: str) -> None:
 
 
 def within_gpu(
-    demands: Iterable[tuple[Instance, int]], limit: Mapping[str, int], what: str, target: str
-) -> None:
-    """Refuse a plan whose rounded ``demands`` add up to more on one GPU than ``limit`` (by GPU type):
-    ``target`` would not put those replicas on one GPU. Raises UsageError."""
-    sums: dict[str, int] = defaultdict(int)
-    types: dict[str, str] = {}
+    demands: Iterable[tuple[Instance, float]], limit: Mapping[str, float], what: str, target: str
+) -> tuple[str, ...]:
+    """Refuse a plan whose ``demands`` add up to more on one GPU than ``limit`` (by GPU type): ``target``
+    would not put those replicas on one GPU. Raises UsageError. Where they fit and only their sum after
+    rounding up does not, that is said, a line for each GPU."""
+    exact: dict[str, float] = defaultdict(float)
+    rounded: dict[str, int] = defaultdict(int)
+    most: dict[str, float] = {}
     for instance, demand in demands:
         if instance.gpu_id is not None:
-            sums[instance.gpu_id] += demand
-            types[instance.gpu_id] = instance.gpu_type
-    for gpu, total in sums.items():
-        if total > limit[types[gpu]]:
+            exact[instance.gpu_id] += demand
+            rounded[instance.gpu_id] += up(demand)
+            most[instance.gpu_id] = limit[instance.gpu_type]
+    notes = []
+    for gpu, total in rounded.items():
+        if exact[gpu] > most[gpu] * (1 + _SLACK):
             raise UsageError(
-                f"{gpu}: its replicas ask for {total:,} {what} after rounding up, expected at most "
-                f"{limit[types[gpu]]:,}: {target} would not put them on one GPU"
+                f"{gpu}: its replicas ask for {exact[gpu]:,.6g} {what}, expected at most "
+                f"{most[gpu]:,.6g}: {target} would "
+                "not put them on one GPU (usher and milp make plans that keep within it)"
             )
+        if total > most[gpu]:
+            notes.append(
+                f"{gpu}: its replicas ask for {total:,} {what} after rounding up, more than "
+                f"{most[gpu]:,.6g}: {target} will "
+                "not put all of them on one GPU"
+            )
+    return tuple(notes)
+
+
+def cores_and_memory(deployment: Deployment, target: str, *, cores: bool = True) -> tuple[str, ...]:
+    """:func:`within_gpu` for memory, and for compute where ``target`` counts it."""
+    every = deployment.instances
+    visible = {name: spec.memory_visible_bytes / MIB for name, spec in deployment.specs.items()}
+    notes = within_gpu([(i, memory_bytes(i, target) / MIB) for i in every], visible, "MiB", target)
+    if not cores:
+        return notes
+    whole = dict.fromkeys(deployment.specs, 100.0)
+    return (
+        *within_gpu([(i, compute_pct(i, target)) for i in every], whole, "% of its compute", target),
+        *notes,
+    )
