@@ -1,4 +1,4 @@
-"""gpu-lets: elastic partitioning of GPUs, with temporal sharing inside a partition (Choi et al., USENIX ATC 2022)."""
+"""gpu-lets: elastic partitioning of GPUs, with turns inside a part (Choi et al., USENIX ATC 2022)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _SMALLEST_PART = 1e-3
 
 
 class GpuletPolicy(Policy):
-    """Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with Spatio-Temporal
-    Sharing", USENIX ATC 2022, algorithm 1.
+    """Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with
+    Spatio-Temporal Sharing", USENIX ATC 2022, algorithm 1.
 
-    Models by descending rate; each takes gpu-lets of size min(knee of its curve of affordable rate, smallest size that serves what is
-    left) by best fit, from GPUs split in two at most, until its rate is served; the last, not saturated, one is merged into a
-    gpu-let that is already there where both then keep rate and objective by turns (the split is reverted). What the paper
-    answers with "not schedulable" is served in part here: the largest gpu-lets that are free, then what fits into others by turns.
+    Models by descending rate; each takes gpu-lets of size min(knee of its curve of affordable rate, smallest
+    size that serves what is left) by best fit, from GPUs split in two at most, until its rate is served; the
+    last, not saturated, one is merged into a gpu-let that is already there where both then keep rate and
+    objective by turns (the split is reverted). What the paper answers with "not schedulable" is served in
+    part here: the largest gpu-lets that are free, then what fits into others by turns.
 
-    ``coefficients``: file of the interference model (default: ``gpulet_interference.DERIVED``); ``interference`` and
-    ``temporal_sharing`` False leave out either.
+    ``coefficients``: file of the interference model (default: ``gpulet_interference.DERIVED``);
+    ``interference`` and ``temporal_sharing`` False leave out either.
     """
 
     name: ClassVar[str] = "gpulet"
@@ -170,8 +171,8 @@ class _Filling:
     def _what_is_left(
         self, model: Model, left: float, curves: dict[str, list[tuple[float, float]]]
     ) -> Fitted | None:
-        """Beyond the paper: no free gpu-let is as large as it should be, so the one that serves most, or part of the rate by
-        turns in another's."""
+        """Beyond the paper: no free gpu-let is as large as it should be, so the one that serves most, or part
+        of the rate by turns in another's."""
         whole = self._merged(model, left)
         if whole is not None:
             return whole
@@ -202,7 +203,8 @@ class _Filling:
                 yield from (Place(gpu=gpu, size_pct=size) for size, rate in curves[gpu] if rate > 0)
 
     def _merged(self, model: Model, rate: float) -> Fitted | None:
-        """``rate`` of ``model`` by turns in a gpu-let that has time left: in the smallest, of those in the busiest."""
+        """``rate`` of ``model`` by turns in a gpu-let that has time left: in the smallest, of those in the
+        busiest."""
         tried = []
         for (slot, part), let in self._open.items():
             gpu = self.board.type_of(slot)
@@ -230,7 +232,8 @@ class _Filling:
 
 
 def _least_work(model: Model, gpu: str, size: float) -> float | None:
-    """Seconds of a gpu-let for one request of ``model`` at its most efficient batch; None where it cannot run there."""
+    """Seconds of a gpu-let for one request of ``model`` at its most efficient batch; None where it cannot run
+    there."""
     here = model.feasible(gpu, sm_share_pct=size)
     return min((c.latency_ms / 1e3 / c.batch_size for c in here), default=None)
 

@@ -1,4 +1,4 @@
-"""The GPUs while gpulet fills them: which are split in two, what stands in each gpu-let, where there is room."""
+"""The GPUs while gpulet fills them: which are split, what stands in each gpu-let, where there is room."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ROUNDS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of type ``gpu``), its
-    first or second ``part``."""
+    """A gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of type
+    ``gpu``), its first or second ``part``."""
 
     gpu: str
     size_pct: float
@@ -50,8 +50,8 @@ def settle(
     other: Let | None,
     coefficients: Coefficients | None,
 ) -> tuple[Let, Let | None] | None:
-    """``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as it may be; None where
-    that does not fit."""
+    """``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as it may
+    be; None where that does not fit."""
     mine: Let | None = None
     for _ in range(_ROUNDS):
         new = fit(
@@ -124,7 +124,8 @@ class Board:
         return None if found is None else Fitted(place=place, mine=found[0], other=found[1])
 
     def put(self, fitted: Fitted) -> Place:
-        """Write ``fitted`` down; an unsplit GPU is split (or rented) for it. Returns the place with its GPU's number."""
+        """Write ``fitted`` down; an unsplit GPU is split (or rented) for it. Returns the place with its GPU's
+        number."""
         place = fitted.place
         if place.slot is None:
             slot = self._split(place.gpu, place.size_pct)

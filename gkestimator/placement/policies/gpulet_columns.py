@@ -1,4 +1,4 @@
-"""Every way to fill one GPU with gpu-lets, less those that another is at least as good as: what the ideal chooses from."""
+"""Every way to fill a GPU with gpu-lets that no other is at least as good as: the ideal's choices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """One GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the problem at most (in their
-    order, no more than their rate)."""
+    """One GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the problem
+    at most (in their order, no more than their rate)."""
 
     gpu: str
     lets: tuple[Let, ...]
@@ -35,8 +35,9 @@ class Filled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ways:
-    """Ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it), what it serves at no
-    slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which every objective holds."""
+    """Ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it), what it
+    serves at no slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which every
+    objective holds."""
 
     size_pct: float
     chosen: Whole  # ways x models
@@ -61,9 +62,9 @@ class _Ways:
 
 
 def fillings(problem: Problem, gpu: str, coefficients: Coefficients | None) -> list[Filled]:
-    """Every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle is the sum of the
-    latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS ways for a gpu-let, or MOST_PAIRS
-    for a GPU."""
+    """Every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle is the
+    sum of the latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS ways
+    for a gpu-let, or MOST_PAIRS for a GPU."""
     models = problem.models
     rates = np.array([m.rate_rps for m in models])
     shares = sizes(problem, gpu)
@@ -115,8 +116,8 @@ def _ways(models: Sequence[Model], gpu: str, size: float, coefficients: Coeffici
         busy, least, memory, count = busy[good], least[good], memory[good], count[good]
         if len(busy) > MOST_WAYS:
             raise UsageError(
-                f"policy gpulet-ideal searches exhaustively: more than {MOST_WAYS:,} ways to fill a gpu-let of {size:g} % of "
-                f"{gpu} ({len(models)} models), its limit; policy gpulet takes any number"
+                f"policy gpulet-ideal searches exhaustively: {len(models)} models fill a gpu-let of {size:g} % of {gpu} in "
+                f"more than {MOST_WAYS:,} ways, its limit; policy gpulet takes any number"
             )
     some = count > 0
     chosen, busy, memory, count = chosen[some], busy[some], memory[some], count[some]
@@ -152,7 +153,8 @@ def _options(model: Model, gpu: str, size: float) -> list[Candidate]:
 
 
 def best_of(goods: Array) -> Whole:
-    """Rows (n x k, more is better in every column) that no other is at least as good as; of equal ones the first. Ascending."""
+    """Rows (n x k, more is better in every column) that no other is at least as good as; of equal ones the
+    first. Ascending."""
     if not len(goods):
         return np.empty(0, dtype=np.int64)
     scale = np.abs(goods).max(axis=0)
@@ -172,11 +174,12 @@ def best_of(goods: Array) -> Whole:
 def _pairs(
     first: _Ways, second: _Ways, rates: Array, coefficients: Coefficients | None
 ) -> tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]:
-    """What two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns (pairs x 2)."""
+    """What two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns (pairs x
+    2)."""
     if (len(first.memory) + 1) * (len(second.memory) + 1) > MOST_PAIRS:
         raise UsageError(
-            f"policy gpulet-ideal searches exhaustively: more than {MOST_PAIRS:,} ways to fill a GPU, its limit; policy gpulet "
-            "takes any number"
+            f"policy gpulet-ideal searches exhaustively: found more than {MOST_PAIRS:,} ways to fill a GPU, its limit; "
+            "policy gpulet takes any number of models"
         )
     first, second = _or_empty(first), _or_empty(second)
     n, m = len(first.memory), len(second.memory)

@@ -24,12 +24,14 @@ _TOLERANCE = 1e-9
 
 
 class GpuletIdealPolicy(Policy):
-    """The exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, section 6): the most goodput over all
-    splits of every GPU into at most two gpu-lets, all sets of models in each, all their batches, and all ways to divide the
-    rates; then the fewest GPUs (elastic: the lowest cost). Feasible is what gpulet calls feasible.
+    """The exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, section 6): the most
+    goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
+    batches, and all ways to divide the rates; then the fewest GPUs (elastic: the lowest cost). Feasible is
+    what gpulet calls feasible.
 
-    Ways to fill one GPU are enumerated and those kept that no other is at least as good as; how often each is used is an
-    integer program (HiGHS), solved to optimality. Refuses problems with more ways than ``gpulet_columns`` allows.
+    Ways to fill one GPU are enumerated and those kept that no other is at least as good as; how often each is
+    used is an integer program (HiGHS), solved to optimality. Refuses problems with more ways than
+    ``gpulet_columns`` allows.
     """
 
     name: ClassVar[str] = "gpulet-ideal"
@@ -43,7 +45,8 @@ class GpuletIdealPolicy(Policy):
         self._interference = interference
 
     def place(self, problem: Problem) -> Placement:
-        """See :class:`Policy`. Raises UsageError: more ways than the limit, or coefficients for a column that is null."""
+        """See :class:`Policy`. Raises UsageError: more ways than the limit, or coefficients for a column that
+        is null."""
         coefficients, notes = interference_of(self.name, problem, self._given, self._interference)
         notes += whole_only({gpu: sizes(problem, gpu) for gpu in problem.types})
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
@@ -101,7 +104,8 @@ def _or(limit: int | None, default: int) -> int:
 
 
 def _price(problem: Problem, gpu: str) -> float:
-    """Of one GPU: on a fixed cluster its number counts first, its price (where known) only decides between equals."""
+    """Of one GPU: on a fixed cluster its number counts first, its price (where known) only decides between
+    equals."""
     price = problem.prices.get(gpu)
     if problem.elastic:
         return 0.0 if price is None else price
@@ -117,7 +121,8 @@ def _solve(
     upper: NDArray[np.float64],
     whole: int,
 ) -> NDArray[np.float64]:
-    """The values of the least cost; the first ``whole`` of them integers. Raises PolicyError where HiGHS proves none."""
+    """The values of the least cost; the first ``whole`` of them integers. Raises PolicyError where HiGHS
+    proves none."""
     import highspy
 
     matrix = np.array(rows)
@@ -138,7 +143,7 @@ def _solve(
     program.a_matrix_.value_ = np.concatenate(values)
     integer, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
     program.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
-    solver = highspy.Highs()
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (
         ("output_flag", False),
         ("threads", 1),

@@ -1,4 +1,4 @@
-"""gpulet's model of what two gpu-lets of one GPU do to each other: a linear function of what both ask of L2 and DRAM."""
+"""gpulet's model of what two gpu-lets of a GPU do to each other: linear in their use of L2 and DRAM."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LIMIT = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """What a gpu-let contributes to the sum: to its ``own`` slowdown and to that of the ``other`` gpu-let (each the worst
-    of the models that take turns in it)."""
+    """What a gpu-let contributes to the sum: to its ``own`` slowdown and to that of the ``other`` gpu-let
+    (each the worst of the models that take turns in it)."""
 
     own: float = 0.0
     other: float = 0.0
@@ -25,10 +25,11 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), with the utilisations of
-    the L2 cache and of DRAM bandwidth as parts of 1, ' of the other gpu-let.
+    """slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), with the
+    utilisations of the L2 cache and of DRAM bandwidth as parts of 1, ' of the other gpu-let.
 
-    Source: Choi et al., USENIX ATC 2022, section 4.4 (interference model, fitted by linear regression on pairs).
+    Source: Choi et al., USENIX ATC 2022, section 4.4 (interference model, fitted by linear regression on
+    pairs).
     """
 
     constant: float
@@ -63,18 +64,19 @@ class Coefficients:
         return max(1.0, self.constant + mine.own + neighbour.other)
 
 
-# The paper's coefficients are fitted on its machine and not printed. These are derived: each resource serves two gpu-lets in
-# proportion to what they ask (slowdown max(1, l2 + l2', dram + dram')), and this is its least-squares linear function for
-# utilisations that are independent and uniform on 0..1. Mean 77/60; covariance with each utilisation 11/360, over the
-# variance 1/12: slope 11/30; constant 77/60 - 4 (11/30) / 2 = 11/20.
+# The paper's coefficients are fitted on its machine and not printed. These are derived: each resource serves
+# two gpu-lets in proportion to what they ask (slowdown max(1, l2 + l2', dram + dram')), and this is its
+# least-squares linear function for utilisations that are independent and uniform on 0..1. Mean 77/60;
+# covariance with each utilisation 11/360, over the variance 1/12: slope 11/30; constant 77/60 - 4 (11/30) / 2
+# = 11/20.
 DERIVED = Coefficients(
     constant=11 / 20, l2_own=11 / 30, l2_other=11 / 30, dram_own=11 / 30, dram_other=11 / 30
 )
 
 
 def read_coefficients(path: Path) -> Coefficients:
-    """The coefficients in the YAML (or JSON) file at ``path``: the five names of :class:`Coefficients`, each a number.
-    Raises DocumentError naming the field."""
+    """The coefficients in the YAML (or JSON) file at ``path``: the five names of :class:`Coefficients`, each
+    a number. Raises DocumentError naming the field."""
     taken = load_yaml(path, what="gpulet's interference coefficients")
     found = {f.name: taken.number(f.name, low=-_LIMIT, high=_LIMIT) for f in fields(Coefficients)}
     taken.finish()
@@ -82,7 +84,8 @@ def read_coefficients(path: Path) -> Coefficients:
 
 
 def unknown_utilisation(problem: Problem, coefficients: Coefficients) -> tuple[str, str] | None:
-    """The first model, and the column that is null in one of its rows, though ``coefficients`` multiply it; None: all known."""
+    """The first model, and the column that is null in one of its rows, though ``coefficients`` multiply it;
+    None: all known."""
     for model in problem.models:
         for column in coefficients.columns:
             if any(getattr(c.row, column) is None for c in model.candidates):

@@ -1,4 +1,4 @@
-"""gpu-lets: a share of one GPU's SMs, for one model alone or for several that take turns; what each can serve."""
+"""gpu-lets: a share of one GPU's SMs, for one model or for several in turns; what each can serve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Let:
-    """A gpu-let of ``size_pct`` of the SMs. ``cycle_ms``: in which all its loads run once; None: one load alone."""
+    """A gpu-let of ``size_pct`` of the SMs. ``cycle_ms``: in which all its loads run once; None: one load
+    alone."""
 
     size_pct: float
     loads: tuple[Load, ...]
@@ -59,9 +60,9 @@ class Let:
 
 
 def ewma(rates_rps: Sequence[float], alpha: float) -> float:
-    """Exponentially weighted moving average of successive rates, the last counting most: e = alpha r + (1 - alpha) e, from
-    the first rate on. Source: Choi et al., USENIX ATC 2022, section 4 (rates are tracked by it before each placement).
-    Raises ValueError: no rates, or alpha outside 0 (exclusive) to 1."""
+    """Exponentially weighted moving average of successive rates, the last counting most: e = alpha r + (1 -
+    alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022, section 4 (rates are tracked by it
+    before each placement). Raises ValueError: no rates, or alpha outside 0 (exclusive) to 1."""
     if not rates_rps or not 0 < alpha <= 1:
         raise ValueError(f"found {len(rates_rps)} rates and alpha {alpha}, expected some and 0 < alpha <= 1")
     found = rates_rps[0]
@@ -84,8 +85,9 @@ def affordable(
     coefficients: Coefficients | None = None,
     neighbour: Pressure | None = None,
 ) -> tuple[float, Candidate | None]:
-    """The highest rate that ``model`` sustains alone in a gpu-let of this size within its objective and ``memory_pct``,
-    beside ``neighbour``; and the batch that does (the smallest of several). 0 and None where none does."""
+    """The highest rate that ``model`` sustains alone in a gpu-let of this size within its objective and
+    ``memory_pct``, beside ``neighbour``; and the batch that does (the smallest of several). 0 and None where
+    none does."""
     best: tuple[float, Candidate | None] = (0.0, None)
     for candidate in model.on(gpu, sm_share_pct=size_pct):
         slow = _slowdown([candidate], coefficients, neighbour)
@@ -99,12 +101,12 @@ def affordable(
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
-    """The share at the knee of the curve of affordable rate against share (``points``, by ascending share): where it bends
-    down most, by the curvature of the circle through the point and its neighbours, both axes scaled to 1, from (0, 0) on. The
-    largest share where it nowhere bends; None where no rate is above 0.
+    """The share at the knee of the curve of affordable rate against share (``points``, by ascending share):
+    where it bends down most, by the curvature of the circle through the point and its neighbours, both axes
+    scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is above 0.
 
-    Source: Choi et al., USENIX ATC 2022, section 4 (MaxEfficientPartition: the knee of the rate curve is the point of
-    highest curvature).
+    Source: Choi et al., USENIX ATC 2022, section 4 (MaxEfficientPartition: the knee of the rate curve is the
+    point of highest curvature).
     """
     if not points or max(rate for _, rate in points) <= 0:
         return None
@@ -144,8 +146,8 @@ def fit(
     coefficients: Coefficients | None = None,
     neighbour: Pressure | None = None,
 ) -> Let | None:
-    """A gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what it can sustain);
-    several are served wholly, by turns, or not at all."""
+    """A gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what it can
+    sustain); several are served wholly, by turns, or not at all."""
     if len(asked) == 1:
         model, rate = asked[0].model, asked[0].rate_rps
         most, candidate = affordable(
@@ -155,7 +157,8 @@ def fit(
             return None
         served = rate if most >= rate * (1 - CLOSE) else most
         return Let(size_pct=size_pct, loads=(Load(model=model, rate_rps=served, candidate=candidate),))
-    # The slowdown depends on the batches and they on it: from none upwards, to where it covers what it leads to.
+    # The slowdown depends on the batches and they on it: from none upwards, to where it covers what it leads
+    # to.
     slow = 1.0
     for _ in range(_ROUNDS):
         let = _in_turns(asked, gpu, size_pct, slow, memory_pct)
@@ -171,12 +174,14 @@ def fit(
 def _in_turns(
     asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float
 ) -> Let | None:
-    """Batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective for each.
+    """Batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective for
+    each.
 
-    For given batches the longest cycle is the least of b / rate and objective - latency over the models; so only those
-    values are tried as d, each with the fastest sufficient batches, which finds a solution wherever there is one (where a
-    larger batch takes neither less time nor less memory). Of all, the one with the most headroom (the least of b / d over rate)
-    is taken, then the shortest cycle; d is then shortened to the sum of the latencies, which only helps.
+    For given batches the longest cycle is the least of b / rate and objective - latency over the models; so
+    only those values are tried as d, each with the fastest sufficient batches, which finds a solution
+    wherever there is one (where a larger batch takes neither less time nor less memory). Of all, the one with
+    the most headroom (the least of b / d over rate) is taken, then the shortest cycle; d is then shortened to
+    the sum of the latencies, which only helps.
     """
     options = [[(c, c.latency_ms * slow) for c in a.model.on(gpu, sm_share_pct=size_pct)] for a in asked]
     if not all(options):

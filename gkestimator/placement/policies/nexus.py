@@ -1,4 +1,4 @@
-"""Nexus' squishy bin packing: whole GPUs for models that fill them, what is left over in turns (Shen et al., SOSP 2019)."""
+"""Nexus' squishy bin packing: models that fill whole GPUs, the rest in turns (Shen et al., SOSP 2019)."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ class Node:
 
 
 class NexusPolicy(Policy):
-    """Source: Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019, section 6.1,
-    algorithm 1 (ScheduleSaturate, ScheduleResidue, MergeNodes).
+    """Source: Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP
+    2019, section 6.1, algorithm 1 (ScheduleSaturate, ScheduleResidue, MergeNodes).
 
-    A model whose batches come back to back answers within two latencies, so its batch is the largest with twice the
-    latency within the objective; it gets as many whole GPUs as its rate fills. The rest of each model takes the largest batch
-    with latency + batch / rate within the objective, and nodes are merged into the one that is then busiest. Nexus knows
-    one GPU type and as many as it wants: of several types a model takes that of the lowest price (on a fixed cluster:
-    the highest throughput) first; where GPUs are short, the nodes that serve most are kept.
+    A model whose batches come back to back answers within two latencies, so its batch is the largest with
+    twice the latency within the objective; it gets as many whole GPUs as its rate fills. The rest of each
+    model takes the largest batch with latency + batch / rate within the objective, and nodes are merged into
+    the one that is then busiest. Nexus knows one GPU type and as many as it wants: of several types a model
+    takes that of the lowest price (on a fixed cluster: the highest throughput) first; where GPUs are short,
+    the nodes that serve most are kept.
     """
 
     name: ClassVar[str] = "nexus"
@@ -84,7 +85,7 @@ class NexusPolicy(Policy):
                     kept = [nodes[i] for i in sorted(most)]
                 used[gpu] += kept
                 room[gpu] -= len(kept)
-                if len(kept) < len(nodes) or asked[gpu] and not nodes:
+                if len(kept) < len(nodes) or (asked[gpu] and not nodes):
                     room[gpu] = 0
                 for node in kept:
                     for session in node.sessions:
@@ -146,8 +147,8 @@ def saturated(model: Model, rate_rps: float, gpu: str) -> tuple[list[Node], floa
 
 
 def residual_nodes(asked: list[tuple[Model, float]], gpu: str) -> list[Node]:
-    """ScheduleResidue: each model's rest in a node of its own, then, the busiest first, merged into the node that becomes
-    the busiest. Models of which no batch answers in time have no node."""
+    """ScheduleResidue: each model's rest in a node of its own, then, the busiest first, merged into the node
+    that becomes the busiest. Models of which no batch answers in time have no node."""
     alone = [node for model, rate in asked for node in _residual(model, rate, gpu)]
     nodes: list[Node] = []
     for node in sorted(alone, key=lambda n: (-n.occupancy, n.sessions[0].model.name)):
@@ -175,8 +176,8 @@ def _residual(model: Model, rate: float, gpu: str) -> list[Node]:
         candidate = max(fitting, key=lambda c: c.batch_size)
         session = Session(model=model, rate_rps=rate, candidate=candidate)
         return [Node(sessions=(session,), cycle_ms=1e3 * candidate.batch_size / rate)]
-    # Too few requests to fill even the smallest batch in time (it runs unfilled, as often as the objective asks), or
-    # more than any batch sustains that leaves time to wait for it (it serves what it can).
+    # Too few requests to fill even the smallest batch in time (it runs unfilled, as often as the objective
+    # asks), or more than any batch sustains that leaves time to wait for it (it serves what it can).
     best: Node | None = None
     for candidate in model.on(gpu):
         cycle = model.slo_ms - candidate.latency_ms
