@@ -1,12 +1,13 @@
 """USHER's groups: models whose demands balance each other, found by exact minimum-weight maximum matching.
 
-Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double in size by
-matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq - sum Mreq of a group, the
-weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among four values v1 <= v2 <= v3 <= v4, both sums
-of {v1+v4, v2+v3} lie between those of either other pairing; exchanging pairs so turns any matching into smallest with
-largest, whose sums are therefore majorised by those of every other matching: it has at once the least total and the least
-largest weight. That answers in prefix sums whether a partial matching can still be completed to a best one, and the
-matching that comes first by names is built pair by pair.
+Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double in
+size by matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq -
+sum Mreq of a group, the weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among four
+values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing; exchanging
+pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those of every
+other matching: it has at once the least total and the least largest weight. That answers in prefix sums
+whether a partial matching can still be completed to a best one, and the matching that comes first by names is
+built pair by pair.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Group:
 
 
 def group(models: Sequence[Group], *, rounds: int = MAX_ROUNDS) -> tuple[Group, ...]:
-    """The groups of ``models`` (each alone) after ``rounds`` of matching, in descending order of sum Creq + sum Mreq, then by
-    names."""
+    """The groups of ``models`` (each alone) after ``rounds`` of matching, in descending order of sum Creq +
+    sum Mreq, then by names."""
     found = list(models)
     for _ in range(rounds):
         pairs = match([g.balance for g in found], [g.names for g in found])
@@ -65,11 +66,12 @@ def group(models: Sequence[Group], *, rounds: int = MAX_ROUNDS) -> tuple[Group, 
 
 
 def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[tuple[int, int | None]]:
-    """The minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out of an odd number.
+    """The minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out of an
+    odd number.
 
-    Of all matchings whose total is within a relative 1e-9 of the least, those whose largest weight is the least (within
-    the same), and of those the one whose sorted list of sorted name tuples comes first. ``names`` are disjoint sorted
-    tuples. O(n) vectorised steps of O(n) each.
+    Of all matchings whose total is within a relative 1e-9 of the least, those whose largest weight is the
+    least (within the same), and of those the one whose sorted list of sorted name tuples comes first.
+    ``names`` are disjoint sorted tuples. O(n) vectorised steps of O(n) each.
     """
     a = np.asarray(balances, dtype=np.float64)
     if len(a) < 2:
@@ -142,7 +144,8 @@ class _Matcher:
         return int(others[best]), [v for v, ok in zip(self.left, allowed[:, best], strict=True) if ok]
 
     def _allowed(self, i: int, others: npt.NDArray[Any], left: float | None) -> _Flags:
-        """Whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder of ``left`` is left out."""
+        """Whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder of
+        ``left`` is left out."""
         drop = None
         if left is not None:
             holders = np.flatnonzero(self.a[others] == left)
@@ -164,11 +167,11 @@ def _weights(values: _Floats) -> _Floats:
 
 
 def _completions(b: _Floats, p: int, limit: float, refused: float) -> _Floats:
-    """For each position q != p of the sorted, even ``b``: total weight of the best matching of the rest without b[p] and b[q];
-    weights above ``limit`` count as ``refused``.
+    """For each position q != p of the sorted, even ``b``: total weight of the best matching of the rest
+    without b[p] and b[q]; weights above ``limit`` count as ``refused``.
 
-    Without two values, the k-th smallest of the rest is b[k], b[k+1] or b[k+2], the k-th largest likewise; where each
-    begins depends on p and q alone, so that prefix sums over their combinations answer every q at once.
+    Without two values, the k-th smallest of the rest is b[k], b[k+1] or b[k+2], the k-th largest likewise;
+    where each begins depends on p and q alone, so that prefix sums over their combinations answer every q at once.
     """
     m = len(b)
     pairs = m // 2 - 1
