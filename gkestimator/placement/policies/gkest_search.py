@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gkestimator.placement.policies.gkest_fluid import Fluid
 from gkestimator.placement.policies.gkest_menu import Menus, Way
@@ -44,12 +44,23 @@ def saturated(menus: Menus, m: int, t: int) -> Pattern | None:
 class Search:
     """Moves on a :class:`State`. ``budget`` counts looks at changes; it is what ends a search, so that the clock decides nothing."""
 
-    def __init__(self, state: State, *, budget: int, seed: int) -> None:
+    def __init__(
+        self, state: State, *, budget: int, seed: int, wanted: Sequence[float] | None = None
+    ) -> None:
         self.state = state
         self.menus: Menus = state.menus
         self.budget = budget
         self.random = random.Random(seed)
         self.asked = [m.rate_rps for m in self.menus.problem.models]
+        self.close = 1e-3 if wanted is None else 1e-9
+        self.wanted = list(wanted) if wanted is not None else self.asked
+
+    def run(self, optimum: Fluid) -> None:
+        """Build up, improve, and try anew until the budget is spent or all is served."""
+        self.construct(optimum)
+        while self.budget > 0 and self.improve():
+            pass
+        self.anew()
 
     # -- building up ------------------------------------------------------------------------------------------------
 
@@ -80,7 +91,7 @@ class Search:
             short = [
                 (self.short(m), m) for m in range(len(self.asked)) if m not in barren and self.menus.of[m]
             ]
-            short = [s for s in short if s[0] > 1e-3 * self.asked[s[1]]]
+            short = [s for s in short if s[0] > self.close * self.wanted[s[1]]]
             if not short:
                 return
             for _, m in sorted(short, key=lambda s: (-s[0], s[1])):
@@ -88,8 +99,8 @@ class Search:
                     barren.add(m)
 
     def short(self, m: int) -> float:
-        """Requests a second of ``m`` that are not served on time."""
-        return self.asked[m] - self.state.served[m]
+        """Requests a second of ``m`` that are wanted on time and are not."""
+        return self.wanted[m] - self.state.served[m]
 
     def serve(self, m: int, *, wide: int) -> bool:
         """The best way to add a replica (or several) of ``m``; whether one gained."""
@@ -177,7 +188,7 @@ class Search:
         gained = False
         models = sorted(range(len(self.asked)), key=lambda m: (-self.short(m), m))
         for m in models:
-            if self.menus.of[m] and self.short(m) > 1e-3 * self.asked[m]:
+            if self.menus.of[m] and self.short(m) > self.close * self.wanted[m]:
                 gained |= self.take_best(self.for_model(m))
         for p in sorted(self.state.counts):
             if self.budget <= 0:
@@ -276,23 +287,96 @@ class Search:
             left -= found[0].share_pct
         yield from self._made(p, members)
 
-    def anew(self, rounds: int) -> None:
-        """Empty a few GPUs, fill them again, keep what is better; ``rounds`` times or until the budget is spent."""
+    def anew(self) -> None:
+        """Empty a few GPUs, fill them again, keep what is better, until the budget is spent or nothing is short."""
         state = self.state
-        for _ in range(rounds):
+        while any(self.short(m) > 1e-6 * w for m, w in enumerate(self.wanted) if self.menus.of[m]):
             held = [p for p in sorted(state.counts) if p.members for _ in range(min(state.counts[p], 3))]
             if self.budget <= 0 or not held:
                 return
-            before, counts = state.value, dict(state.counts)
-            kept = (list(state.served), list(state.guess), list(state.capacity))
+            before, kept = state.value, state.saved()
             chosen = self.random.sample(held, min(len(held), self.random.choice((1, 2, 2, 3))))
             state.commit(_sum(*[(p, -1) for p in chosen], *[(Pattern(p.type), 1) for p in chosen]))
             self.fill(wide=2)
             for p in sorted(state.counts):
-                if p.members and p not in counts and p in state.counts:
+                if p.members and p not in kept.counts and p in state.counts:
                     self.take_best(self.around(p))
             if state.value <= before * (1 + _TINY):
-                state.restore(counts, *kept)
+                state.restore(kept)
+
+
+    # -- fairness and order -----------------------------------------------------------------------------------------
+
+    def level(self, loss: float) -> None:
+        """Raise the smallest served share of a rate, then the next, while the worth stays within ``loss`` (a part) of what it is now. A
+        change counts if the smallest share among the models it touches rises."""
+        state = self.state
+        least = state.value * (1 - loss)
+        done: set[int] = set()
+        budget = 40 + 4 * len(self.asked)
+        while budget > 0:
+            shares = sorted(
+                (state.served[m] / self.asked[m], m)
+                for m in range(len(self.asked))
+                if m not in done and self.menus.of[m]
+            )
+            if not shares or shares[0][0] > 0.999:
+                return
+            budget -= 1
+            m = shares[0][1]
+            if not self._raise(m, least):
+                done.add(m)
+
+    def _raise(self, m: int, least: float) -> bool:
+        state = self.state
+        ranked = []
+        for i, change in enumerate(self.for_model(m)):
+            guess = state.trial(change, exact=False)
+            rise = guess.served.get(m, 0.0) - state.guess[m]
+            if rise > 1e-3 * self.asked[m] and state.value + guess.gain >= least - 0.01 * abs(least):
+                ranked.append((max(-guess.gain, 0.0) / rise, i, change, guess))
+        ranked.sort(key=lambda r: r[:2])
+        for _, _, change, guess in ranked[:4]:
+            exact = state.trial(change, exact=True)
+            before = min(state.served[x] / self.asked[x] for x in exact.served)
+            after = min(v / self.asked[x] for x, v in exact.served.items())
+            if after > before + 1e-3 and state.value + exact.gain >= least:
+                state.apply(change, exact, guess)
+                return True
+        return False
+
+    def tidy(self, holds: Callable[[State], bool] | None = None) -> None:
+        """Fewer replicas and smaller batches wherever that costs nothing (and ``holds`` still does)."""
+        state, ways = self.state, self.menus.ways
+        for p in sorted(state.counts):
+            changed = p
+            for x in p.members:
+                if x not in changed.members:
+                    continue
+                others = list(changed.members)
+                others.remove(x)
+                way = ways[x.way]
+                smaller = [
+                    Member(w.number)
+                    for w in self.menus.of[way.model][way.type]
+                    if w.batch < way.batch and w.share_pct == way.share_pct and x.turn < 0
+                ]
+                options: list[list[Member]] = [others] if x.turn < 0 else []
+                for members in [*options, *[[*others, s] for s in smaller]]:
+                    q = pattern(p.type, members)
+                    if not allowed(self.menus, q):
+                        continue
+                    change = _sum((changed, -state.counts[changed]), (q, state.counts[changed]))
+                    exact = state.trial(change, exact=True)
+                    if exact.gain < -1e-9 * max(state.value, 1.0):
+                        continue
+                    kept = state.saved()
+                    state.apply(change, exact, state.trial(change, exact=False))
+                    if holds is not None and not holds(state):
+                        state.restore(kept)
+                        continue
+                    changed = q
+                    break
 
 
 def _sum(*steps: tuple[Pattern, int]) -> Change:

@@ -5,7 +5,7 @@ GPUs of one type that hold the same are one entry with a count, so 6,000 alike c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -42,6 +42,15 @@ class Trial:
 
     gain: float
     served: Mapping[int, float]
+
+
+class Saved(NamedTuple):
+    """A state as it was."""
+
+    counts: Change
+    served: tuple[float, ...]
+    guess: tuple[float, ...]
+    capacity: tuple[float, ...]
 
 
 def pattern(gpu_type: int, members: Iterable[Member]) -> Pattern:
@@ -246,12 +255,14 @@ class State:
         for m, v in guess.served.items():
             self.guess[m] = v
 
-    def restore(
-        self, counts: Change, served: Sequence[float], guess: Sequence[float], capacity: Sequence[float]
-    ) -> None:
+    def saved(self) -> Saved:
+        """What :meth:`restore` goes back to."""
+        return Saved(dict(self.counts), tuple(self.served), tuple(self.guess), tuple(self.capacity))
+
+    def restore(self, saved: Saved) -> None:
         """Go back to a state that was."""
-        self.counts = dict(counts)
-        self.served, self.guess, self.capacity = list(served), list(guess), list(capacity)
+        self.counts = dict(saved.counts)
+        self.served, self.guess, self.capacity = list(saved.served), list(saved.guess), list(saved.capacity)
         self.hosts = [{} for _ in self.served]
         for p in self.counts:
             for m, _, _ in self.content(p):
