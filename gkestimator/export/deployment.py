@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import ClassVar
 
+from gkestimator.documents import PlacementPlan
 from gkestimator.gpus import GpuSpec
+from gkestimator.tables import Requirement
 
 __all__ = ["Deployment", "ExportFile", "Exporter", "Instance"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null means
-    that it is not known; an exporter that needs it says so in one line."""
+    """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null
+    means that it is not known; an exporter that needs it says so in one line."""
 
     id: str
     model: str
@@ -41,7 +43,8 @@ class Instance:
 class Deployment:
     """``instances`` in the plan's order; ``origin`` is ``plan`` or ``table``; ``creq`` names the measure
     behind ``creq_pct``; ``specs`` by GPU type; ``models`` are ONNX files by model name, where the user gave
-    them (inputs and outputs for Triton)."""
+    them (inputs and outputs for Triton). ``plan`` or ``rows`` (one per instance, in order) are what was
+    read."""
 
     origin: str
     source: str
@@ -50,6 +53,8 @@ class Deployment:
     specs: Mapping[str, GpuSpec]
     models: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    plan: PlacementPlan | None = None
+    rows: tuple[Requirement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +67,21 @@ class ExportFile:
 
 class Exporter(abc.ABC):
     """One target. ``limits`` says, in words, which of Creq and Mreq the target enforces and which are
-    bookkeeping; every file carries it."""
+    bookkeeping; every file carries it. ``options`` names the keyword arguments of its constructor, which the
+    command line fills (all may be left out).
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     limits: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """The files for ``deployment``. Demands are rounded up, replica counts down. Raises UsageError in one
-        line for what the target cannot express, and for an unknown that it needs."""
+        """The files for ``deployment``, relative to the target's own folder. Demands are rounded up, replica
+        counts down. Raises UsageError in one line for what the target cannot express, and for an unknown that
+        it needs."""
+
+    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+        """What the user must still do or know, a line each (a placeholder to fill in); for stderr."""
+        return ()

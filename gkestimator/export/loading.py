@@ -1,0 +1,274 @@
+"""What is to be exported: a plan, or a requirement table that leaves one row per model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gkestimator.documents import PlacementPlan, Replica, read_plan
+from gkestimator.documents.checking import MAX_BYTES, valid_name
+from gkestimator.errors import TableError, UsageError
+from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
+from gkestimator.naming import distinct_names, find_models
+from gkestimator.placement.problem import CREQ_COLUMNS
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+
+__all__ = ["TableFilter", "load_deployment"]
+
+_DEFAULT_CREQ = "sm-util-mean"
+_NO_CONTEXT = "memory is reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFilter:
+    """Which rows of a table are exported; None: all. The fields are the table's columns; ``gpu`` may be any
+    name of the type."""
+
+    gpu: str | None = None
+    batch_size: int | None = None
+    runtime: str | None = None
+    dtype: str | None = None
+    dims: str | None = None
+    sm_share_pct: float | None = None
+
+    def given(self) -> dict[str, object]:
+        """The columns that are filtered, with the value asked for."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+
+def load_deployment(
+    path: Path,
+    *,
+    creq: str | None = None,
+    models: Sequence[str] = (),
+    gpu_specs: Sequence[Path | str] = (),
+    only: TableFilter = TableFilter(),
+    names: Sequence[str] = (),
+) -> Deployment:
+    """The plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) at ``path``.
+
+    ``creq`` names the measure that targets give out compute by (None: the plan's own; ``sm-util-mean`` for a
+    table). ``models`` are ONNX files, folders or patterns, for targets that describe inputs and outputs; a
+    model is found by its name. ``only`` keeps rows of a table, and ``names`` those of some models (none:
+    all). Raises DocumentError, TableError or UsageError in one line: an unknown GPU, a name that is not
+    allowed, a table in which a model has several rows or none is left, a measure that the plan was not packed
+    by.
+    """
+    if creq is not None and creq not in CREQ_COLUMNS:
+        raise UsageError(f"--creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    catalogue = gpu_catalogue(gpu_specs)
+    files = _model_files(models)
+    if _is_plan(path):
+        plan = read_plan(path)
+        if only.given() or names:
+            asked = ", ".join([*(_option(name) for name in only.given()), *(["--only"] if names else [])])
+            raise UsageError(f"{path}: found a plan; {asked} choose rows of a table")
+        return _from_plan(path, plan, creq, catalogue, files)
+    return _from_table(path, creq or _DEFAULT_CREQ, only, names, catalogue, files)
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether ``path`` is a JSON object with ``gpus``. What cannot be read as JSON here is left to the
+    readers to refuse."""
+    if path.suffix.lower() != ".json":
+        return False
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            return False  # a table may be larger than a plan
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "gpus" in document
+
+
+def _model_files(arguments: Sequence[str]) -> dict[str, str]:
+    found, failures = find_models(arguments)
+    if failures:
+        raise UsageError(failures[0][1])
+    return {name: str(file) for name, file in zip(distinct_names(found), found, strict=True)}
+
+
+def _from_plan(
+    path: Path, plan: PlacementPlan, creq: str | None, catalogue: GpuCatalogue, files: dict[str, str]
+) -> Deployment:
+    if creq is not None and creq != plan.creq:
+        raise UsageError(
+            f"{path}: the plan was packed by {plan.creq}; expected --creq {plan.creq}, found {creq}"
+        )
+    specs: dict[str, GpuSpec] = {}
+    instances = []
+    for gpu in plan.gpus:
+        spec = catalogue.spec(gpu.type)
+        specs[spec.name] = spec
+        instances += [_of_replica(replica, gpu.id, spec) for replica in gpu.replicas]
+    if not instances:
+        raise UsageError(f"{path}: the plan places no replica; nothing to export")
+    return Deployment(
+        origin="plan",
+        source=path.name,
+        creq=plan.creq,
+        instances=tuple(instances),
+        specs=specs,
+        models=files,
+        notes=plan.notes,
+        plan=plan,
+    )
+
+
+def _of_replica(replica: Replica, gpu: str, spec: GpuSpec) -> Instance:
+    size, percent = _memory(replica.mreq_bytes, replica.mreq_pct, spec)
+    return Instance(
+        id=replica.id,
+        model=replica.model,
+        gpu_id=gpu,
+        gpu_type=spec.name,
+        runtime=replica.runtime,
+        dtype=replica.dtype,
+        dims=replica.dims,
+        batch_size=replica.batch_size,
+        sm_share_pct=replica.sm_share_pct,
+        partition=replica.partition,
+        latency_ms=replica.latency_ms,
+        slo_ms=replica.slo_ms,
+        max_wait_ms=replica.max_wait_ms,
+        goodput_rps=replica.goodput_rps,
+        creq_pct=replica.creq_pct,
+        mreq_bytes=size,
+        mreq_pct=percent,
+    )
+
+
+def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int | None, float | None]:
+    """Both, where one is known."""
+    if size is None and percent is not None:
+        size = math.ceil(percent / 100 * spec.memory_visible_bytes)
+    if percent is None and size is not None:
+        percent = 100 * size / spec.memory_visible_bytes
+    return size, percent
+
+
+def _from_table(
+    path: Path,
+    creq: str,
+    only: TableFilter,
+    chosen: Sequence[str],
+    catalogue: GpuCatalogue,
+    files: dict[str, str],
+) -> Deployment:
+    rows = read_table(path, REQUIREMENTS)
+    _check_texts(path, rows)
+    known = {row.model for row in rows}
+    for name in chosen:
+        if name not in known:
+            raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
+    rows = tuple(row for row in rows if not chosen or row.model in chosen)
+    names = {row.gpu: row.gpu for row in rows}
+    wanted = only.given()
+    if only.gpu is not None:
+        wanted["gpu"] = catalogue.spec(only.gpu).name
+        names = {text: _canonical(text, catalogue) for text in names}
+    kept = [
+        row
+        for row in rows
+        if all((names[row.gpu] if c == "gpu" else getattr(row, c)) == value for c, value in wanted.items())
+    ]
+    if not kept:
+        asked = ", ".join(f"{_option(c)} {value}" for c, value in wanted.items())
+        raise TableError(f"{path}: no row is left" + (f" under {asked}" if asked else ": the table is empty"))
+    by_model: dict[str, list[Requirement]] = {}
+    for row in kept:
+        by_model.setdefault(row.model, []).append(row)
+    for model, several in by_model.items():
+        if len(several) > 1:
+            raise TableError(_several(path, model, several))
+    specs = {row.gpu: catalogue.spec(row.gpu) for row in kept}
+    notes = (_NO_CONTEXT,) if any(_without_context(row) for row in kept) else ()
+    return Deployment(
+        origin="table",
+        source=path.name,
+        creq=creq,
+        instances=tuple(_of_row(row, CREQ_COLUMNS[creq], specs[row.gpu]) for row in kept),
+        specs={spec.name: spec for spec in specs.values()},
+        models=files,
+        notes=notes,
+        rows=tuple(kept),
+    )
+
+
+def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
+    """A table's cells are any text; what is exported becomes names of files, objects and shell words."""
+    for number, row in enumerate(rows, start=1):
+        if not valid_name(row.model):
+            raise TableError(
+                f"{path}: row {number}, column model: found {row.model[:60]!r}, expected a name: at most "
+                "200 letters, "
+                "digits and _ . # + -, folders by single slashes"
+            )
+        for column in ("gpu", "runtime", "dtype", "dims"):
+            text = getattr(row, column)
+            if len(text) > 1000 or not text.isprintable():
+                raise TableError(
+                    f"{path}: row {number}, column {column}: found {text[:60]!r}, expected a line of at most 1000 "
+                    "characters"
+                )
+
+
+def _canonical(text: str, catalogue: GpuCatalogue) -> str:
+    try:
+        return catalogue.spec(text).name
+    except UsageError:
+        return text  # a GPU that only the table knows, and that was not asked for
+
+
+def _option(column: str) -> str:
+    return "--sm-share" if column == "sm_share_pct" else "--" + column.replace("_", "-")
+
+
+def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
+    choices = []
+    for column in (f.name for f in fields(TableFilter)):
+        values = list(dict.fromkeys(getattr(row, column) for row in rows))
+        if len(values) > 1:
+            shown = ", ".join("none" if v in ("", None) else str(v) for v in values[:8])
+            choices.append(f"{_option(column)} ({shown}{', ...' * (len(values) > 8)})")
+    return (
+        f"{path}: {model} has {len(rows)} rows, expected one per model: choose with {', '.join(choices)}, "
+        "or export a "
+        "plan of gkest schedule"
+    )
+
+
+def _without_context(row: Requirement) -> bool:
+    return row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
+
+
+def _of_row(row: Requirement, column: str, spec: GpuSpec) -> Instance:
+    size, percent = _memory(
+        row.reserved_bytes if _without_context(row) else row.mreq_bytes, row.mreq_pct, spec
+    )
+    return Instance(
+        id=row.model,
+        model=row.model,
+        gpu_id=None,
+        gpu_type=spec.name,
+        runtime=row.runtime,
+        dtype=row.dtype,
+        dims=row.dims,
+        batch_size=row.batch_size or 1,
+        sm_share_pct=row.sm_share_pct,
+        partition=None,
+        latency_ms=row.latency_ms,
+        slo_ms=None,
+        max_wait_ms=None,
+        goodput_rps=None,
+        creq_pct=getattr(row, column),
+        mreq_bytes=size,
+        mreq_pct=percent,
+    )

@@ -1,0 +1,55 @@
+"""The targets by name: one line each; the module of a target is imported when the target is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from gkestimator.errors import UsageError
+from gkestimator.export.deployment import Exporter
+
+__all__ = ["EXPORTERS", "exporter_class", "make_exporters"]
+
+# name: module of gkestimator.export and class
+EXPORTERS: Mapping[str, tuple[str, str]] = {
+    "csv": ("flat", "CsvExporter"),
+    "json": ("flat", "JsonExporter"),
+    "hami": ("hami", "HamiExporter"),
+    "kai": ("kai", "KaiExporter"),
+    "volcano": ("volcano", "VolcanoExporter"),
+    "device-plugin": ("device_plugin", "DevicePluginExporter"),
+    "mig": ("mig", "MigExporter"),
+    "ray-serve": ("ray_serve", "RayServeExporter"),
+    "triton": ("triton", "TritonExporter"),
+    "kserve": ("kserve", "KServeExporter"),
+    "mps": ("mps", "MpsExporter"),
+}
+
+
+def exporter_class(name: str) -> type[Exporter]:
+    """The class of target ``name``. Raises UsageError for one that is not known."""
+    if name not in EXPORTERS:
+        close = difflib.get_close_matches(name, EXPORTERS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(f"--to {name!r}: expected one of {', '.join(EXPORTERS)}{hint}")
+    module, attribute = EXPORTERS[name]
+    found: type[Exporter] = getattr(importlib.import_module(f"gkestimator.export.{module}"), attribute)
+    return found
+
+
+def make_exporters(names: tuple[str, ...], **options: Any) -> tuple[Exporter, ...]:
+    """The targets ``names``, each given those of ``options`` that it takes; options that are None are left
+    out.
+
+    Raises UsageError for an unknown target, and for an option that none of the targets takes.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    classes = [exporter_class(name) for name in dict.fromkeys(names)]
+    for key in given:
+        if not any(key in found.options for found in classes):
+            raise UsageError(
+                f"--{key.replace('_', '-')}: not an option of {', '.join(c.name for c in classes)}"
+            )
+    return tuple(found(**{k: v for k, v in given.items() if k in found.options}) for found in classes)
