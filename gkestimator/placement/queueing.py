@@ -51,6 +51,7 @@ _LOADS = np.array(
 _FILL_PARTS = np.array([0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 # The smallest time-out within this of the best share is taken, and a share this near to 1 ends the search.
 _HAIR = 1e-3
+_EXACT_COUNTS = 8
 _Z90 = 1.6448536269514722
 _OVERSHOOT = 0.5826
 _MOST_OVERSHOOT, _TAIL_OVERSHOOT = 0.55, 0.32
@@ -287,14 +288,15 @@ def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _poisson_at_least(count: float | Array, mean: Array) -> Array:
-    """P(N >= count) for N ~ Poisson(mean); whole counts up to 3 exactly, beyond by Wilson and Hilferty's cube
-    root (1931; within 0.002), which also takes counts between. 1 for counts of 0 or less."""
-    if isinstance(count, int) and count <= 3:
+    """P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's cube root
+    (1931; within 0.001), which also takes counts between. 1 for counts of 0 or less."""
+    if isinstance(count, int) and count <= _EXACT_COUNTS:
         if count <= 0:
             return np.ones_like(mean)
-        none = np.exp(-np.minimum(mean, 700.0))
-        terms = (1.0, 1.0 + mean, 1.0 + mean * (1.0 + 0.5 * mean))
-        return 1.0 - none * terms[count - 1]
+        fewer = np.ones_like(mean)
+        for n in range(count - 1, 0, -1):
+            fewer = 1.0 + fewer * mean / n
+        return 1.0 - np.exp(-np.minimum(mean, 700.0)) * fewer
     shape = np.maximum(count, 1e-9)
     z = (np.cbrt(mean / shape) - 1.0 + 1.0 / (9.0 * shape)) * (3.0 * np.sqrt(shape))
     return np.where(np.asarray(count) <= 0, 1.0, _normal_cdf(z))
