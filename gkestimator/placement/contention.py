@@ -10,7 +10,10 @@ from gkestimator.placement.policy import Placed
 
 __all__ = ["compute_demand_pct", "slowdowns"]
 
-_ROUNDS = 6
+# The factors rise from 1 in every round and are bounded, so they converge; slowly only where demands and their sum are
+# near to what there is.
+_ROUNDS = 60
+_CLOSE = 1e-4
 
 
 def compute_demand_pct(placed: Placed) -> float | None:
@@ -87,5 +90,8 @@ def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | 
                 if own is not None:
                     factor = max(factor, (own + sum(busy[j] * (dram[j] or 0.0) for j in others)) / 100)
             new.append(factor)
+        done = all(a is None or b is None or a - b <= _CLOSE * a for a, b in zip(new, factors, strict=True))
         factors = new
+        if done:
+            break
     return factors
