@@ -38,7 +38,11 @@ def plan_document(gpus: dict[str, tuple[str, list[dict[str, Any]]]]) -> dict[str
         "creq": "sm-util-mean",
         "objective": "goodput",
         "seed": 0,
-        "workload": {"models": [{"name": name, "rate_rps": 100, "slo_ms": 100} for name in numbers]},
+        "workload": {
+            "models": [
+                {"name": name, "rate_rps": 100, "slo_ms": 100} for name in (numbers or ["none-placed"])
+            ]
+        },
         "gpus": found,
         "totals": {
             "goodput_rps": 100.0,

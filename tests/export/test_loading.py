@@ -158,7 +158,7 @@ def test_a_hostile_name_in_a_plan_is_refused(make: Make, name: str, field: str) 
         ({"only": TableFilter(batch_size=9)}, "no row is left under --batch-size 9"),
         ({"only": TableFilter(gpu="V9000")}, "unknown GPU 'V9000'"),
         ({"models": ["/nowhere/*.onnx"]}, "/nowhere/*.onnx: no file matches"),
-        ({"names": ["mm"]}, "no row for model mm, which --only asks for"),
+        ({"names": ["mm"]}, "no row for model 'mm', which --only asks for"),
     ],
 )
 def test_wrong_options_for_a_table(tmp_path: Path, options: dict[str, object], words: str) -> None:
