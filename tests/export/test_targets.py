@@ -276,7 +276,7 @@ def test_kserve_waits_as_long_as_the_objective_leaves_and_says_what_it_takes(mak
     assert second["spec"]["predictor"]["batcher"] == {"maxBatchSize": 8}
     (exporter,) = make_exporters(("kserve",), storage_uri="s3://b")
     assert exporter.messages(made) == (
-        "kserve: its 2 replicas take a whole GPU each; the plan has them on 1",
+        "its 2 replicas take a whole GPU each; the plan has them on 1",
     )
 
 
