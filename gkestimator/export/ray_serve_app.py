@@ -107,7 +107,8 @@ async def _answer(infer: Any, request: Request) -> JSONResponse:
     try:
         outputs = await infer(body["inputs"])
     except BadRequestError as e:
-        return JSONResponse({"error": str(e)}, status_code=400)
+        # From another replica it comes with a traceback around it; the cause is the message alone.
+        return JSONResponse({"error": str(getattr(e, "cause", e))}, status_code=400)
     return JSONResponse({"outputs": {name: np.asarray(value).tolist() for name, value in outputs.items()}})
 
 
