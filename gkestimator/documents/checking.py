@@ -28,7 +28,7 @@ def valid_name(text: object) -> bool:
     return isinstance(text, str) and _NAME.fullmatch(text) is not None and ".." not in text
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit: int = MAX_BYTES) -> str:
     try:
         # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -36,9 +36,9 @@ def _text(path: Path) -> str:
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise DocumentError(f"{path}: found something other than a regular file")
-            if found.st_size > MAX_BYTES:
-                raise DocumentError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_BYTES:,}")
-            return stream.read(MAX_BYTES + 1).decode("utf-8-sig")
+            if found.st_size > limit:
+                raise DocumentError(f"{path}: found {found.st_size:,} bytes, expected at most {limit:,}")
+            return stream.read(limit + 1).decode("utf-8-sig")
     except (OSError, ValueError) as e:
         raise DocumentError(
             f"{path}: cannot be read as text in UTF-8: {getattr(e, 'strerror', None) or e}"
@@ -97,7 +97,7 @@ def _no_repeats(path: Path, node: Any) -> None:
             _no_repeats(path, child)
 
 
-def load_json(path: Path, *, what: str) -> Fields:
+def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
     """The object in the JSON file at ``path``. Raises DocumentError as :func:`load_yaml` does; NaN is refused."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def load_json(path: Path, *, what: str) -> Fields:
         raise ValueError(f"found {text}, expected a finite number or null")
 
     try:
-        loaded = json.loads(_text(path), object_pairs_hook=once, parse_constant=no_constant)
+        loaded = json.loads(_text(path, limit), object_pairs_hook=once, parse_constant=no_constant)
     except (ValueError, RecursionError) as e:
         raise DocumentError(f"{path}: cannot be read as JSON: {e}") from e
     return Fields(loaded, where=str(path), what=what)

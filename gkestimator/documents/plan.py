@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 PLAN_VERSION = 1
+# A replica takes about 600 bytes: plans of some 300,000 replicas.
+MAX_PLAN_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def plan_json(plan: PlacementPlan) -> str:
 
 def read_plan(path: Path) -> PlacementPlan:
     """The plan in the JSON file at ``path``. Raises DocumentError naming the field."""
-    fields = load_json(path, what="a plan")
+    fields = load_json(path, what="a plan", limit=MAX_PLAN_BYTES)
     return _plan(fields)
 
 

@@ -50,7 +50,9 @@ def build_problem(
     found, notes = candidates_of(
         rows, workload.names(), specs, creq=creq, runtime=runtime, dtype=dtype, dims=dims, table=table
     )
-    loads, split_notes = stage_objectives(workload, found)
+    prices: dict[str, float | None] = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
+    prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
+    loads, split_notes = stage_objectives(workload, found, prices)
     models = tuple(
         Model(
             name=load.name,
@@ -65,8 +67,6 @@ def build_problem(
     offers = tuple(
         Offer(type=e.spec.name, price_per_hour=e.price_per_hour, limit=e.limit) for e in cluster.elastic
     )
-    prices: dict[str, float | None] = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
-    prices |= {o.type: o.price_per_hour for o in offers}
     return Problem(
         models=models,
         gpus=gpus,
