@@ -89,3 +89,17 @@ def network(path: Path, *, batch: str | int = "N", sides: int | None = 8, seed: 
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)
     return path
+
+
+def two_outputs(path: Path) -> Path:
+    """One output by sample, one with the time first."""
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Transpose", ["x"], ["state"])]
+    outputs = [("y", ["N", 6]), ("state", [6, "N"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path

@@ -87,6 +87,12 @@ def test_samples_of_several_shapes_are_answered_in_order(app: Any, tmp_path: Pat
         np.testing.assert_allclose(answer["scores"], expected(path, one[None])[0], rtol=1e-5, atol=1e-6)
 
 
+def test_outputs_without_the_batch_are_left_out(app: Any, tmp_path: Path) -> None:
+    model = app.Model(serving.two_outputs(tmp_path / "m.onnx"))
+    (answer, _) = model.run([model.sample({"x": [1, 2, 3, 4, 5, 6]}), model.sample({"x": [0] * 6})])
+    assert {name: values.tolist() for name, values in answer.items()} == {"y": [1, 2, 3, 4, 5, 6]}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
