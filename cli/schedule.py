@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.progress import Progress
 from gkestimator.errors import UsageError
 
 __all__ = ["command"]
@@ -92,9 +93,9 @@ def command(
     flags = ("no_heavy", "no_division", "no_sort")
     given = {name: options.pop(name) or None for name in (*flags, "coefficients")}
     try:
-        result = schedule(
-            tables, workload, cluster, options=policy_options(options.pop("pairs"), given), **options
-        )
+        chosen = policy_options(options.pop("pairs"), given)
+        with Progress() as progress:
+            result = schedule(tables, workload, cluster, options=chosen, progress=progress, **options)
     except UnservableError as e:
         for line in e.lines:
             click.echo(f"gkest: error: {line} (--allow-unserved places the others)", err=True)
