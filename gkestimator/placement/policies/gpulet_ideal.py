@@ -1,0 +1,163 @@
+"""What gpu-lets could serve at best: every way to split the GPUs and to fill the parts, for small cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.errors import UsageError
+from gkestimator.placement.policies.gpulet import interference_of, whole_only
+from gkestimator.placement.policies.gpulet_board import placed_in
+from gkestimator.placement.policies.gpulet_columns import Filled, fillings
+from gkestimator.placement.policies.gpulet_interference import read_coefficients
+from gkestimator.placement.policies.gpulet_lets import sizes
+from gkestimator.placement.policy import Placement, Policy, PolicyError
+from gkestimator.placement.problem import Gpu, Problem
+
+__all__ = ["GpuletIdealPolicy"]
+
+_TOLERANCE = 1e-9
+
+
+class GpuletIdealPolicy(Policy):
+    """The exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, section 6): the most
+    goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
+    batches, and all ways to divide the rates; then the fewest GPUs (elastic: the lowest cost). Feasible is
+    what gpulet calls feasible.
+
+    Ways to fill one GPU are enumerated and those kept that no other is at least as good as; how often each is
+    used is an integer program (HiGHS), solved to optimality. Refuses problems with more ways than
+    ``gpulet_columns`` allows.
+    """
+
+    name: ClassVar[str] = "gpulet-ideal"
+    summary: ClassVar[str] = "the best that gpu-lets can do, by exhaustive search; small cases only"
+    options: ClassVar[tuple[str, ...]] = ("coefficients", "interference")
+
+    def __init__(self, *, coefficients: Path | str | None = None, interference: bool = True) -> None:
+        if coefficients is not None and not interference:
+            raise UsageError(f"policy {self.name}: coefficients are given, but interference is turned off")
+        self._given = None if coefficients is None else read_coefficients(Path(coefficients))
+        self._interference = interference
+
+    def place(self, problem: Problem) -> Placement:
+        """See :class:`Policy`. Raises UsageError: more ways than the limit, or coefficients for a column that
+        is null."""
+        coefficients, notes = interference_of(self.name, problem, self._given, self._interference)
+        notes += whole_only({gpu: sizes(problem, gpu) for gpu in problem.types})
+        columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
+        if not columns:
+            return Placement(notes=tuple(notes))
+        counts = _choose(problem, columns)
+        free: dict[str, list[Gpu]] = {t: [g for g in problem.gpus if g.type == t] for t in problem.types}
+        placed = []
+        used = dict.fromkeys(problem.types, 0)
+        for column, count in zip(columns, counts, strict=True):
+            for _ in range(count):
+                number = used[column.gpu]
+                used[column.gpu] += 1
+                gpu = problem.rented(column.gpu, number) if problem.elastic else free[column.gpu][number]
+                for part, let in enumerate(column.lets):
+                    placed += placed_in(gpu, part, let)
+        return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=0.0)
+
+
+def _choose(problem: Problem, columns: Sequence[Filled]) -> list[int]:
+    """How many GPUs are filled as each of ``columns`` says."""
+    models, n = problem.models, len(columns)
+    rates = np.array([m.rate_rps for m in models])
+    served = np.array([c.served_rps for c in columns]).T / rates[:, None]
+    limits = dict(problem.counts) if problem.gpus else {o.type: o.limit for o in problem.offers}
+    # A GPU filled in one way as often as serves the whole rate of each of its models is of no use once more.
+    useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
+    upper = np.array(
+        [min(useful[i], _or(limits[c.gpu], useful[i])) for i, c in enumerate(columns)], dtype=float
+    )
+    rows, low, high = [], [], []
+    for i in range(len(models)):  # part of the rate served <= what the columns serve
+        rows.append(np.concatenate([served[i], -np.eye(len(models))[i]]))
+        low.append(0.0)
+        high.append(np.inf)
+    for gpu, limit in limits.items():
+        if limit is not None:
+            rows.append(np.array([float(c.gpu == gpu) for c in columns] + [0.0] * len(models)))
+            low.append(0.0)
+            high.append(float(limit))
+    goodput = np.concatenate([np.zeros(n), rates / rates.sum()])
+    bounds = np.concatenate([upper, np.ones(len(models))])
+    best = _solve(-goodput, rows, low, high, bounds, n)
+    reached = float(goodput @ best)
+    price = np.array([_price(problem, c.gpu) for c in columns] + [0.0] * len(models))
+    rows.append(goodput)
+    low.append(reached * (1 - _TOLERANCE) - _TOLERANCE)
+    high.append(np.inf)
+    found = _solve(price, rows, low, high, bounds, n)
+    return [round(float(x)) for x in found[:n]]
+
+
+def _or(limit: int | None, default: int) -> int:
+    return default if limit is None else limit
+
+
+def _price(problem: Problem, gpu: str) -> float:
+    """Of one GPU: on a fixed cluster its number counts first, its price (where known) only decides between
+    equals."""
+    price = problem.prices.get(gpu)
+    if problem.elastic:
+        return 0.0 if price is None else price
+    most = max((p for p in problem.prices.values() if p is not None), default=0.0)
+    return 1.0 if price is None or most <= 0 else 1.0 + 1e-4 * price / most
+
+
+def _solve(
+    cost: NDArray[np.float64],
+    rows: Sequence[NDArray[np.float64]],
+    low: Sequence[float],
+    high: Sequence[float],
+    upper: NDArray[np.float64],
+    whole: int,
+) -> NDArray[np.float64]:
+    """The values of the least cost; the first ``whole`` of them integers. Raises PolicyError where HiGHS
+    proves none."""
+    import highspy
+
+    matrix = np.array(rows)
+    program: Any = highspy.HighsLp()
+    program.num_col_, program.num_row_ = matrix.shape[1], matrix.shape[0]
+    program.col_cost_ = cost
+    program.col_lower_, program.col_upper_ = np.zeros(len(upper)), upper
+    program.row_lower_, program.row_upper_ = np.array(low), np.array(high)
+    at, values, starts = [], [], [0]
+    for row in matrix:
+        here = np.flatnonzero(row)
+        at.append(here)
+        values.append(row[here])
+        starts.append(starts[-1] + len(here))
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    program.a_matrix_.start_ = np.array(starts)
+    program.a_matrix_.index_ = np.concatenate(at)
+    program.a_matrix_.value_ = np.concatenate(values)
+    integer, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+    program.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("random_seed", 0),
+        ("mip_rel_gap", 0.0),
+        ("mip_abs_gap", 1e-9),
+        ("mip_feasibility_tolerance", 1e-9),
+        ("primal_feasibility_tolerance", 1e-9),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(program)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise PolicyError(
+            f"policy gpulet-ideal: HiGHS ended with {solver.modelStatusToString(solver.getModelStatus())}"
+        )
+    return np.array(solver.getSolution().col_value)
