@@ -73,7 +73,7 @@ def command(
     read = (source, *map(Path, deployment.models.values()), *gpu_specs)
     failed = 0
     for note in deployment.notes:
-        click.echo(note, err=True)
+        click.echo(f"gkest: note: {note}", err=True)
     for exporter in exporters:
         try:
             files = exporter.files(deployment)

@@ -15,6 +15,8 @@ from gkestimator.export.deployment import ExportFile
 
 __all__ = ["write_files"]
 
+_MANY = 100
+
 
 def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Path] = ()) -> tuple[Path, ...]:
     """Write ``files`` below ``folder`` (made where it is missing) and return their paths.
@@ -35,10 +37,8 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
         with tempfile.TemporaryDirectory(prefix=".gkest-export-", dir=folder) as temporary:
             waiting = [Path(temporary, str(i)) for i in range(len(files))]
             for file, path in zip(files, waiting, strict=True):
-                with open(path, "wb") as stream:
-                    stream.write(file.text.encode())
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                path.write_bytes(file.text.encode())
+            _flush(waiting)
             for target in targets:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if target.is_dir() and not target.is_symlink():
@@ -52,6 +52,16 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
         _undo(made)
         raise
     return tuple(targets)
+
+
+def _flush(paths: Sequence[Path]) -> None:
+    """Have ``paths`` on disk: one by one, or at once where they are so many that this would take minutes."""
+    if len(paths) > _MANY and hasattr(os, "sync"):
+        os.sync()
+        return
+    for path in paths:
+        with open(path, "rb+") as stream:
+            os.fsync(stream.fileno())
 
 
 def _undo(made: Path | None) -> None:
