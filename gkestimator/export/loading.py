@@ -147,12 +147,12 @@ def _of_replica(replica: Replica, gpu: str, spec: GpuSpec) -> Instance:
 
 
 def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int | None, float | None]:
-    """Both, where one is known."""
-    if size is None and percent is not None:
-        size = math.ceil(percent / 100 * spec.memory_visible_bytes)
-    if percent is None and size is not None:
-        percent = 100 * size / spec.memory_visible_bytes
-    return size, percent
+    """Both, where one is known; bytes decide where both are."""
+    if size is not None:
+        return size, 100 * size / spec.memory_visible_bytes
+    if percent is not None:
+        return math.ceil(percent / 100 * spec.memory_visible_bytes), percent
+    return None, None
 
 
 def _from_table(
