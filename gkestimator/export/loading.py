@@ -23,6 +23,7 @@ from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 __all__ = ["TableFilter", "load_deployment"]
 
 _DEFAULT_CREQ = "sm-util-mean"
+_SUFFIXES = (".csv", ".json", ".parquet")
 _NO_CONTEXT = "memory is reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
 
 
@@ -63,6 +64,10 @@ def load_deployment(
     """
     if creq is not None and creq not in CREQ_COLUMNS:
         raise UsageError(f"--creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(
+            f"{path}: found the suffix {path.suffix!r}, expected a plan (.json) or a table ({', '.join(_SUFFIXES)})"
+        )
     catalogue = gpu_catalogue(gpu_specs)
     files = _model_files(models)
     if _is_plan(path):

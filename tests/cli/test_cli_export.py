@@ -145,7 +145,10 @@ def test_writing_again_replaces_and_leaves_the_rest(gkest: Gkest, tmp_path: Path
         ((A1, *SMALL, "--to", "mig"), "mig: V100-SXM2-16GB: no MIG profiles are known of it"),
         (("missing.csv", "--to", "hami"), "missing.csv: cannot be read"),
         (("missing.json", "--to", "hami"), "missing.json: cannot be read"),
-        (("missing.txt", "--to", "hami"), "missing.txt: found a table file, expected csv, json or parquet"),
+        (
+            ("missing.txt", "--to", "hami"),
+            "missing.txt: found the suffix '.txt', expected a plan (.json) or a table (.csv",
+        ),
         ((A1, "--batch-size", "0", "--to", "hami"), "0 is not in the range"),
         ((A1, *SMALL, "--to", ""), "expected values separated by commas"),
         ((A1, *SMALL, "--to", "hami", "--models", "/nowhere/*.onnx"), "/nowhere/*.onnx: no file matches"),
