@@ -122,7 +122,10 @@ def fits(
             if left <= 0:
                 return used, []
             if c >= creq[t] - EPSILON and m >= mreq[t] - EPSILON:
-                used.append((t, count))
+                if used and used[-1][0] == t:
+                    used[-1] = (t, used[-1][1] + count)
+                else:
+                    used.append((t, count))
                 left -= count
     new: list[tuple[int, int]] = []
     for t in garage.order:

@@ -80,6 +80,7 @@ class _Finder:
         self.bounds = Bounds(choices, garage, rented=rented)
         self.unit = self.bounds.unit
         self.rests: dict[object, _Rest] = {}
+        self.counted: dict[tuple[int, ...], tuple[float, float]] = {}
         self.radix: list[int] = []
         size = 1
         for of_model in reversed(choices):
@@ -114,13 +115,17 @@ class _Finder:
             rest.children = found
         return rest.children
 
-    def secondary(self, opened: Sequence[int]) -> tuple[float, float]:
+    def secondary(self, opened: tuple[int, ...]) -> tuple[float, float]:
         """What new GPUs count: number, then cost; cost, then number where they are rented."""
-        new = cost = 0.0
-        for now, before, price in zip(opened, self.before, self.garage.prices, strict=True):
-            new += now - before
-            cost += (now - before) * price
-        return (round(cost, 9), new) if self.rented else (new, round(cost, 9))
+        found = self.counted.get(opened)
+        if found is None:
+            new = cost = 0.0
+            for now, before, price in zip(opened, self.before, self.garage.prices, strict=True):
+                new += now - before
+                cost += (now - before) * price
+            cost = round(cost, 9)
+            found = self.counted[opened] = (cost, new) if self.rented else (new, cost)
+        return found
 
     def visit(
         self, packing: Packing, rest: _Rest, steps: tuple[Step, ...], goodput: float, number: int
@@ -135,9 +140,10 @@ class _Finder:
         room = None
         for choice, after in self.children(rest):
             upper = after.demand.most
-            if goodput + self.bounds.most(choice) + upper < self.goodput - self.unit:
+            needed = self.goodput - self.unit - goodput - upper
+            if self.bounds.most(choice) < needed:
                 continue
-            for i, degree, served, count, opened in self.degrees(packing, choice):
+            for i, degree, served, count, opened in self.degrees(packing, choice, needed):
                 here = number + (choice.number + i) * self.radix[choice.model]
                 reach = goodput + served + upper
                 if self.hopeless(reach, opened, here + after.number, 0.0):
@@ -161,18 +167,23 @@ class _Finder:
                 self.gains[choice.model] = served
                 self.visit(packed, after, (*steps, (choice, degree)), goodput + served, here)
 
-    def degrees(self, packing: Packing, choice: Choice) -> list[tuple[int, int, float, int, tuple[int, ...]]]:
-        """The degrees that differ in what is placed, first the one that just serves the rate: place, degree,
-        what it serves, replicas placed, and GPUs opened then."""
+    def degrees(
+        self, packing: Packing, choice: Choice, needed: float
+    ) -> list[tuple[int, int, float, int, tuple[int, ...]]]:
+        """The degrees that differ in what is placed and serve at least ``needed``, first the one that just serves the
+        rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
         used, new = fits(packing, choice.creq, choice.mreq, choice.degrees[-1], self.garage)
-        room = sum(n for _, n in used) + sum(n for _, n in new)
+        room = sum([n for _, n in used]) + sum([n for _, n in new])
         found = []
         for i, degree in enumerate(choice.degrees):
-            served, left, opened = 0.0, degree, packing.opened
+            placed = degree if degree < room else room
+            served, left, opened = 0.0, placed, packing.opened
             for t, count in used:
                 take = count if count < left else left
                 served += take * choice.rps[t]
                 left -= take
+                if not left:
+                    break
             for t, count in new:
                 if not left:
                     break
@@ -180,15 +191,18 @@ class _Finder:
                 served += take * choice.rps[t]
                 left -= take
                 opened = (*opened[:t], opened[t] + take, *opened[t + 1 :])
-            found.append((i, degree, min(choice.rate_rps, served), degree - left, opened))
+            if served > choice.rate_rps:
+                served = choice.rate_rps
+            if served >= needed:
+                found.append((i, degree, served, placed, opened))
             if degree >= room:
                 break
         enough = self.bounds.enough(choice)
-        if found[0][1] < enough:
+        if found and found[0][1] < enough:
             found.sort(key=lambda f: (f[1] < enough, abs(f[1] - enough)))
         return found
 
-    def hopeless(self, reach: float, opened: Sequence[int], number: int, least: float) -> bool:
+    def hopeless(self, reach: float, opened: tuple[int, ...], number: int, least: float) -> bool:
         """Whether nothing better than the best known serves at most ``reach``, opens at least ``opened`` and
         GPUs that count ``least`` more, and has at least ``number``."""
         if reach < self.goodput - self.unit:
@@ -213,9 +227,10 @@ class _Finder:
     ) -> None:
         """Every configuration of ``steps`` and one more model: only what it would serve and open is counted."""
         for choice in choices:
-            if goodput + self.bounds.most(choice) < self.goodput - self.unit:
+            needed = self.goodput - self.unit - goodput
+            if self.bounds.most(choice) < needed:
                 continue
-            for i, degree, served, _, opened in self.degrees(packing, choice):
+            for i, degree, served, _, opened in self.degrees(packing, choice, needed):
                 self.nodes += 1
                 here = number + (choice.number + i) * self.radix[choice.model]
                 if self.hopeless(goodput + served, opened, here, 0.0):
@@ -223,7 +238,7 @@ class _Finder:
                 self.gains[choice.model] = served
                 self.offer((*steps, (choice, degree)), opened, here)
 
-    def offer(self, steps: tuple[Step, ...], opened: Sequence[int], number: int) -> None:
+    def offer(self, steps: tuple[Step, ...], opened: tuple[int, ...], number: int) -> None:
         """A whole configuration: the best known if it is better."""
         goodput = sum(self.gains)  # in the order of the models, so that equal gains have equal sums
         first, second = self.secondary(opened)
