@@ -10,7 +10,7 @@ from gkestimator.errors import UsageError
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
 from gkestimator.placement.policies.gkest_menu import Menus
 from gkestimator.placement.policies.gkest_rent import Renting
-from gkestimator.placement.policies.gkest_search import Search
+from gkestimator.placement.policies.gkest_search import Search, whole_gpu_rates
 from gkestimator.placement.policies.gkest_state import Pattern, State
 from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Problem
@@ -19,6 +19,8 @@ __all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2500  # at changes, for each unit of effort
+_ENOUGH = 1e-4  # of the bound may be left
+_MODELS_BY_GPU = 64  # up to so many, the search also starts from what whole GPUs of each model serve
 
 
 class GkestPolicy(Policy):
@@ -34,9 +36,10 @@ class GkestPolicy(Policy):
     a hard limit on the sum of Creq would forbid co-locations that serve more (with SM utilisation near 100 % at useful
     batch sizes, it forbids nearly all). Confined replicas are never mixed with unconfined ones.
 
-    Options. ``fairness``: ``none``: the most requests on time; ``maxmin`` (default): then the smallest share of its rate that a model is
+    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their model's weight (1 unless
+    the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share of its rate that a model is
     served is raised, and the next smallest, while the total stays within ``fairness_loss_pct`` (default 0.5) of the
-    most; ``weighted``: requests count with their model's weight. ``attainment`` (default 0.99): the part of each
+    most. ``attainment`` (default 0.99): the part of each
     rate that must be on time where the objective is cost. ``effort`` (default 1) scales the search. At equal
     worth the smallest batch and the fewest replicas are taken. Source: ours; answers section 5 of
     Elvinger (ETH Zurich, 2024).
@@ -63,7 +66,9 @@ class GkestPolicy(Policy):
             ("effort", effort, 0.0, 1000.0),
         ):
             if not (isinstance(value, int | float) and low <= value <= high):
-                raise UsageError(f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}")
+                raise UsageError(
+                    f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
+                )
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
@@ -99,18 +104,25 @@ class GkestPolicy(Policy):
     def most(self, menus: Menus) -> tuple[State, float]:
         """The placement of most worth that was found, and a bound on it."""
         problem = menus.problem
-        weights = [m.weight if self.fairness == "weighted" else 1.0 for m in problem.models]
+        weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = pools_of(problem)
         most = [most_rps(menus, w) for w in menus.ways]
         bound = fluid(menus, most, pools=pools, weights=weights)
         rates = [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
         aim = fluid(menus, rates, pools=pools, weights=weights)
+        by_gpu = None
+        if len(menus.of) <= _MODELS_BY_GPU:
+            by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
         assert bound is not None and aim is not None  # nothing served is a solution
-        state = State(menus, {Pattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v)
-        search = Search(state, budget=self.looks(menus), seed=problem.seed)
-        search.run(aim)
+        state = State(
+            menus, {Pattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v
+        )
+        search = Search(
+            state, budget=self.looks(menus), seed=problem.seed, enough=bound.value * (1 - _ENOUGH)
+        )
+        search.run([aim, *([] if by_gpu is None else [by_gpu])])
         if self.fairness == "maxmin":
-            search.level(self.fairness_loss_pct / 100)
+            search.level(self.fairness_loss_pct / 100, self.looks(menus) // 4)
         search.tidy()
         return state, bound.value
 

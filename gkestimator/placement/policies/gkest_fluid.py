@@ -120,7 +120,12 @@ def fluid(
     lp.a_matrix_.value_ = np.array(value)
     lp.sense_ = highspy.ObjSense.kMaximize if prices is None else highspy.ObjSense.kMinimize
     solver = highspy.Highs()
-    for option, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("solver", "simplex")):
+    for option, setting in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("random_seed", 0),
+        ("solver", "simplex"),
+    ):
         solver.setOptionValue(option, setting)
     solver.passModel(lp)
     solver.run()
@@ -128,7 +133,9 @@ def fluid(
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
         return None
     if status != highspy.HighsModelStatus.kOptimal:
-        raise GkestimatorError(f"policy gkest: HiGHS found {status} for its linear program, expected an optimum")
+        raise GkestimatorError(
+            f"policy gkest: HiGHS found {status} for its linear program, expected an optimum"
+        )
     solution = solver.getSolution()
     x = list(solution.col_value)
     share: list[dict[int, float]] = [{} for _ in range(models)]

@@ -81,10 +81,7 @@ class Menus:
             self.of.append(by_type)
             self.sigma.append(
                 max(
-                    (
-                        interval_sigma(c.row.latency_low_ms, c.row.latency_high_ms)
-                        for c in model.candidates
-                    ),
+                    (interval_sigma(c.row.latency_low_ms, c.row.latency_high_ms) for c in model.candidates),
                     default=0.0,
                 )
             )

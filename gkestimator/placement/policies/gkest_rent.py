@@ -70,9 +70,11 @@ class Renting:
     def run(self) -> Change | None:
         """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say so)."""
         aim = self._fluid([self.menus.serves(w.number, None, 1.0).rate_rps for w in self.menus.ways])
-        start = [math.ceil(n - 1e-6) for n in aim.gpus] if aim is not None else [
-            0 if math.isinf(n) else int(n) for n in self.limits
-        ]
+        start = (
+            [math.ceil(n - 1e-6) for n in aim.gpus]
+            if aim is not None
+            else [0 if math.isinf(n) else int(n) for n in self.limits]
+        )
         state = State(
             self.menus,
             {Pattern(t): int(min(n, self.limits[t])) for t, n in enumerate(start) if n},
@@ -86,7 +88,9 @@ class Renting:
                 if self._met(state):
                     break
             if not self._met(state) and not self._rent(state, search):
-                self.notes += ("the GPUs do not suffice for every model to be on time: as much as can be is served",)
+                self.notes += (
+                    "the GPUs do not suffice for every model to be on time: as much as can be is served",
+                )
                 return None
         self._give_back(state, search)
         search.tidy(self._met)
@@ -124,13 +128,16 @@ class Renting:
         used = [0] * len(self.limits)
         for p, n in state.counts.items():
             used[p.type] += n
-        short = sorted(range(len(self.wanted)), key=lambda m: (self._worth(m, state.served[m]) - (self.wanted[m] > 0), m))
+        short = sorted(
+            range(len(self.wanted)), key=lambda m: (self._worth(m, state.served[m]) - (self.wanted[m] > 0), m)
+        )
         for m in short:
             if state.served[m] >= self.wanted[m] * (1 - 1e-9):
                 break
             options = sorted(
                 (
-                    self.prices[t] * min(w.part / max(self.menus.serves(w.number, None, 1.0).rate_rps, 1e-12) for w in ways),
+                    self.prices[t]
+                    * min(w.part / max(self.menus.serves(w.number, None, 1.0).rate_rps, 1e-12) for w in ways),
                     t,
                 )
                 for t, ways in self.menus.of[m].items()
@@ -158,7 +165,9 @@ class Renting:
                 return
             p = left[0]
             kept = state.saved()
-            cheaper = [t for t in range(len(self.prices)) if self.prices[t] < self.prices[p.type] * (1 - 1e-9)]
+            cheaper = [
+                t for t in range(len(self.prices)) if self.prices[t] < self.prices[p.type] * (1 - 1e-9)
+            ]
             for t in [None, *sorted(cheaper, key=lambda t: self.prices[t])]:
                 if t is not None and self._used(state, t) >= self.limits[t]:
                     continue

@@ -5,6 +5,7 @@ GPUs of one type that hold the same are one entry with a count, so 6,000 alike c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -79,7 +80,9 @@ def allowed(menus: Menus, p: Pattern) -> bool:
         if group[0].turn >= 0:
             cycle = group[0].cycle_ms
             ways = [menus.ways[x.way] for x in group]
-            if any(w.share_pct != share for w in ways) or sum(w.latency_ms for w in ways) > cycle * (1 + 1e-12):
+            if any(w.share_pct != share for w in ways) or sum(w.latency_ms for w in ways) > cycle * (
+                1 + 1e-12
+            ):
                 return False
             if any(w.latency_ms + cycle > menus.model(w.model).slo_ms for w in ways):
                 return False
@@ -90,7 +93,7 @@ def allowed(menus: Menus, p: Pattern) -> bool:
 
 class State:
     """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the quicker estimate that
-    sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is worth."""
+    sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is worth, ``value`` its sum."""
 
     def __init__(self, menus: Menus, counts: Change, worth: Callable[[int, float], float]) -> None:
         self.menus = menus
@@ -105,6 +108,7 @@ class State:
         self._factors: dict[tuple[Pattern, tuple[float, ...]], tuple[float, ...]] = {}
         self._exact: dict[tuple[int, tuple[tuple[int, float, float, int], ...]], float] = {}
         self.evaluations = 0
+        self.value = 0.0
         self.commit(counts)
 
     def content(self, p: Pattern) -> tuple[tuple[int, Member, float], ...]:
@@ -251,6 +255,7 @@ class State:
             if not self.hosts[m]:
                 self.capacity[m] = 0.0
         for m, v in exact.served.items():
+            self.value += self.worth(m, v) - self.worth(m, self.served[m])
             self.served[m] = v
         for m, v in guess.served.items():
             self.guess[m] = v
@@ -263,12 +268,8 @@ class State:
         """Go back to a state that was."""
         self.counts = dict(saved.counts)
         self.served, self.guess, self.capacity = list(saved.served), list(saved.guess), list(saved.capacity)
+        self.value = math.fsum(self.worth(m, v) for m, v in enumerate(self.served))
         self.hosts = [{} for _ in self.served]
         for p in self.counts:
             for m, _, _ in self.content(p):
                 self.hosts[m][p] = None
-
-    @property
-    def value(self) -> float:
-        """Worth of all that is served."""
-        return sum(self.worth(m, v) for m, v in enumerate(self.served))
