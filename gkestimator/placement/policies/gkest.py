@@ -32,9 +32,9 @@ class GkestPolicy(Policy):
     fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each kept only if the evaluator gains.
     Replicas of one model may differ in batch size, several may share a GPU, and a model has no place in an order or group.
 
-    Side by side, replicas may ask for more SMs together than there are: what that costs is counted by the contention model, and
-    a hard limit on the sum of Creq would forbid co-locations that serve more (with SM utilisation near 100 % at useful
-    batch sizes, it forbids nearly all). Confined replicas are never mixed with unconfined ones.
+    The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must share a GPU that each of
+    them fills, they take turns in one partition or get shares of the SMs. ``oversubscribe`` lifts that: what it costs
+    is then counted by the contention model alone. Confined replicas are never mixed with unconfined ones.
 
     Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their model's weight (1 unless
     the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share of its rate that a model is
@@ -48,7 +48,8 @@ class GkestPolicy(Policy):
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort")
+    packs_by_creq = True
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe")
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class GkestPolicy(Policy):
         fairness_loss_pct: float = 0.5,
         attainment: float = 0.99,
         effort: float = 1.0,
+        oversubscribe: bool = False,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -73,11 +75,14 @@ class GkestPolicy(Policy):
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
         self.effort = effort
+        self.oversubscribe = oversubscribe
+        self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement without mixed confinement passes.
         With ``maxmin`` it includes what fairness gave up."""
-        menus = Menus(problem)
+        by_name = tuple(sorted(problem.models, key=lambda m: m.name))  # so that their order in the file decides nothing
+        menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe)
         if not menus.ways:
             return Placement(gap_pct=None)
         if problem.elastic or problem.objective == "cost":
@@ -107,11 +112,13 @@ class GkestPolicy(Policy):
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = pools_of(problem)
         most = [most_rps(menus, w) for w in menus.ways]
+        many = len(menus.of) > _MODELS_BY_GPU
         bound = fluid(menus, most, pools=pools, weights=weights)
-        rates = [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
+        # with many models the bound's optimum is near enough to start from
+        rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
         aim = fluid(menus, rates, pools=pools, weights=weights)
         by_gpu = None
-        if len(menus.of) <= _MODELS_BY_GPU:
+        if not many:
             by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
         assert bound is not None and aim is not None  # nothing served is a solution
         state = State(

@@ -10,16 +10,22 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gkestimator.placement.policies.gkest_fluid import Fluid
 from gkestimator.placement.policies.gkest_menu import Menus, Way
-from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, allowed, pattern
+from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, Trial, allowed, pattern
 
 __all__ = ["Search", "saturated", "whole_gpu_rates"]
 
 _TINY = 1e-7
 _WORSE = 0.004
+_HAIR = 1e-3
+_MOST_TURNS = 4
+# Cycles tried, as parts of the shortest objective; parts of the needs, where all of them do not fit; load of a turn's batch.
+_CYCLES = (0.2, 0.33, 0.48)
+_SCALES = (1.0, 0.7, 0.45, 0.25, 0.1)
+_TURN_LOAD = 0.85
 _NO_END = 1_000_000_000
 _MOST_COPIES = 8
 _MOST_MEMBERS = 10
@@ -189,6 +195,7 @@ class Search:
                     yield {p: -1, full: 1}
             else:
                 yield from self._together(p, m)
+                yield from self._in_turns(p, m)
 
     def full(self, m: int, t: int) -> Pattern | None:
         """:func:`saturated`, worked out once."""
@@ -241,9 +248,10 @@ class Search:
 
     def take_best(self, changes: Iterable[Change], *, looks: int = 2) -> bool:
         """Make the change that gains most, if one does: the ``looks`` best by the estimate are judged by the evaluator."""
-        ranked = []
+        ranked: list[tuple[float, int, Change, Trial]] = []
+        before = self.menus.work
         for i, change in enumerate(changes):
-            if self.budget <= 0:
+            if self.budget + before - self.menus.work <= 0:
                 break
             self.budget -= 1
             guess = self.state.trial(change, exact=False)
@@ -254,11 +262,10 @@ class Search:
         for gain, _, change, guess in ranked[:looks]:
             if -gain <= -1e-3 * scale:
                 break
-            before = self.state.evaluations
             exact = self.state.trial(change, exact=True)
-            self.budget -= 3 * (self.state.evaluations - before)
             if exact.gain > _TINY * scale and (best is None or exact.gain > best[0].gain):
                 best = (exact, change, guess)
+        self.budget -= self.menus.work - before
         if best is None:
             return False
         self.state.apply(best[1], best[0], best[2])
@@ -335,20 +342,58 @@ class Search:
             for many in sorted({1, n}) if n else ():
                 yield _sum((p, -many), (q, many))
 
-    def _in_turns(self, p: Pattern) -> Iterator[Change]:
-        """Two or more replicas of one share take turns, or go back to running side by side."""
-        ways = self.menus.ways
-        by_share: dict[float, list[Member]] = {}
-        for x in p.members:
-            by_share.setdefault(ways[x.way].share_pct, []).append(x)
-        for share, members in by_share.items():
-            rest = [x for x in p.members if ways[x.way].share_pct != share]
-            if any(x.turn >= 0 for x in members):
-                yield from self._made(p, [*rest, *[Member(x.way) for x in members]])
-            elif 2 <= len(members) <= 4:
-                cycle = math.fsum(ways[x.way].latency_ms for x in members)
-                turn = 1 + max((x.turn for x in rest), default=-1)
-                yield from self._made(p, [*rest, *[Member(x.way, turn, cycle) for x in members]])
+    def _in_turns(self, p: Pattern, m: int | None = None) -> Iterator[Change]:
+        """The models of ``p`` (and ``m``) take turns on the whole GPU; or only ``m`` and the replica that asks most of it, beside the
+        others. Or what takes turns goes back to running side by side."""
+        ways, content = self.menus.ways, self.state.content(p)
+        if any(ways[x.way].share_pct < 100 for _, x, _ in content):
+            return
+        needs: dict[int, float] = {}
+        for model, _, capacity in content:
+            part = capacity / max(self.state.capacity[model], 1e-12)
+            needs[model] = needs.get(model, 0.0) + self.state.served[model] * part
+        if m is None:
+            if any(x.turn >= 0 for x in p.members):
+                yield from self._made(p, [Member(x.way) for x in p.members])
+        else:
+            needs[m] = needs.get(m, 0.0) + max(self.short(m), 0.0)
+        if 2 <= len(needs) <= _MOST_TURNS:
+            for members in self.turns(p.type, needs, m):
+                yield from self._made(p, members)
+        if m is not None and len(p.members) >= 2 and all(x.turn < 0 for x in p.members):
+            most = max(p.members, key=lambda x: (ways[x.way].part, x))
+            model = ways[most.way].model
+            if model != m:
+                for members in self.turns(p.type, {model: needs[model], m: needs[m]}, m):
+                    yield from self._made(p, [*_without(p.members, most), *members])
+
+    def turns(self, t: int, needs: Mapping[int, float], m: int | None) -> Iterator[list[Member]]:
+        """Partitions of one GPU of type ``t`` in which the models of ``needs`` (requests a second) take turns: for a few cycles, each at
+        the smallest batch that serves its need, or as much of it as the cycle allows; ``m`` also with a part of its
+        need."""
+        objective = min(self.menus.model(x).slo_ms for x in needs)
+        seen: set[tuple[int, ...]] = set()
+        for part, of_m in itertools.product(_CYCLES, (1.0,) if m is None else (1.0, 0.2)):
+            cycle = part * objective
+            for scale in _SCALES:
+                chosen = [
+                    self._turn(x, t, cycle, scale * (of_m if x == m else 1.0) * need) for x, need in needs.items()
+                ]
+                found = [w for w in chosen if w is not None]
+                busy = math.fsum(w.latency_ms for w in found)
+                if len(found) == len(needs) and busy <= cycle:
+                    key = tuple(w.number for w in found)
+                    if key not in seen:
+                        seen.add(key)
+                        yield [Member(w.number, 0, busy) for w in found]
+                    break
+
+    def _turn(self, m: int, t: int, cycle_ms: float, need_rps: float) -> Way | None:
+        """The smallest batch of ``m`` that serves ``need_rps`` by one turn a cycle, or the largest in time."""
+        within = self.menus.model(m).slo_ms - cycle_ms
+        ways = [w for w in self.menus.of[m].get(t, ()) if w.share_pct >= 100 and w.latency_ms <= within]
+        enough = [w for w in ways if 1e3 * _TURN_LOAD * w.batch >= need_rps * cycle_ms]
+        return min(enough, key=lambda w: w.batch) if enough else max(ways, key=lambda w: w.batch, default=None)
 
     def _confined(self, p: Pattern) -> Iterator[Change]:
         """The same models, each on an own share of the SMs by what it needs; or all of them unconfined."""
@@ -420,7 +465,7 @@ class Search:
     def _raise(self, m: int, least: float) -> bool:
         state = self.state
         ranked = []
-        for i, change in enumerate(itertools.chain(self.for_model(m), self._a_little(m))):
+        for i, change in enumerate(self.for_model(m)):
             self.budget -= 1
             guess = state.trial(change, exact=False)
             rise = guess.served.get(m, 0.0) - state.guess[m]
@@ -436,21 +481,11 @@ class Search:
                 return True
         return False
 
-    def _a_little(self, m: int) -> Iterator[Change]:
-        """One replica of ``m`` beside three of the only model of a GPU, so that it takes about a quarter of it."""
-        for p in self.places(m, 4):
-            models = {x[0] for x in self.state.content(p)} - {m}
-            if len(models) == 1:
-                other = models.pop()
-                for part in (0.5, 0.8):
-                    one = self._quick(m, p.type, part * self.menus.model(m).slo_ms / 4)
-                    rest = self._quick(other, p.type, part * self.menus.model(other).slo_ms / 4)
-                    if one is not None and rest is not None:
-                        yield from self._made(p, [Member(one.number), *[Member(rest.number)] * 3])
-
     def tidy(self, holds: Callable[[State], bool] | None = None) -> None:
-        """Fewer replicas and smaller batches wherever that costs nothing (and ``holds`` still does)."""
+        """Fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of the whole), smaller
+        batches wherever it costs nothing; ``holds`` must still hold."""
         state, ways = self.state, self.menus.ways
+        least = state.value * (1 - _HAIR)
         for p in sorted(state.counts):
             changed = p
             for x in p.members:
@@ -470,7 +505,8 @@ class Search:
                         continue
                     change = _sum((changed, -state.counts[changed]), (q, state.counts[changed]))
                     exact = state.trial(change, exact=True)
-                    if exact.gain < -1e-9 * max(state.value, 1.0):
+                    spare = _HAIR * self.state.worth(way.model, state.served[way.model]) if members is others else 0.0
+                    if exact.gain < -spare - 1e-9 * state.value or state.value + exact.gain < least:
                         continue
                     kept = state.saved()
                     state.apply(change, exact, state.trial(change, exact=False))
