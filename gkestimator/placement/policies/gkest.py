@@ -18,7 +18,8 @@ from gkestimator.placement.problem import Problem
 __all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
 
 FAIRNESS = ("none", "maxmin", "weighted")
-_LOOKS = 2500  # at changes, for each unit of effort
+_LOOKS = 2400  # at changes, for each unit of effort
+_FEW = 16  # models; with more, half the looks: each takes longer
 _ENOUGH = 1e-4  # of the bound may be left
 _MODELS_BY_GPU = 64  # up to so many, the search also starts from what whole GPUs of each model serve
 
@@ -103,8 +104,9 @@ class GkestPolicy(Policy):
         )
 
     def looks(self, menus: Menus) -> int:
-        """Looks at changes that the search may take: more for more models, as each needs some."""
-        return int(self.effort * max(_LOOKS, 4 * len(menus.of)))
+        """Looks at changes that the search may take."""
+        models = len(menus.of)
+        return int(self.effort * (_LOOKS if models <= _FEW else max(_LOOKS // 2, 3 * models)))
 
     def most(self, menus: Menus) -> tuple[State, float]:
         """The placement of most worth that was found, and a bound on it."""

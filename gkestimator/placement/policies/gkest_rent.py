@@ -81,13 +81,18 @@ class Renting:
             self._worth,
         )
         search = Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted)
+        self.state = state
         if aim is not None:
             search.construct(aim)
         while not self._met(state):
             while search.budget > 0 and search.improve():
                 if self._met(state):
                     break
-            if not self._met(state) and not self._rent(state, search):
+            if self._met(state) or self._rent(state, search):
+                continue
+            if any(math.isinf(n) for n in self.limits):
+                self._give_up(state)
+            else:
                 self.notes += (
                     "the GPUs do not suffice for every model to be on time: as much as can be is served",
                 )
@@ -150,6 +155,16 @@ class Renting:
                     return True
                 state.commit({Pattern(t): -1})
         return False
+
+    def _give_up(self, state: State) -> None:
+        """Another GPU does not help who is short: ask for what they have."""
+        for m, want in enumerate(self.wanted):
+            if state.served[m] < want * (1 - 1e-9):
+                self.wanted[m] = state.served[m] * (1 - 1e-6)
+                self.notes += (
+                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its requests "
+                    "can be expected on time, another GPU does not raise that",
+                )
 
     def _give_back(self, state: State, search: Search) -> None:
         """Give back GPUs that the others can stand in for, the dearest and emptiest first."""

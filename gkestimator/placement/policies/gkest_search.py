@@ -84,6 +84,7 @@ class Search:
         self.random = random.Random(seed)
         self.asked = [m.rate_rps for m in self.menus.problem.models]
         self._usage: dict[Pattern, tuple[tuple[float, ...], float]] = {}
+        self._ladders: dict[tuple[int, int], list[Way]] = {}
         self._full: dict[tuple[int, int], Pattern | None] = {}
         self.close = 1e-3 if wanted is None else 1e-9
         self.wanted = list(wanted) if wanted is not None else self.asked
@@ -372,28 +373,40 @@ class Search:
         the smallest batch that serves its need, or as much of it as the cycle allows; ``m`` also with a part of its
         need."""
         objective = min(self.menus.model(x).slo_ms for x in needs)
+        ladders = {x: self._ladder(x, t) for x in needs}
+        if not all(ladders.values()):
+            return
+        quickest = math.fsum(min(w.latency_ms for w in ladder) for ladder in ladders.values())
         seen: set[tuple[int, ...]] = set()
         for part, of_m in itertools.product(_CYCLES, (1.0,) if m is None else (1.0, 0.2)):
             cycle = part * objective
+            if quickest > cycle:
+                continue
             for scale in _SCALES:
-                chosen = [
-                    self._turn(x, t, cycle, scale * (of_m if x == m else 1.0) * need) for x, need in needs.items()
-                ]
-                found = [w for w in chosen if w is not None]
-                busy = math.fsum(w.latency_ms for w in found)
-                if len(found) == len(needs) and busy <= cycle:
+                found: list[Way] = []
+                busy = 0.0
+                for x, need in needs.items():
+                    want = scale * (of_m if x == m else 1.0) * need * cycle / (1e3 * _TURN_LOAD)
+                    way = _turn(ladders[x], self.menus.model(x).slo_ms - cycle, want)
+                    if way is None or busy + way.latency_ms > cycle:
+                        break
+                    busy += way.latency_ms
+                    found.append(way)
+                if len(found) == len(needs):
                     key = tuple(w.number for w in found)
                     if key not in seen:
                         seen.add(key)
-                        yield [Member(w.number, 0, busy) for w in found]
+                        cycle_ms = math.fsum(w.latency_ms for w in found)
+                        yield [Member(w.number, 0, cycle_ms) for w in found]
                     break
 
-    def _turn(self, m: int, t: int, cycle_ms: float, need_rps: float) -> Way | None:
-        """The smallest batch of ``m`` that serves ``need_rps`` by one turn a cycle, or the largest in time."""
-        within = self.menus.model(m).slo_ms - cycle_ms
-        ways = [w for w in self.menus.of[m].get(t, ()) if w.share_pct >= 100 and w.latency_ms <= within]
-        enough = [w for w in ways if 1e3 * _TURN_LOAD * w.batch >= need_rps * cycle_ms]
-        return min(enough, key=lambda w: w.batch) if enough else max(ways, key=lambda w: w.batch, default=None)
+    def _ladder(self, m: int, t: int) -> list[Way]:
+        """Ways of ``m`` on whole GPUs of type ``t``, by ascending batch."""
+        key = (m, t)
+        if key not in self._ladders:
+            ways = (w for w in self.menus.of[m].get(t, ()) if w.share_pct >= 100)
+            self._ladders[key] = sorted(ways, key=lambda w: w.batch)
+        return self._ladders[key]
 
     def _confined(self, p: Pattern) -> Iterator[Change]:
         """The same models, each on an own share of the SMs by what it needs; or all of them unconfined."""
@@ -515,6 +528,17 @@ class Search:
                         continue
                     changed = q
                     break
+
+
+def _turn(ladder: Sequence[Way], within_ms: float, batch: float) -> Way | None:
+    """The smallest of at least ``batch`` within the time, or the largest that is."""
+    last = None
+    for way in ladder:
+        if way.latency_ms <= within_ms:
+            last = way
+            if way.batch >= batch:
+                break
+    return last
 
 
 def _without(members: Sequence[Member], x: Member) -> list[Member]:
