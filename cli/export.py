@@ -38,12 +38,15 @@ _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
 @click.option("--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig).")
 @click.option("--queue", help="Queue (kai).")
+@click.option(
+    "--gpus-per-server", type=click.IntRange(1, 1024), help="GPUs of a server (triton); default: 8."
+)
 @click.option("--storage-uri", help="Where the models lie (kserve); a model's name is put behind it.")
 @debug_option
 def command(
     source: Path, targets: tuple[tuple[str, ...], ...], output: Path | None, models: tuple[str, ...],
     gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
-    sm_share: float | None, only_models: tuple[tuple[str, ...], ...], **only: Any,
+    sm_share: float | None, gpus_per_server: int | None, only_models: tuple[tuple[str, ...], ...], **only: Any,
 ) -> int:  # fmt: skip
     """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
 
@@ -56,7 +59,9 @@ def command(
     from gkestimator.export.writing import write_files
 
     names = tuple(dict.fromkeys(name for some in targets for name in some))
-    exporters = make_exporters(names, image=image, queue=queue, storage_uri=storage_uri)
+    exporters = make_exporters(
+        names, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
+    )
     deployment = load_deployment(
         source,
         creq=creq,
@@ -78,7 +83,7 @@ def command(
                 raise UsageError("several files are to be written: expected -o FOLDER")
         except GkestimatorError as e:
             failed += 1
-            click.echo(f"gkest: error: {exporter.name}: {e}", err=True)
+            click.echo(f"gkest: error: {_named(exporter.name, str(e))}", err=True)
             continue
         if output is None:
             sys.stdout.buffer.write(files[0].text.encode())
@@ -86,6 +91,10 @@ def command(
         else:
             more = f" and {len(written) - 3} more files" if len(written) > 3 else ""
             click.echo(f"gkest: wrote {', '.join(map(str, written[:3]))}{more}", err=True)
-        for line in (f"{exporter.name}: {exporter.limits}", *exporter.messages(deployment)):
-            click.echo(line, err=True)
+        for line in (exporter.limits, *exporter.messages(deployment)):
+            click.echo(_named(exporter.name, line), err=True)
     return 0 if not failed else 2 if failed == len(exporters) else 1
+
+
+def _named(target: str, line: str) -> str:
+    return line if line.startswith(f"{target}: ") else f"{target}: {line}"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gkestimator.documents import PlacementPlan, Replica, read_plan
-from gkestimator.documents.checking import MAX_BYTES, valid_name
+from gkestimator.documents.checking import valid_name
+from gkestimator.documents.plan import MAX_PLAN_BYTES
 from gkestimator.errors import TableError, UsageError
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
@@ -80,7 +81,7 @@ def _is_plan(path: Path) -> bool:
         return False
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_PLAN_BYTES:
             return False  # a table may be larger than a plan
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -11,7 +11,7 @@ from gkestimator.placement.contention import compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
-from gkestimator.placement.queueing import Server, interval_sigma
+from gkestimator.placement.queueing import Server
 
 __all__ = ["Menus", "Serves", "Way"]
 
@@ -61,7 +61,6 @@ class Menus:
         self.types = problem.types
         self.ways: list[Way] = []
         self.of: list[dict[int, list[Way]]] = []
-        self.sigma: list[float] = []
         self._serves: dict[tuple[int, float | None, int], Serves] = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
         index = {t: i for i, t in enumerate(self.types)}
@@ -79,15 +78,6 @@ class Menus:
                         self.ways.append(way)
                         by_type.setdefault(way.type, []).append(way)
             self.of.append(by_type)
-            self.sigma.append(
-                max(
-                    (
-                        interval_sigma(c.row.latency_low_ms, c.row.latency_high_ms)
-                        for c in model.candidates
-                    ),
-                    default=0.0,
-                )
-            )
 
     def model(self, m: int) -> Model:
         """The ``m``-th model."""
