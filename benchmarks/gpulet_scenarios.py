@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -56,17 +55,23 @@ def main() -> None:
     }
     lacking = [n for n in names if n not in latency]
     if lacking or len(names) != 5:
-        sys.exit(f"expected five models with an estimate, found none for {', '.join(lacking) or 'others than five'}")
+        sys.exit(
+            f"expected five models with an estimate, found none for {', '.join(lacking) or 'others than five'}"
+        )
     cluster = Cluster(gpus=(GpuCount(spec=gpu_catalogue().spec(given.gpu), count=given.count),))
     loads = tuple(ModelLoad(name=n, rate_rps=1.0, slo_ms=2 * latency[n]) for n in names)
     every = build_problem(rows, Workload(models=loads), cluster)
-    print(f"{given.count} {given.gpu}; SLO: " + ", ".join(f"{m.name} {m.slo_ms:.1f} ms" for m in every.models))
+    print(
+        f"{given.count} {given.gpu}; SLO: " + ", ".join(f"{m.name} {m.slo_ms:.1f} ms" for m in every.models)
+    )
 
     scenarios = [s for s in itertools.product(LEVELS, repeat=5) if any(s)]
     ideal = GpuletIdealPolicy(interference=given.interference)
     gpulet = GpuletPolicy(interference=given.interference)
     factor = given.factor or half_schedulable(every, gpulet, scenarios)
-    print(f"{len(scenarios):,} scenarios, rates x {factor:.3g}, interference {'' if given.interference else 'not '}counted")
+    print(
+        f"{len(scenarios):,} scenarios, rates x {factor:.3g}, interference {'' if given.interference else 'not '}counted"
+    )
 
     def judge(policy: Policy) -> Callable[[Scenario], bool]:
         return lambda s: schedules(policy, loaded(every, s, factor))
@@ -74,6 +79,7 @@ def main() -> None:
     counts: dict[str, set[Scenario]] = {}
     for name, policy in (
         ("gpulet", gpulet),
+        ("as published", GpuletPolicy(interference=given.interference, published=True)),
         ("gpulet, no turns", GpuletPolicy(interference=given.interference, temporal_sharing=False)),
         ("nexus", NexusPolicy()),
     ):
@@ -87,17 +93,24 @@ def main() -> None:
         scenarios, known, lambda s: ideal.schedulable(loaded(every, s, factor)), given.exhaustive
     )
     spent = (time.perf_counter() - start) / max(1, searched)
-    print(f"{'ideal':17s} {len(counts['ideal']):5,d} scheduled, {1e3 * spent:.0f} ms each of {searched:,} searched")
+    print(
+        f"{'ideal':17s} {len(counts['ideal']):5,d} scheduled, {1e3 * spent:.0f} ms each of {searched:,} searched"
+    )
     best = len(counts["ideal"])
-    for name in ("gpulet", "gpulet, no turns", "nexus"):
+    for name in ("gpulet", "as published", "gpulet, no turns", "nexus"):
         beyond = len(counts[name] - counts["ideal"])
-        print(f"{name:17s} {100 * len(counts[name]) / best:6.2f} % of ideal" + (f"; {beyond} beyond it" if beyond else ""))
+        print(
+            f"{name:17s} {100 * len(counts[name]) / best:6.2f} % of ideal"
+            + (f"; {beyond} beyond it" if beyond else "")
+        )
     if len(counts["gpulet"]) < LEAST * best:
         sys.exit(f"gpulet schedules less than {100 * LEAST:g} % of what its ideal schedules")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gpu", default="RTX-2080-TI")
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--factor", type=float, default=0.0)
