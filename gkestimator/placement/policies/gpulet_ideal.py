@@ -21,6 +21,9 @@ from gkestimator.placement.problem import Gpu, Problem
 __all__ = ["GpuletIdealPolicy"]
 
 _TOLERANCE = 1e-9
+# Where not every rate can be served, proving the most goodput can take minutes; a count of nodes, unlike
+# time, ends alike on every machine.
+_MOST_NODES = 100
 
 
 class GpuletIdealPolicy(Policy):
@@ -52,7 +55,11 @@ class GpuletIdealPolicy(Policy):
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
         if not columns:
             return Placement(notes=tuple(notes))
-        counts = _choose(problem, columns)
+        counts, gap = _choose(problem, columns)
+        if gap > 0:
+            notes.append(
+                f"the search ended at its limit of {_MOST_NODES:,} nodes: the best may serve {gap:.3g} % more"
+            )
         free: dict[str, list[Gpu]] = {t: [g for g in problem.gpus if g.type == t] for t in problem.types}
         placed = []
         used = dict.fromkeys(problem.types, 0)
@@ -63,7 +70,7 @@ class GpuletIdealPolicy(Policy):
                 gpu = problem.rented(column.gpu, number) if problem.elastic else free[column.gpu][number]
                 for part, let in enumerate(column.lets):
                     placed += placed_in(gpu, part, let)
-        return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=0.0)
+        return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=gap)
 
     def schedulable(self, problem: Problem) -> bool:
         """Whether gpu-lets can serve every rate: faster than :meth:`place` where they cannot, as fractions of
@@ -110,27 +117,36 @@ class _Program:
     def cheapest(self, parts: NDArray[np.float64], *, whole: bool = True) -> NDArray[np.float64] | None:
         """The lowest price at which at least ``parts`` of the rates are served; None where they cannot be."""
         lower = np.concatenate([np.zeros(self.ways), parts])
-        return _solve(self.price, self, lower, self.ways if whole else 0)
+        found = _solve(self.price, self, lower, self.ways if whole else 0)
+        return None if found is None else found[0]
 
-    def most(self) -> NDArray[np.float64]:
-        """The most goodput."""
-        found = _solve(-self.goodput, self, np.zeros(len(self.upper)), self.ways)
+    def most(self) -> tuple[NDArray[np.float64], float]:
+        """The most goodput, and how far it is at most from the best, percent."""
+        found = _solve(-self.goodput, self, np.zeros(len(self.upper)), self.ways, nodes=_MOST_NODES)
         assert found is not None  # serving nothing is allowed
         return found
 
 
-def _choose(problem: Problem, columns: Sequence[Filled]) -> list[int]:
-    """How many GPUs are filled as each of ``columns`` says: all rates at the lowest price, else the most
-    goodput, then the lowest price."""
-    program = _Program(problem, columns)
+def _choose(problem: Problem, columns: Sequence[Filled]) -> tuple[list[int], float]:
+    """How many GPUs are filled as each of ``columns`` says (all rates at the lowest price, else the most
+    goodput, then the lowest price for it), and the gap to the most goodput, percent."""
+    program, gap = _Program(problem, columns), 0.0
     reachable = np.array([any(c.served_rps[i] > 0 for c in columns) for i in range(len(problem.models))])
-    found = program.cheapest(reachable.astype(float))
+    found = None
+    if (
+        program.cheapest(reachable.astype(float), whole=False) is not None
+    ):  # by fractions of GPUs, which is fast
+        found = program.cheapest(reachable.astype(float))
     if found is None:
-        reached = float(program.goodput @ program.most())
-        program.add(program.goodput, reached * (1 - _TOLERANCE) - _TOLERANCE, np.inf)
-        found = program.cheapest(np.zeros(len(problem.models)))
-        assert found is not None  # what has just been reached
-    return [round(float(x)) for x in found[: len(columns)]]
+        found, gap = program.most()
+        if gap == 0:
+            reached = float(program.goodput @ found)
+            program.add(program.goodput, reached * (1 - _TOLERANCE) - _TOLERANCE, np.inf)
+            fewer = _solve(
+                program.price, program, np.zeros(len(program.upper)), program.ways, nodes=_MOST_NODES
+            )
+            found = found if fewer is None else fewer[0]
+    return [round(float(x)) for x in found[: len(columns)]], gap
 
 
 def _or(limit: int | None, default: int) -> int:
@@ -148,10 +164,16 @@ def _price(problem: Problem, gpu: str) -> float:
 
 
 def _solve(
-    cost: NDArray[np.float64], program: _Program, lower: NDArray[np.float64], whole: int
-) -> NDArray[np.float64] | None:
-    """The values of the least cost, the first ``whole`` of them integers; None where HiGHS proves that there
-    are none. Raises PolicyError where it ends otherwise."""
+    cost: NDArray[np.float64],
+    program: _Program,
+    lower: NDArray[np.float64],
+    whole: int,
+    *,
+    nodes: int | None = None,
+) -> tuple[NDArray[np.float64], float] | None:
+    """The values of the least cost, the first ``whole`` of them integers, and the gap to it in percent (0
+    unless ``nodes`` ended the search); None where HiGHS proves that there are none, or finds none in
+    ``nodes``. Raises PolicyError where it ends otherwise."""
     import highspy
 
     matrix, upper = np.array(program.rows), program.upper
@@ -183,12 +205,17 @@ def _solve(
         ("primal_feasibility_tolerance", 1e-9),
     ):
         solver.setOptionValue(option, value)
+    if nodes is not None:
+        solver.setOptionValue("mip_max_nodes", nodes)
     solver.passModel(lp)
     solver.run()
-    if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+    status, info = solver.getModelStatus(), solver.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
         return None
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        raise PolicyError(
-            f"policy gpulet-ideal: HiGHS ended with {solver.modelStatusToString(solver.getModelStatus())}"
-        )
-    return np.array(solver.getSolution().col_value)
+    if status == highspy.HighsModelStatus.kOptimal:
+        return np.array(solver.getSolution().col_value), 0.0
+    if status == highspy.HighsModelStatus.kSolutionLimit and nodes is not None:
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        return np.array(solver.getSolution().col_value), 100 * float(info.mip_gap)
+    raise PolicyError(f"policy gpulet-ideal: HiGHS ended with {solver.modelStatusToString(status)}")
