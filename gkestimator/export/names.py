@@ -42,8 +42,8 @@ def dns_labels(texts: Iterable[str]) -> Mapping[str, str]:
         t for t in distinct if t not in found and sharing[wanted[t]] == 1 and len(_whole(t)) <= MAX_LABEL
     ]
     for text in (*alone, *(t for t in distinct if t not in found and t not in alone)):
-        label = wanted[text] if text in alone and wanted[text] not in taken else None
-        found[text] = label or next(n for n in _hashed(text, wanted[text]) if n not in taken)
+        free = text in alone and wanted[text] not in taken
+        found[text] = wanted[text] if free else next(n for n in _hashed(text, wanted[text]) if n not in taken)
         taken.add(found[text])
     return {text: found[text] for text in distinct}
 

@@ -1,0 +1,174 @@
+"""Mixed-integer linear programs, solved by HiGHS on one thread: the same program gives the same answer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gkestimator.errors import GkestimatorError
+
+if TYPE_CHECKING:
+    import highspy
+
+__all__ = ["Deadline", "Program", "Solution", "SolverError"]
+
+# Rows hold to the first of these with which HiGHS can also confirm its own answer (rounding can cost it the finest).
+# Whoever builds a program scales it so that they are small beside what it decides.
+_TOLERANCES = (1e-9, 1e-7, 1e-6)
+
+
+class SolverError(GkestimatorError):
+    """HiGHS gave up on a program for another reason than time: a defect of the program, not of its input."""
+
+
+class Deadline:
+    """A time limit shared by several solves. ``limit_s`` seconds from now; None: no limit."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._end = None if limit_s is None else time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        """Seconds left: 0 when it has struck, infinite without a limit."""
+        return math.inf if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """``values`` by column, integers exact; ``bound``: no solution is better than this (as the objective
+    was stated); ``optimal``: False where time ran out first."""
+
+    values: Sequence[float]
+    objective: float
+    bound: float
+    optimal: bool
+
+
+@dataclass(slots=True)
+class Program:
+    """Columns (variables) and rows (constraints) of a mixed-integer linear program. Rows may be added
+    between solves."""
+
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    integer: list[bool] = field(default_factory=list)
+    rows: list[tuple[float, float, dict[int, float]]] = field(default_factory=list)
+
+    def column(self, *, upper: float = math.inf, lower: float = 0.0, integer: bool = False) -> int:
+        """A new variable from ``lower`` to ``upper``; its number."""
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.integer.append(integer)
+        return len(self.lower) - 1
+
+    def row(
+        self, terms: Iterable[tuple[int, float]], *, low: float = -math.inf, high: float = math.inf
+    ) -> None:
+        """Hold low <= sum of coefficient x column <= high; ``terms`` are (column, coefficient), columns may
+        repeat."""
+        found: dict[int, float] = {}
+        for column, coefficient in terms:
+            found[column] = found.get(column, 0.0) + coefficient
+        self.rows.append((low, high, found))
+
+    def solve(
+        self,
+        objective: Mapping[int, float],
+        *,
+        maximise: bool = False,
+        seed: int = 0,
+        deadline: Deadline | None = None,
+        start: Sequence[float] | None = None,
+    ) -> Solution | None:
+        """The best values of the columns. ``start``: values to begin from, kept when time runs out before
+        better ones are found. None: no values hold the rows, or none were found in time. Raises
+        SolverError."""
+        import highspy
+
+        if not self.lower:
+            return Solution(values=(), objective=0.0, bound=0.0, optimal=True)
+        states = highspy.HighsModelStatus
+        model = self._model(objective, maximise=maximise)
+        for tolerance in _TOLERANCES:
+            left = deadline.left_s() if deadline is not None else math.inf
+            solver = _solver(model, tolerance=tolerance, seed=seed, limit_s=left, start=start)
+            solver.run()
+            status, info = solver.getModelStatus(), solver.getInfo()
+            if status != states.kSolveError:
+                break
+        if status in (states.kInfeasible, states.kUnboundedOrInfeasible):
+            return None
+        if status not in (states.kOptimal, states.kTimeLimit):
+            raise SolverError(f"HiGHS: {solver.modelStatusToString(status)}, expected optimal or out of time")
+        if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
+            return None
+        values = [
+            float(round(v)) if whole else float(v)
+            for v, whole in zip(solver.getSolution().col_value, self.integer, strict=True)
+        ]
+        optimal = status != states.kTimeLimit
+        value = sum(c * values[i] for i, c in objective.items())
+        bound = info.mip_dual_bound if any(self.integer) else info.objective_function_value
+        return Solution(values=values, objective=value, bound=value if optimal else bound, optimal=optimal)
+
+    def _model(self, objective: Mapping[int, float], *, maximise: bool) -> highspy.HighsLp:
+        import highspy
+
+        found = highspy.HighsLp()
+        found.num_col_, found.num_row_ = len(self.lower), len(self.rows)
+        cost = np.zeros(len(self.lower))
+        for column, coefficient in objective.items():
+            cost[column] = coefficient
+        found.col_cost_ = cost
+        found.col_lower_ = np.array(self.lower, dtype=np.float64)
+        found.col_upper_ = np.array(self.upper, dtype=np.float64)
+        found.row_lower_ = np.array([low for low, _, _ in self.rows], dtype=np.float64)
+        found.row_upper_ = np.array([high for _, high, _ in self.rows], dtype=np.float64)
+        found.sense_ = highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize
+        kinds = highspy.HighsVarType
+        found.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in self.integer]
+        matrix = found.a_matrix_
+        matrix.format_ = highspy.MatrixFormat.kRowwise
+        matrix.num_col_, matrix.num_row_ = len(self.lower), len(self.rows)
+        lengths = [len(terms) for _, _, terms in self.rows]
+        matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        matrix.index_ = np.array([i for _, _, terms in self.rows for i in terms], dtype=np.int32)
+        matrix.value_ = np.array([c for _, _, terms in self.rows for c in terms.values()], dtype=np.float64)
+        return found
+
+
+def _solver(
+    model: highspy.HighsLp,
+    *,
+    tolerance: float,
+    seed: int,
+    limit_s: float,
+    start: Sequence[float] | None,
+) -> Any:
+    import highspy
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("parallel", "off"),
+        ("random_seed", seed % 2**31),
+        ("mip_rel_gap", 0.0),
+        ("mip_abs_gap", 1e-9),
+        ("mip_feasibility_tolerance", tolerance),
+        ("primal_feasibility_tolerance", tolerance),
+        ("dual_feasibility_tolerance", tolerance),
+        # HiGHS takes 0 as no limit.
+        ("time_limit", max(limit_s, 1e-3)),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(model)
+    if start is not None:
+        known = highspy.HighsSolution()
+        known.col_value = [float(v) for v in start]
+        solver.setSolution(known)
+    return solver

@@ -1,0 +1,121 @@
+"""Patterns: the sets of replicas that fit on one GPU together.
+
+Whoever counts patterns instead of naming GPUs has one integer for thousands of equal GPUs, and no two
+programs' solutions that differ only in which of them is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gkestimator.placement.problem import Candidate, Model, Problem
+
+__all__ = ["Choice", "Pattern", "batch_choices", "maximal_patterns", "needs_pct"]
+
+ROOM_PCT = 100 + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One way to run ``model`` on every GPU type: its candidate by type. A type it cannot run on is absent."""
+
+    model: Model
+    by_type: Mapping[str, Candidate]
+
+    def throughput_rps(self, gpu_type: str) -> float:
+        """Requests a second of one replica on ``gpu_type``."""
+        return self.by_type[gpu_type].throughput_rps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """Replicas of distinct models that fit on a GPU of ``gpu_type`` together; ``members`` number the
+    choices."""
+
+    gpu_type: str
+    members: tuple[int, ...]
+
+
+def needs_pct(candidate: Candidate) -> tuple[float, float]:
+    """(Creq, memory) that a replica takes from a GPU's 100 %. One whose Creq is above 100 % fills a GPU by
+    itself and so takes all of both. The candidate must have both figures."""
+    creq, memory = candidate.creq_pct, candidate.memory_pct
+    assert creq is not None and memory is not None
+    return (creq, memory) if creq <= ROOM_PCT else (100.0, max(100.0, memory))
+
+
+def batch_choices(problem: Problem, model: Model) -> tuple[Choice, ...]:
+    """One choice for each batch size at which ``model`` keeps its objective on some GPU type, whole GPUs
+    (SM share 100 %) only, ascending.
+
+    A batch size is left out where another runs on every type that it runs on, needs no more there and gives
+    no less: in any plan it can be replaced, which changes neither the goodput nor a GPU.
+    """
+    by_batch: dict[int, dict[str, Candidate]] = {}
+    for gpu_type in problem.types:
+        for candidate in model.feasible(gpu_type):
+            if candidate.memory_pct is not None and candidate.memory_pct <= ROOM_PCT:
+                by_batch.setdefault(candidate.batch_size, {})[gpu_type] = candidate
+    choices = [Choice(model=model, by_type=by_batch[batch]) for batch in sorted(by_batch)]
+    kept: list[Choice] = []
+    for i, choice in enumerate(choices):
+        if not any(
+            _replaces(other, choice) and (j < i or not _replaces(choice, other))
+            for j, other in enumerate(choices)
+            if j != i
+        ):
+            kept.append(choice)
+    return tuple(kept)
+
+
+def _replaces(other: Choice, choice: Choice) -> bool:
+    for gpu_type, candidate in choice.by_type.items():
+        instead = other.by_type.get(gpu_type)
+        if instead is None or instead.throughput_rps < candidate.throughput_rps:
+            return False
+        if any(a > b for a, b in zip(needs_pct(instead), needs_pct(candidate), strict=True)):
+            return False
+    return True
+
+
+def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) -> list[Pattern] | None:
+    """Every pattern on ``gpu_type`` to which no replica of a further model can be added, in a fixed order.
+    Smaller patterns are not needed where a replica too many does no harm. None: the search would take
+    more than ``limit`` steps.
+    """
+    grouped: dict[str, list[tuple[int, float, float]]] = {}
+    for i, choice in enumerate(choices):
+        if gpu_type in choice.by_type:
+            grouped.setdefault(choice.model.name, []).append((i, *needs_pct(choice.by_type[gpu_type])))
+    # The hungriest first: what is left over is small early, and the search narrow.
+    models = sorted(grouped.values(), key=lambda m: (-min(c + g for _, c, g in m), m[0][0]))
+    # What the models from here on take at most, all together: where that fits beside a model that was skipped, the
+    # pattern cannot become maximal any more.
+    tail = [(0.0, 0.0)]
+    for model in reversed(models):
+        tail.append((tail[-1][0] + max(c for _, c, _ in model), tail[-1][1] + max(g for _, _, g in model)))
+    tail.reverse()
+    found: list[Pattern] = []
+    steps = 0
+    stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float, float]] = [(0, (), (), 0.0, 0.0)]
+    while stack:
+        depth, members, skipped, creq, memory = stack.pop()
+        steps += 1
+        if steps > limit:
+            return None
+        if any(
+            creq + tail[depth][0] + c <= ROOM_PCT and memory + tail[depth][1] + g <= ROOM_PCT
+            for s in skipped
+            for _, c, g in models[s]
+        ):
+            continue
+        if depth == len(models):
+            if members:
+                found.append(Pattern(gpu_type=gpu_type, members=tuple(sorted(members))))
+            continue
+        stack.append((depth + 1, members, (*skipped, depth), creq, memory))
+        for i, c, g in models[depth]:
+            if creq + c <= ROOM_PCT and memory + g <= ROOM_PCT:
+                stack.append((depth + 1, (*members, i), skipped, creq + c, memory + g))
+    return sorted(found, key=lambda p: p.members)

@@ -1,0 +1,264 @@
+"""The placement program: which replicas to run so that the most requests are served, then the least is
+spent.
+
+Two forms, the same optimum. Counting patterns (:func:`pattern_form`): one integer for each set of replicas
+that fits on a GPU of a type. Naming slots (:func:`slot_form`): a 0/1 variable for each replica and GPU, for
+when the patterns are too many.
+
+Both with, for each model, y (which batch size; one) and w (part of its rate that a batch size serves):
+w[m,b] <= y[m,b], rate w[m,b] <= sum of throughput over the replicas. Replicas of another batch size than
+the chosen one then count nothing, so they need not be forbidden; they are left out of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gkestimator.placement.integer import Deadline, Program, Solution
+from gkestimator.placement.patterns import Choice, Pattern, needs_pct
+from gkestimator.placement.problem import Problem
+
+__all__ = ["Answer", "Form", "pattern_form", "serve", "slot_form"]
+
+# (GPU type, the choices that run on one GPU of it); one entry for each GPU that is used.
+Layout = list[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A program in one of the forms. ``served``: w by choice; ``used``: the columns that count the GPUs of
+    each type; ``layout`` reads a solution as GPUs with the choices on each."""
+
+    program: Program
+    choices: Sequence[Choice]
+    served: Mapping[int, int]
+    chosen: Mapping[int, int]
+    used: Mapping[str, Sequence[int]]
+    layout: Callable[[Sequence[float]], Layout]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``gpus``: the choices on each GPU that is used, needless replicas left out. ``gap_pct``: how far what
+    the problem asks for is at most from its best (None: no bound was found). ``notes``: what ran out of
+    time."""
+
+    gpus: Layout
+    gap_pct: float | None
+    notes: tuple[str, ...] = ()
+
+
+def _service(choices: Sequence[Choice]) -> tuple[Program, dict[int, int], dict[int, int]]:
+    """A program with w and y (by choice) and the rule that each model runs at one batch size."""
+    program = Program()
+    of_model: dict[str, list[int]] = {}
+    for i, choice in enumerate(choices):
+        of_model.setdefault(choice.model.name, []).append(i)
+    served, chosen = {}, {}
+    for own in of_model.values():
+        for i in own:
+            served[i] = program.column(upper=1.0)
+        if len(own) > 1:
+            for i in own:
+                chosen[i] = program.column(upper=1.0, integer=True)
+                program.row([(served[i], 1.0), (chosen[i], -1.0)], high=0.0)
+            program.row([(chosen[i], 1.0) for i in own], high=1.0)
+    return program, served, chosen
+
+
+def _part(choice: Choice, gpu_type: str) -> float:
+    """Part of the model's rate that one replica serves."""
+    return min(1.0, choice.throughput_rps(gpu_type) / choice.model.rate_rps)
+
+
+def useful_replicas(choice: Choice, gpu_type: str) -> int:
+    """Replicas that serve the model's whole rate; more are never needed."""
+    return math.ceil(choice.model.rate_rps / choice.throughput_rps(gpu_type) * (1 - 1e-12))
+
+
+def _most(problem: Problem, gpu_type: str) -> int | None:
+    """GPUs of ``gpu_type`` that may be used (None: any number)."""
+    if not problem.elastic:
+        return problem.counts[gpu_type]
+    return next(o.limit for o in problem.offers if o.type == gpu_type)
+
+
+def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[Pattern]) -> Form:
+    """Integers that say on how many GPUs each pattern runs."""
+    program, served, chosen = _service(choices)
+    columns: list[int] = []
+    used: dict[str, list[int]] = {t: [] for t in problem.types}
+    capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
+    for pattern in patterns:
+        most = max(useful_replicas(choices[i], pattern.gpu_type) for i in pattern.members)
+        limit = _most(problem, pattern.gpu_type)
+        column = program.column(upper=most if limit is None else min(most, limit), integer=True)
+        columns.append(column)
+        used[pattern.gpu_type].append(column)
+        for i in pattern.members:
+            capacity[i].append((column, _part(choices[i], pattern.gpu_type)))
+    for i, terms in capacity.items():
+        program.row([(served[i], 1.0), *((c, -part) for c, part in terms)], high=0.0)
+    for gpu_type, own in used.items():
+        limit = _most(problem, gpu_type)
+        if own and limit is not None:
+            program.row([(c, 1.0) for c in own], high=limit)
+
+    def layout(values: Sequence[float]) -> Layout:
+        return [
+            (pattern.gpu_type, pattern.members)
+            for column, pattern in zip(columns, patterns, strict=True)
+            for _ in range(int(values[column]))
+        ]
+
+    return Form(program=program, choices=choices, served=served, chosen=chosen, used=used, layout=layout)
+
+
+def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, int]) -> Form:
+    """The program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type; equal
+    GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
+    program, served, chosen = _service(choices)
+    used: dict[str, list[int]] = {}
+    capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
+    on_slot: list[tuple[str, dict[int, int]]] = []
+    for gpu_type in problem.types:
+        used[gpu_type] = []
+        able = [i for i, choice in enumerate(choices) if gpu_type in choice.by_type]
+        for _ in range(slots[gpu_type]):
+            taken = program.column(upper=1.0, integer=True)
+            if used[gpu_type]:
+                program.row([(taken, 1.0), (used[gpu_type][-1], -1.0)], high=0.0)
+            used[gpu_type].append(taken)
+            x = {i: program.column(upper=1.0, integer=True) for i in able}
+            on_slot.append((gpu_type, x))
+            needs = {i: needs_pct(choices[i].by_type[gpu_type]) for i in able}
+            for resource in (0, 1):
+                program.row([*((x[i], needs[i][resource] / 100) for i in able), (taken, -1.0)], high=0.0)
+            of_model: dict[str, list[int]] = {}
+            for i in able:
+                of_model.setdefault(choices[i].model.name, []).append(i)
+                capacity[i].append((x[i], _part(choices[i], gpu_type)))
+            for own in of_model.values():
+                program.row([*((x[i], 1.0) for i in own), (taken, -1.0)], high=0.0)
+    for i, terms in capacity.items():
+        program.row([(served[i], 1.0), *((c, -part) for c, part in terms)], high=0.0)
+
+    def layout(values: Sequence[float]) -> Layout:
+        found = [(t, tuple(i for i, column in x.items() if values[column] > 0.5)) for t, x in on_slot]
+        return [(t, members) for t, members in found if members]
+
+    return Form(program=program, choices=choices, served=served, chosen=chosen, used=used, layout=layout)
+
+
+def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
+    """The layout of ``values`` without replicas that serve nothing, and its goodput (requests a second)."""
+    layout = [
+        (t, tuple(i for i in members if i not in form.chosen or values[form.chosen[i]] > 0.5))
+        for t, members in form.layout(values)
+    ]
+    capacity: dict[int, float] = {}
+    for t, members in layout:
+        for i in members:
+            capacity[i] = capacity.get(i, 0.0) + form.choices[i].throughput_rps(t)
+    goodput = sum(min(form.choices[i].model.rate_rps, c) for i, c in capacity.items())
+    kept: Layout = []
+    for t, members in reversed(layout):
+        needed = []
+        for i in members:
+            left = capacity[i] - form.choices[i].throughput_rps(t)
+            if left >= form.choices[i].model.rate_rps:
+                capacity[i] = left
+            else:
+                needed.append(i)
+        if needed:
+            kept.append((t, tuple(needed)))
+    return kept[::-1], goodput
+
+
+def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
+    """The best answer, one thing after the other, each solve bound to what the solves before it reached:
+    goodput; then, for rented GPUs, their cost and their number; for GPUs that are there, their number
+    and (where all prices are known) their cost. None: time ran out before anything was found.
+    """
+    program, choices = form.program, form.choices
+    rates = {choices[i].model.name: choices[i].model.rate_rps for i in form.served}
+    total = sum(rates.values())
+    if not rates:
+        return Answer(gpus=[], gap_pct=0.0)
+    goodput = {w: choices[i].model.rate_rps / total for i, w in form.served.items()}
+    notes: list[str] = []
+    gap: float | None = 0.0
+    best: Solution | None = None
+    # Enough GPUs can be rented for everything: no need to ask how much can be served.
+    everything = problem.elastic and all(
+        any(_most(problem, t) is None for i in form.served if choices[i].model.name == name
+            for t in choices[i].by_type)
+        for name in rates
+    )  # fmt: skip
+    if not everything:
+        best = program.solve(goodput, maximise=True, seed=problem.seed, deadline=deadline)
+        if best is None:
+            return None
+        if not best.optimal:
+            notes.append("time ran out before the goodput was proven to be the most")
+            gap = _gap_pct(best.objective, best.bound)
+        everything = best.objective >= 1 - 1e-9
+    of_model: dict[str, list[int]] = {}
+    for i, w in form.served.items():
+        of_model.setdefault(choices[i].model.name, []).append(w)
+    if everything:
+        for own in of_model.values():
+            program.row([(w, 1.0) for w in own], low=1.0)
+    elif best is not None:
+        program.row(goodput.items(), low=best.objective - 1e-9)
+    for what, objective in _thrift(problem, form):
+        found = program.solve(
+            objective,
+            seed=problem.seed,
+            deadline=deadline,
+            start=None if best is None else best.values,
+        )
+        if found is None:
+            if best is None:
+                return None
+            notes.append(f"time ran out before {what} was looked at")
+            break
+        asked = problem.objective == "cost" and everything and what == _asked(problem)
+        if not found.optimal:
+            notes.append(f"time ran out before {what} was proven to be the least")
+            gap = _gap_pct(found.objective, found.bound) if asked else gap
+        if best is not None and _useful(form, found.values)[1] < _useful(form, best.values)[1] * (1 - 1e-9):
+            break  # the solver's tolerance would have given goodput away
+        best = found
+        program.row(objective.items(), high=found.objective + 1e-9 * max(1.0, abs(found.objective)))
+    assert best is not None
+    return Answer(gpus=_useful(form, best.values)[0], gap_pct=gap, notes=tuple(notes))
+
+
+def _asked(problem: Problem) -> str:
+    """What the objective ``cost`` means first."""
+    return "the cost" if problem.elastic else "the number of GPUs"
+
+
+def _thrift(problem: Problem, form: Form) -> list[tuple[str, dict[int, float]]]:
+    number = {c: 1.0 for own in form.used.values() for c in own}
+    prices = [problem.prices.get(t) for t in problem.types]
+    known = [p for p in prices if p is not None]
+    stages = [("the number of GPUs", number)]
+    if len(known) == len(prices) and (problem.elastic or len(set(known)) > 1):
+        dearest = max(known)
+        cost = {c: p / dearest for t, p in zip(problem.types, known, strict=True) for c in form.used[t]}
+        stages.insert(0 if problem.elastic else 1, ("the cost", cost))
+    if problem.elastic and len(set(known)) == 1:
+        del stages[1]  # equal prices: the number is the cost
+    return stages
+
+
+def _gap_pct(found: float, bound: float) -> float | None:
+    """How far ``found`` is at most from the best, percent of ``bound``, which the best does not pass; None:
+    no bound."""
+    if not math.isfinite(bound) or bound <= 0:
+        return None
+    return 100 * abs(found - bound) / bound
