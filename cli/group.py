@@ -14,10 +14,12 @@ __all__ = ["COMMANDS", "Session", "debug_option", "gkest"]
 
 COMMANDS = {
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
+    "schedule": "Place models on GPUs by what a requirement table says they need.",
     "demo": "Write ResNet-50 as an ONNX file and estimate it.",
     "gpus": "What is known of each GPU, and from where.",
     "doctor": "What this machine can do: GPU, driver, profilers, runtimes, bundles, operators.",
     "evaluate": "Compare your own measurements with estimates; fit this host.",
+    "export": "Write a plan or table for HAMi, KAI, Volcano, MIG, MPS, Ray Serve, Triton, KServe.",
     "profile": "Measure a GPU: plan a sweep, run it, build a kernel dataset.",
     "train": "Train an estimator bundle from kernel datasets.",
 }

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gkestimator.documents import PlacementPlan, Replica, read_plan
-from gkestimator.documents.checking import MAX_BYTES, valid_name
+from gkestimator.documents.checking import valid_name
+from gkestimator.documents.plan import MAX_PLAN_BYTES
 from gkestimator.errors import TableError, UsageError
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
@@ -22,6 +23,7 @@ from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 __all__ = ["TableFilter", "load_deployment"]
 
 _DEFAULT_CREQ = "sm-util-mean"
+_SUFFIXES = (".csv", ".json", ".parquet")
 _NO_CONTEXT = "memory is reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
 
 
@@ -49,26 +51,32 @@ def load_deployment(
     models: Sequence[str] = (),
     gpu_specs: Sequence[Path | str] = (),
     only: TableFilter = TableFilter(),
+    names: Sequence[str] = (),
 ) -> Deployment:
     """The plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) at ``path``.
 
     ``creq`` names the measure that targets give out compute by (None: the plan's own; ``sm-util-mean`` for a
     table). ``models`` are ONNX files, folders or patterns, for targets that describe inputs and outputs; a
-    model is found by its name. ``only`` keeps rows of a table. Raises DocumentError, TableError or UsageError
-    in one line: an unknown GPU, a name that is not allowed, a table in which a model has several rows or none
-    is left, a measure that the plan was not packed by.
+    model is found by its name. ``only`` keeps rows of a table, and ``names`` those of some models (none:
+    all). Raises DocumentError, TableError or UsageError in one line: an unknown GPU, a name that is not
+    allowed, a table in which a model has several rows or none is left, a measure that the plan was not packed
+    by.
     """
     if creq is not None and creq not in CREQ_COLUMNS:
         raise UsageError(f"--creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(
+            f"{path}: found the suffix {path.suffix!r}, expected a plan (.json) or a table ({', '.join(_SUFFIXES)})"
+        )
     catalogue = gpu_catalogue(gpu_specs)
     files = _model_files(models)
     if _is_plan(path):
         plan = read_plan(path)
-        if only.given():
-            asked = ", ".join(_option(name) for name in only.given())
+        if only.given() or names:
+            asked = ", ".join([*(_option(name) for name in only.given()), *(["--only"] if names else [])])
             raise UsageError(f"{path}: found a plan; {asked} choose rows of a table")
         return _from_plan(path, plan, creq, catalogue, files)
-    return _from_table(path, creq or _DEFAULT_CREQ, only, catalogue, files)
+    return _from_table(path, creq or _DEFAULT_CREQ, only, names, catalogue, files)
 
 
 def _is_plan(path: Path) -> bool:
@@ -78,7 +86,7 @@ def _is_plan(path: Path) -> bool:
         return False
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_PLAN_BYTES:
             return False  # a table may be larger than a plan
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -144,19 +152,29 @@ def _of_replica(replica: Replica, gpu: str, spec: GpuSpec) -> Instance:
 
 
 def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int | None, float | None]:
-    """Both, where one is known."""
-    if size is None and percent is not None:
-        size = math.ceil(percent / 100 * spec.memory_visible_bytes)
-    if percent is None and size is not None:
-        percent = 100 * size / spec.memory_visible_bytes
-    return size, percent
+    """Both, where one is known; bytes decide where both are."""
+    if size is not None:
+        return size, 100 * size / spec.memory_visible_bytes
+    if percent is not None:
+        return math.ceil(percent / 100 * spec.memory_visible_bytes), percent
+    return None, None
 
 
 def _from_table(
-    path: Path, creq: str, only: TableFilter, catalogue: GpuCatalogue, files: dict[str, str]
+    path: Path,
+    creq: str,
+    only: TableFilter,
+    chosen: Sequence[str],
+    catalogue: GpuCatalogue,
+    files: dict[str, str],
 ) -> Deployment:
     rows = read_table(path, REQUIREMENTS)
     _check_texts(path, rows)
+    known = {row.model for row in rows}
+    for name in chosen:
+        if name not in known:
+            raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
+    rows = tuple(row for row in rows if not chosen or row.model in chosen)
     names = {row.gpu: row.gpu for row in rows}
     wanted = only.given()
     if only.gpu is not None:
@@ -195,7 +213,8 @@ def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
     for number, row in enumerate(rows, start=1):
         if not valid_name(row.model):
             raise TableError(
-                f"{path}: row {number}, column model: found {row.model[:60]!r}, expected a name: at most 200 letters, "
+                f"{path}: row {number}, column model: found {row.model[:60]!r}, expected a name: at most "
+                "200 letters, "
                 "digits and _ . # + -, folders by single slashes"
             )
         for column in ("gpu", "runtime", "dtype", "dims"):
@@ -226,7 +245,8 @@ def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
             shown = ", ".join("none" if v in ("", None) else str(v) for v in values[:8])
             choices.append(f"{_option(column)} ({shown}{', ...' * (len(values) > 8)})")
     return (
-        f"{path}: {model} has {len(rows)} rows, expected one per model: choose with {', '.join(choices)}, or export a "
+        f"{path}: {model} has {len(rows)} rows, expected one per model: choose with {', '.join(choices)}, "
+        "or export a "
         "plan of gkest schedule"
     )
 

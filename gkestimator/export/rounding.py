@@ -8,23 +8,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gkestimator.errors import UsageError
-from gkestimator.export.deployment import Instance
+from gkestimator.export.deployment import Deployment, Instance
 
 __all__ = [
     "MIB",
     "by_gpu",
     "compute_pct",
+    "cores_and_memory",
     "count_down",
     "memory_bytes",
     "memory_mib",
     "memory_pct",
     "no_turns",
     "percent_up",
+    "refuse_above_one_gpu",
     "up",
     "within_gpu",
 ]
 
 MIB = 2**20
+_SLACK = 1e-6  # what placement allows sums to be above the capacity
 _NOISE = 1e-9  # 100 * 0.3 is 30.000000000000004: one part in 10^9 is not a demand
 
 
@@ -51,29 +54,30 @@ def compute_pct(instance: Instance, target: str) -> float:
     if instance.sm_share_pct < 100:
         return instance.sm_share_pct
     if instance.creq_pct is None:
-        raise UsageError(
-            f"{instance.id}: its Creq is not known, and {target} needs it; expected a table with that column"
-        )
-    if instance.creq_pct > 100:
-        raise UsageError(
-            f"{instance.id}: found a Creq of {instance.creq_pct:.4g} % of a {instance.gpu_type}, expected at most 100: "
-            f"{target} gives a replica one GPU or a part of it"
-        )
+        raise _unknown(instance, "Creq", target)
+    refuse_above_one_gpu(instance, target)
     return instance.creq_pct
+
+
+def refuse_above_one_gpu(instance: Instance, target: str) -> None:
+    """Refuse a known Creq or Mreq that is more than one GPU has. Raises UsageError."""
+    for what, of, found in (
+        ("Creq", "", instance.creq_pct),
+        ("Mreq", "the memory of ", instance.mreq_pct),
+    ):
+        if found is not None and found > 100:
+            raise UsageError(
+                f"{instance.id}: found a {what} of {found:.4g} % of {of}a {instance.gpu_type}, expected at most 100: "
+                f"{target} gives a replica one GPU or a part of it"
+            )
 
 
 def memory_bytes(instance: Instance, target: str) -> int:
     """The memory that ``instance`` asks for. Raises UsageError where that is unknown or more than a GPU
     has."""
     if instance.mreq_bytes is None:
-        raise UsageError(
-            f"{instance.id}: its Mreq is not known, and {target} needs it; expected a table with that column"
-        )
-    if instance.mreq_pct is not None and instance.mreq_pct > 100:
-        raise UsageError(
-            f"{instance.id}: found a Mreq of {instance.mreq_pct:.4g} % of the memory of a {instance.gpu_type}, "
-            f"expected at most 100: {target} gives a replica one GPU or a part of it"
-        )
+        raise _unknown(instance, "Mreq", target)
+    refuse_above_one_gpu(instance, target)
     return instance.mreq_bytes
 
 
@@ -120,19 +124,43 @@ def no_turns(instances: Iterable[Instance], target: str) -> None:
 
 
 def within_gpu(
-    demands: Iterable[tuple[Instance, int]], limit: Mapping[str, int], what: str, target: str
-) -> None:
-    """Refuse a plan whose rounded ``demands`` add up to more on one GPU than ``limit`` (by GPU type):
-    ``target`` would not put those replicas on one GPU. Raises UsageError."""
-    sums: dict[str, int] = defaultdict(int)
-    types: dict[str, str] = {}
+    demands: Iterable[tuple[Instance, float]], limit: Mapping[str, float], what: str, target: str
+) -> tuple[str, ...]:
+    """Refuse a plan whose ``demands`` add up to more on one GPU than ``limit`` (by GPU type): ``target``
+    would not put those replicas on one GPU. Raises UsageError. Where they fit and only their sum after
+    rounding up does not, that is said, a line for each GPU."""
+    exact: dict[str, float] = defaultdict(float)
+    rounded: dict[str, int] = defaultdict(int)
+    most: dict[str, float] = {}
     for instance, demand in demands:
         if instance.gpu_id is not None:
-            sums[instance.gpu_id] += demand
-            types[instance.gpu_id] = instance.gpu_type
-    for gpu, total in sums.items():
-        if total > limit[types[gpu]]:
+            exact[instance.gpu_id] += demand
+            rounded[instance.gpu_id] += up(demand)
+            most[instance.gpu_id] = limit[instance.gpu_type]
+    notes = []
+    for gpu, total in rounded.items():
+        if exact[gpu] > most[gpu] * (1 + _SLACK):
             raise UsageError(
-                f"{gpu}: its replicas ask for {total:,} {what} after rounding up, expected at most "
-                f"{limit[types[gpu]]:,}: {target} would not put them on one GPU"
+                f"{gpu}: its replicas ask for {exact[gpu]:,.6g} {what}, expected at most {most[gpu]:,.6g}: "
+                f"{target} would not put them on one GPU"
             )
+        if total > most[gpu]:
+            notes.append(
+                f"{gpu}: its replicas ask for {total:,} {what} after rounding up, more than {most[gpu]:,.6g}: "
+                f"{target} will not put all of them on one GPU"
+            )
+    return tuple(notes)
+
+
+def cores_and_memory(deployment: Deployment, target: str, *, cores: bool = True) -> tuple[str, ...]:
+    """:func:`within_gpu` for memory, and for compute where ``target`` counts it."""
+    every = deployment.instances
+    visible = {name: spec.memory_visible_bytes / MIB for name, spec in deployment.specs.items()}
+    notes = within_gpu([(i, memory_bytes(i, target) / MIB) for i in every], visible, "MiB", target)
+    if not cores:
+        return notes
+    whole = dict.fromkeys(deployment.specs, 100.0)
+    return (
+        *within_gpu([(i, compute_pct(i, target)) for i in every], whole, "% of its compute", target),
+        *notes,
+    )

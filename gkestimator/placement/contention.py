@@ -1,5 +1,5 @@
-"""How much replicas that share a GPU slow each other down: streaming multiprocessors and DRAM bandwidth are shared in
-proportion to what is asked of them."""
+"""How much replicas that share a GPU slow each other down: streaming multiprocessors and DRAM bandwidth are
+shared in proportion to what is asked of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from gkestimator.placement.policy import Placed
 
 __all__ = ["compute_demand_pct", "slowdowns"]
 
-_ROUNDS = 6
+# The factors rise from 1 in every round and are bounded, so they converge; slowly only where demands and their sum are
+# near to what there is.
+_ROUNDS = 60
+_CLOSE = 1e-4
 
 
 def compute_demand_pct(placed: Placed) -> float | None:
-    """Percent of the GPU's SMs that a running replica occupies: its mean SM utilisation, where that is unknown the measure it was
-    packed by; at most the share it is confined to. None: unknown."""
+    """Percent of the GPU's SMs that a running replica occupies: its mean SM utilisation, where that is unknown
+    the measure it was packed by; at most the share it is confined to. None: unknown."""
     candidate = placed.candidate
     found = candidate.row.sm_util_mean_pct
     if found is None:
@@ -24,13 +27,14 @@ def compute_demand_pct(placed: Placed) -> float | None:
 
 
 def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[float | None]:
-    """Factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its neighbours; None where it has
-    neighbours and a demand is unknown.
+    """Factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its neighbours; None
+    where it has neighbours and a demand is unknown.
 
     A running replica with demand d beside neighbours that run a part u_j of the time with demands d_j is slowed by
-    max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the larger counts. Replicas
-    confined to shares of the SMs do not take SMs from each other; those of one partition never run at once. Derivation: a
-    resource asked for more than it has serves all in proportion; u_j itself grows with the slowdown (fixed point).
+    max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the larger
+    counts. Replicas confined to shares of the SMs do not take SMs from each other; those of one partition
+    never run at once. Derivation: a resource asked for more than it has serves all in proportion; u_j itself
+    grows with the slowdown (fixed point).
     """
     result: list[float | None] = [1.0] * len(placed)
     by_gpu: dict[str, list[int]] = defaultdict(list)
@@ -53,7 +57,11 @@ def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[floa
 
 def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | None]:
     apart = [
-        [j for j, q in enumerate(here) if j != i and not (p.partition is not None and p.partition == q.partition)]
+        [
+            j
+            for j, q in enumerate(here)
+            if j != i and not (p.partition is not None and p.partition == q.partition)
+        ]
         for i, p in enumerate(here)
     ]
     compute = [compute_demand_pct(p) for p in here]
@@ -82,5 +90,8 @@ def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | 
                 if own is not None:
                     factor = max(factor, (own + sum(busy[j] * (dram[j] or 0.0) for j in others)) / 100)
             new.append(factor)
+        done = all(a is None or b is None or a - b <= _CLOSE * a for a, b in zip(new, factors, strict=True))
         factors = new
+        if done:
+            break
     return factors

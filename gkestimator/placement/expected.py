@@ -3,7 +3,7 @@ counted."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.goodput import assigned_rps
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Model, Problem
-from gkestimator.placement.queueing import OnTime, Server, interval_sigma, on_time
+from gkestimator.placement.queueing import OnTime, Server, interval_sigmas, on_time
 
 __all__ = ["Expected", "expect", "server_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then ``notes`` say why).
-    ``max_wait_ms`` by replica, in the order they were given."""
+    """``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then ``notes`` say
+    why). ``max_wait_ms`` by replica, in the order they were given."""
 
     goodput_rps: float | None
     by_model: Mapping[str, float | None]
@@ -29,9 +29,10 @@ class Expected:
 
 
 def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
-    """The expected goodput of ``placed``; see :mod:`gkestimator.placement.queueing` and :mod:`gkestimator.placement.contention` for the
-    model."""
+    """The expected goodput of ``placed``; see :mod:`gkestimator.placement.queueing` and
+    :mod:`gkestimator.placement.contention` for the model."""
     factors = slowdowns(placed, assigned_rps(problem, placed))
+    busy = _busy_ms(placed)
     by_model: dict[str, float | None] = {}
     waits: list[float | None] = [None] * len(placed)
     of_model: dict[str, list[int]] = {m.name: [] for m in problem.models}
@@ -44,15 +45,19 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
             by_model[model.name] = None
             unknown.append(model.name)
             continue
-        keys = [(id(placed[i].candidate), placed[i].duty_cycle_ms, round(factors[i] or 1.0, 4)) for i in here]
+        keys = [
+            (id(placed[i].candidate), placed[i].duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i])
+            for i in here
+        ]
         counts = Counter(keys)
-        first = {key: i for key, i in zip(reversed(keys), reversed(here), strict=True)}
+        first = dict(zip(reversed(keys), reversed(here), strict=True))
         servers = [
             server_of(
                 model,
                 placed[first[key]].candidate,
                 slowdown=key[2],
                 duty_cycle_ms=key[1],
+                cycle_busy_ms=key[3],
                 count=n,
             )
             for key, n in counts.items()
@@ -63,9 +68,7 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
         for i, key in zip(here, keys, strict=True):
             waits[i] = wait[key]
     notes = (
-        (
-            f"expected goodput is unknown: no utilisation in the table for {', '.join(unknown)} or a neighbour",
-        )
+        (f"expected goodput is unknown: no utilisation in the table for {', '.join(unknown)} or a neighbour",)
         if unknown
         else ()
     )
@@ -78,10 +81,23 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
     )
 
 
+def _busy_ms(placed: Sequence[Placed]) -> list[float | None]:
+    """By replica: the latencies of its partition together, None where it does not take turns."""
+    total: dict[tuple[str, str | int], float] = defaultdict(float)
+    keys = [(p.gpu.id, i if p.partition is None else p.partition) for i, p in enumerate(placed)]
+    for p, key in zip(placed, keys, strict=True):
+        total[key] += p.candidate.latency_ms
+    return [
+        None if p.duty_cycle_ms is None else round(total[key], 9) for p, key in zip(placed, keys, strict=True)
+    ]
+
+
 def model_on_time(model: Model, servers: Sequence[Server], candidates: Sequence[Candidate]) -> OnTime:
     """Requests of ``model`` on time at ``servers``, whose candidates' widest interval counts."""
-    sigma = max((interval_sigma(c.row.latency_low_ms, c.row.latency_high_ms) for c in candidates), default=0.0)
-    return on_time(servers, model.rate_rps, model.slo_ms, sigma=sigma)
+    sigmas = [interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms) for c in candidates]
+    below = max((b for b, _ in sigmas), default=0.0)
+    above = max((a for _, a in sigmas), default=0.0)
+    return on_time(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
 
 
 def server_of(
@@ -90,9 +106,11 @@ def server_of(
     *,
     slowdown: float = 1.0,
     duty_cycle_ms: float | None = None,
+    cycle_busy_ms: float | None = None,
     count: int = 1,
 ) -> Server:
-    """``count`` replicas of ``model`` by ``candidate``, with the latencies of smaller batches from the table."""
+    """``count`` replicas of ``model`` by ``candidate``, with the latencies of smaller batches from the table.
+    ``cycle_busy_ms``: how much of the duty cycle all turns of its partition take (None: its own alone)."""
     curve = {
         c.batch_size: c.latency_ms
         for c in model.on(candidate.gpu, sm_share_pct=candidate.sm_share_pct)
@@ -106,5 +124,6 @@ def server_of(
         latencies_ms=tuple(curve[b] for b in batches),
         slowdown=slowdown,
         duty_cycle_ms=duty_cycle_ms,
+        cycle_busy_ms=cycle_busy_ms,
         count=count,
     )

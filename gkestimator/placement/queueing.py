@@ -1,20 +1,31 @@
-"""Requests a second that keep their objective at replicas that batch: filling, queueing and the estimate's interval.
+"""Requests a second that keep their objective at replicas that batch: filling, queueing, the estimate's interval.
 
-One batch at a time is filled for a model, at the model's whole rate; it leaves when it is full or when its first
-request has waited W, for a replica in turn (round robin, in proportion to capacity). A request of rate share r is on time
-where fill + queue + service <= SLO:
+One batch at a time is filled for a model, at the model's whole rate L (Poisson). It is for the replica whose turn
+it is (round robin, unequal ones by full batches a second) and leaves for it when it is full or when its first
+request has waited W, the replica's constant time-out. A request is on time where fill + queue + service <= SLO.
+With N ~ Poisson(L W) and K = B - 1:
 
-- fill: Poisson arrivals; the mean batch is 1 + E[min(N, B - 1)], N ~ Poisson(rate W), the mean time to leave
-  T = E[min(N, B - 1)] / rate (optional stopping), requests are spread evenly over it;
-- queue: Kingman's G/G/1 mean rho / (1 - rho) ca2 / 2 S with deterministic service and ca2 = 1 / (mean batch x replicas)
-  (a batch is a sum of exponential gaps, dealt in turn), an exponential tail that begins at rho;
-- service: the table's latency at the mean batch, linear between its batch sizes, slowed by neighbours;
-- a replica that takes turns serves a batch each duty cycle D: the gap to its turn is uniform on D, the backlog decays with
-  2 (1 / rho - 1) B / D (the second-order solution of m (e^x - 1) = x B, m arrivals a cycle).
+- batch: 1 + min(N, K); it fills for T = min(W, Erlang(K, L)), E[T] = E[min(N, K)] / L and
+  E[T^2] = E[M (M - 1)] / L^2 with M = min(N, B) (the integral of t P(T > t) is a sum of Poisson tails). A request
+  waits W where it opened a batch that timed out, else it is spread evenly over E[T^2] / E[T], the time that the
+  mean request's batch fills;
+- service: the table's latency at the actual batch (size-biased mean and spread, by quadrature), linear between
+  the table's batch sizes, slowed by neighbours;
+- queue: each of n replicas gets every n-th batch, so the gaps between its batches are sums of n fill times; s is
+  the squared variation of gap and service together, rho the load, S the service.
+  P(queue > t) = exp(-d (t + o)) with d = ln(1 + y) / (s S), y the root of ln(1 + y) = rho y: the exact decay for
+  Erlang gaps of shape 1 / s and constant service. o, the overshoot, is 0.5826 standard deviations of the gap
+  (Siegmund 1985, for nearly normal steps), at most 0.55 S for P(queue > 0) and at most 0.32 S for the tail: what
+  the exact M/D/1 queue has at loads of 0.2 to 0.9;
+- a replica that takes turns is dealt every n-th request and serves up to B of them once a cycle D. Those left
+  over after a turn have the tail exp(-x k), x = n ln(1 + y) with the same y; a request that finds k before it waits
+  floor(k / B) cycles more.
 
-Rates above what can be served on time are turned away at the door: the admitted rate is the one with the most requests on
-time. The estimate's interval enters as a factor on all latencies of the model, lognormal, whose 5 and 95 % points are the
-interval's ends, by five-point Gauss-Hermite quadrature. Sources: Kingman 1961; Allen-Cunneen; the rest derived here.
+Rates above what can be served on time are turned away at the door: the admitted rate is the one with the most
+requests on time. The estimate's interval enters as one factor on all latencies of the model, lognormal on either
+side of the estimate, whose 5 and 95 % points are the interval's ends; time-out and admitted rate are chosen
+without knowing it. Checked against a simulation of the same replicas request by request
+(benchmarks/expected_goodput.py). Derived here, but for the overshoot.
 """
 
 from __future__ import annotations
@@ -22,152 +33,273 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OnTime", "Server", "interval_sigma", "on_time"]
+__all__ = ["OnTime", "Server", "interval_sigmas", "on_time"]
 
 Array: TypeAlias = NDArray[np.float64]
-# Loads (of capacity) at which the admitted rate is looked for, and parts of the slack that filling may take.
+# Loads (of capacity) at which the admitted rate is looked for (every third, then around the best, then between its
+# neighbours), and parts of the longest time-out that is worth trying: the slack, or what fills a batch all but surely.
 _LOADS = np.array(
     [0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.84, 0.88, 0.91,
      0.94, 0.96, 0.975, 0.985, 0.992]
 )  # fmt: skip
-_FILL_PARTS = np.array([0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_FILL_PARTS = np.array([0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+# The smallest time-out within this of the best share is taken, and a share this near to 1 ends the search.
+_HAIR = 1e-3
+_EXACT_COUNTS = 8
 _Z90 = 1.6448536269514722
+_OVERSHOOT = 0.5826
+_MOST_OVERSHOOT, _TAIL_OVERSHOOT = 0.55, 0.32
+# Quadrature over the batch's spread (three normal points, each a third), and over the interval (equally likely
+# parts), whose points take the batch's in turn.
+_THIRDS = np.array([-1.0, 0.0, 1.0]) * math.sqrt(1.5)
+_INTERVAL_POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 12) for i in range(12)])
+_TURNED_THIRDS = _THIRDS[[0, 2, 1] * 4]
+# ln(1 + y) against rho = ln(1 + y) / y, ascending in rho.
+_ROOTS = np.geomspace(1e7, 1e-6, 1500)
+_ROOT_LOADS = np.log1p(_ROOTS) / _ROOTS
+_DECAYS = np.log1p(_ROOTS)
+_TURN_NODES, _TURN_WEIGHTS = np.polynomial.legendre.leggauss(8)
+_TURN_NODES, _TURN_WEIGHTS = (_TURN_NODES + 1) / 2, _TURN_WEIGHTS / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending, at least one), factor of
-    the neighbours, and the duty cycle where they take turns."""
+    """``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending, at
+    least one), factor of the neighbours, and where they take turns the duty cycle and how much of it all turns
+    together take (None: its own alone)."""
 
     batch_size: int
     batches: tuple[int, ...]
     latencies_ms: tuple[float, ...]
     slowdown: float = 1.0
     duty_cycle_ms: float | None = None
+    cycle_busy_ms: float | None = None
     count: int = 1
 
     def latency_ms(self, batch: Array) -> Array:
-        """Latency at a (fractional) batch, slowed; below the smallest and above the largest of the table it is theirs."""
+        """Latency at a (fractional) batch, slowed; below the smallest and above the largest of the table it is
+        theirs."""
         return np.interp(batch, self.batches, self.latencies_ms) * self.slowdown
 
     @property
     def capacity_rps(self) -> float:
         """Requests a second at the full batch."""
-        latency = float(self.latency_ms(np.array(float(self.batch_size))))
+        latency = self.latencies_ms[-1] * self.slowdown
+        if self.batches[-1] != self.batch_size:
+            latency = float(self.latency_ms(np.array(float(self.batch_size))))
         return 1e3 * self.batch_size / max(latency, self.duty_cycle_ms or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnTime:
-    """``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms`` by server: how long its batches may
-    fill."""
+    """``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms`` by server:
+    how long its batches may fill."""
 
     rate_rps: float
     admitted_rps: float
     max_wait_ms: tuple[float, ...]
 
 
-def on_time(servers: Sequence[Server], rate_rps: float, slo_ms: float, *, sigma: float = 0.0) -> OnTime:
-    """Requests on time at ``servers`` of one model that is asked ``rate_rps`` times a second, each within ``slo_ms``.
+def on_time(
+    servers: Sequence[Server],
+    rate_rps: float,
+    slo_ms: float,
+    *,
+    sigma: float = 0.0,
+    sigma_below: float | None = None,
+) -> OnTime:
+    """Requests on time at ``servers`` of one model that is asked ``rate_rps`` times a second, each within
+    ``slo_ms``.
 
-    ``sigma``: standard deviation of the logarithm of true over estimated latency (0: measured)."""
+    ``sigma``: standard deviation of the logarithm of true over estimated latency above the estimate (0: measured),
+    ``sigma_below`` below it (None: the same)."""
     capacities = np.array([s.capacity_rps * s.count for s in servers])
     capacity = float(capacities.sum())
     if not servers or capacity <= 0 or rate_rps <= 0:
         return OnTime(rate_rps=0.0, admitted_rps=0.0, max_wait_ms=(0.0,) * len(servers))
-    rates = np.unique(np.append(_LOADS[_LOADS * capacity < rate_rps] * capacity, rate_rps))
-    rates = rates[rates <= 1.6 * capacity]
-    if not len(rates):
-        rates = np.array([0.5 * capacity])
+    below = sigma if sigma_below is None else sigma_below
+    if sigma > 0 or below > 0:
+        factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
+        nodes = _TURNED_THIRDS
+    else:
+        factors, nodes = np.ones(len(_THIRDS)), _THIRDS
+    parts = capacities / capacity
     replicas = sum(s.count for s in servers)
-    factors, weights = (np.exp(sigma * _NODES), _WEIGHTS) if sigma > 0 else (np.ones(1), np.ones(1))
-    total = np.zeros(len(rates))
-    waits = []
-    for server, part in zip(servers, capacities / capacity, strict=True):
-        chance, wait = _chances(server, rates, rates * part / server.count, replicas, slo_ms, factors, weights)
-        total += chance * rates * part
-        waits.append(wait)
-    best = int(np.argmax(total))
-    return OnTime(
-        rate_rps=float(total[best]),
-        admitted_rps=float(rates[best]),
-        max_wait_ms=tuple(float(w[best]) for w in waits),
-    )
+
+    def best_of(rates: Array) -> OnTime:
+        total = np.zeros(len(rates))
+        waits = []
+        for server, part in zip(servers, parts, strict=True):
+            own = rates * (part / server.count)
+            if server.duty_cycle_ms is not None:
+                chance, wait = _turns(server, own, replicas, slo_ms, factors)
+            else:
+                chance, wait = _batches(server, rates, own, replicas, slo_ms, factors, nodes)
+            total += chance * rates * part
+            waits.append(wait)
+        best = int(np.argmax(total))
+        return OnTime(
+            rate_rps=float(total[best]),
+            admitted_rps=float(rates[best]),
+            max_wait_ms=tuple(float(w[best]) for w in waits),
+        )
+
+    # Batches smaller than the target may be faster a request than the full one: more than the capacity is served.
+    found = best_of(np.array([rate_rps])) if rate_rps <= 1.6 * capacity else None
+    if found is not None and found.rate_rps >= (1 - _HAIR) * rate_rps:
+        return found
+    loads = _LOADS[_LOADS * capacity < rate_rps]
+    if not len(loads):
+        loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
+    found = _better(found, best_of(loads[::3] * capacity))
+    near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
+    found = _better(found, best_of(loads[max(0, near - 2) : near + 3] * capacity))
+    near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
+    high = loads[near + 1] if near + 1 < len(loads) else min(1.0, rate_rps / capacity)
+    return _better(found, best_of(np.linspace(loads[max(0, near - 1)], high, 8)[1:-1] * capacity))
 
 
-def _chances(
-    server: Server, model_rps: Array, own_rps: Array, replicas: int, slo_ms: float, factors: Array, weights: Array
+def _better(found: OnTime | None, other: OnTime) -> OnTime:
+    return other if found is None or other.rate_rps > found.rate_rps else found
+
+
+def _batches(
+    server: Server,
+    model_rps: Array,
+    own_rps: Array,
+    replicas: int,
+    slo_ms: float,
+    factors: Array,
+    nodes: Array,
 ) -> tuple[Array, Array]:
-    """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, factor."""
-    if server.duty_cycle_ms is not None:
-        return _turns(server, own_rps, slo_ms, factors, weights)
-    least = float(server.latency_ms(np.array(1.0)))
-    wait = np.maximum(0.0, slo_ms - least) * _FILL_PARTS[None, :]
+    """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, node."""
+    most = server.batch_size - 1
     rate = model_rps[:, None] / 1e3  # per ms
-    filled = _mean_of_smaller(rate * wait, server.batch_size - 1)
-    batch = 1.0 + filled
-    gap = filled / rate
-    service = server.latency_ms(batch)[:, :, None] * factors
-    load = (own_rps[:, None] / 1e3 / batch)[:, :, None] * service
-    spread = 1.0 / (batch * replicas)
+    if most:
+        least = server.latencies_ms[0] * server.slowdown
+        wait = np.minimum(max(0.0, slo_ms - least), (most + 4.0 * math.sqrt(most) + 4.0) / rate) * _FILL_PARTS
+        mean, square, filling, full = _fill_moments(rate * wait, most)
+        batch = 1.0 + mean
+        spread = np.sqrt(np.maximum(0.0, square - mean * mean))
+        gap = filling / (rate * np.maximum(mean, 1e-12))
+        variance = np.maximum(0.0, filling - mean * mean)  # of the fill time, times rate^2
+        opened = (1.0 - full) / batch
+        seen = batch + spread * spread / batch
+        sizes = np.clip(seen[:, :, None] + spread[:, :, None] * nodes, 1.0, most + 1.0)
+        service = server.latency_ms(sizes) * factors
+        typical = server.latency_ms(batch)
+        wobble = 0.5 * (
+            server.latency_ms(batch + spread) - server.latency_ms(np.maximum(1.0, batch - spread))
+        )
+    else:
+        wait = np.zeros((1, 1))
+        batch = np.ones_like(rate)
+        gap = np.zeros_like(rate)
+        variance = gap
+        opened = gap
+        typical = np.full_like(rate, server.latencies_ms[0] * server.slowdown)
+        wobble = gap
+        service = typical[:, :, None] * factors
+    load = (own_rps[:, None] / 1e3 / batch * typical)[:, :, None] * factors
+    # Squared variation of gap and service: the gap is `replicas` fill times and pauses, of mean batch / rate each.
+    varied = (1.0 + variance) / (replicas * batch * batch)
+    varied = np.maximum(1e-4, varied[:, :, None] + (wobble / typical)[:, :, None] ** 2 * load * load)
+    held = typical[:, :, None] * factors
+    decay = np.interp(load, _ROOT_LOADS, _DECAYS) / (varied * held)
+    over = _OVERSHOOT * np.sqrt(varied) * held / np.maximum(load, 1e-9)
+    beyond = np.minimum(over, _MOST_OVERSHOOT * held)
+    flat = beyond - np.minimum(over, _TAIL_OVERSHOOT * held)
+    start = np.exp(-np.minimum(decay * beyond, 700.0))
     slack = slo_ms - service
-    free = np.maximum(1e-12, 1.0 - load)
-    decay = 2.0 * free / (spread[:, :, None] * service)
-    chance = np.where(load < 1.0, _spread_over(gap[:, :, None], slack, load, decay), 0.0)
-    mean = chance @ weights
-    at = np.argmax(mean, axis=1)
+    late_opener = opened[:, :, None]
+    point = slack - wait[:, :, None]
+    chance = (1.0 - late_opener) * _spread_over(gap[:, :, None], slack, start, decay, flat)
+    in_queue = start * np.exp(-np.clip(decay * (point - flat), 0.0, 700.0))
+    chance += late_opener * np.where(point < -1e-9 * slo_ms, 0.0, 1.0 - in_queue)
+    mean_chance = np.where(load < 1.0, chance, 0.0).mean(axis=2)
+    at = np.argmax(mean_chance >= mean_chance.max(axis=1, keepdims=True) - _HAIR, axis=1)
     rows = np.arange(len(at))
-    return mean[rows, at], np.broadcast_to(wait, mean.shape)[rows, at]
+    return mean_chance[rows, at], np.broadcast_to(wait, mean_chance.shape)[rows, at]
 
 
 def _turns(
-    server: Server, own_rps: Array, slo_ms: float, factors: Array, weights: Array
+    server: Server, own_rps: Array, replicas: int, slo_ms: float, factors: Array
 ) -> tuple[Array, Array]:
+    """As :func:`_batches`, for replicas that take turns. Axes inside: rate, factor, when in the cycle it
+    arrives."""
     cycle = server.duty_cycle_ms or 0.0
-    service = float(server.latency_ms(np.array(float(server.batch_size)))) * factors[None, :]
-    cycle_of = np.maximum(cycle, cycle * server.slowdown * factors[None, :])
-    load = own_rps[:, None] / 1e3 * cycle_of / server.batch_size
-    decay = 2.0 * np.maximum(1e-12, 1.0 / np.maximum(load, 1e-12) - 1.0) * server.batch_size / cycle_of
-    chance = _spread_over(cycle_of + 0.0 * load, slo_ms - service + 0.0 * load, load, decay)
-    mean = np.where(load < 1.0, chance, 0.0) @ weights
-    return mean, np.full(len(own_rps), cycle)
+    size = float(server.batch_size)
+    busy = (
+        server.latency_ms(np.array(size))
+        if server.cycle_busy_ms is None
+        else server.cycle_busy_ms * server.slowdown
+    )
+    cycle_of = np.maximum(cycle, busy * factors)  # turns that together take longer put off the next
+    arrivals = (own_rps[:, None] / 1e3) * cycle_of
+    load = arrivals / size
+    service = server.latency_ms(np.minimum(size, 1.0 + arrivals)) * factors
+    decay = (replicas * np.interp(load, _ROOT_LOADS, _DECAYS))[:, :, None]
+    spread = np.sqrt(arrivals / replicas)[:, :, None]
+    left = np.exp(-np.minimum(700.0, decay * (1.0 + _OVERSHOOT * spread)))
+    turns = np.floor((slo_ms * (1 + 1e-9) - service)[:, :, None] / cycle_of[:, None] + _TURN_NODES - 1.0)
+    ahead = size * (1.0 + np.maximum(turns, -1.0))
+    before = arrivals[:, :, None] * _TURN_NODES
+    crowd = np.where(ahead > 0, _poisson_at_least(ahead * replicas, before * replicas), 1.0)
+    behind = np.exp(np.clip(decay * (size * _TURN_NODES - (ahead - 1.0)), -700.0, 0.0))
+    late = np.where(turns < 0, 1.0, (1.0 - left) * crowd + left * np.maximum(crowd, behind))
+    chance = np.where(load < 1.0, 1.0 - late @ _TURN_WEIGHTS, 0.0).mean(axis=1)
+    return chance, np.full(len(own_rps), cycle)
 
 
-def _spread_over(gap: Array, slack: Array, start: Array, decay: Array) -> Array:
-    """Chance that u + q <= slack, u uniform on [0, gap], P(q > t) = start exp(-decay t)."""
-    slack = np.asarray(slack)
+def _spread_over(gap: Array, slack: Array, start: Array, decay: Array, flat: Array) -> Array:
+    """Chance that u + q <= slack, u uniform on [0, gap], P(q > t) = start for t <= flat, then start exp(-decay
+    (t - flat))."""
     inside = np.maximum(slack, 0.0)
+    falling = np.maximum(slack - flat, 0.0)
     u = np.minimum(gap, inside)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        late = start / (decay * gap) * (np.exp(-decay * (inside - u)) - np.exp(-decay * inside))
-        even = u / gap - late
-    point = 1.0 - start * np.exp(-np.minimum(decay * inside, 700.0))
-    chance = np.where(gap > 1e-9, even, point)
-    return np.where(slack < 0.0, 0.0, np.clip(chance, 0.0, 1.0))
+    v = np.minimum(gap, falling)
+    scaled = np.minimum(decay * falling, 700.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        late = np.exp(-np.minimum(decay * (falling - v), 700.0)) - np.exp(-scaled)
+        even = (u - start * (late / decay + (u - v))) / gap
+    point = 1.0 - start * np.exp(-scaled)
+    chance = np.where(gap > 1e-6 * inside, even, point)
+    return np.where(slack < -1e-9, 0.0, np.clip(chance, 0.0, 1.0))
 
 
-def _mean_of_smaller(mean: Array, most: int) -> Array:
-    """E[min(N, most)] for N ~ Poisson(mean): exactly up to 24, by the normal law beyond."""
-    if most <= 0:
-        return np.zeros_like(mean)
-    if most <= 24:
-        term = np.exp(-np.minimum(mean, 700.0))
-        total = np.zeros_like(mean)
-        for n in range(most):  # E[min(N, most)] = most - sum over n < most of (most - n) P(N = n)
-            total += (most - n) * term
-            term = term * mean / (n + 1)
-        return np.maximum(0.0, most - total)
-    sigma = np.sqrt(np.maximum(mean, 1e-12))
-    z = (most - mean) / sigma
-    density = np.exp(-0.5 * np.minimum(z * z, 1400.0)) / math.sqrt(2 * math.pi)
-    return np.clip(mean - sigma * density + (most - mean) * (1.0 - _normal_cdf(z)), 0.0, most)
+def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array, Array]:
+    """E[min(N, K)], E[min(N, K)^2], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean),
+    K = ``most`` >= 1.
+
+    From E[N; N < c] = mean P(N < c - 1) and E[N (N - 1); N < c] = mean^2 P(N < c - 2)."""
+    before, here, after = (_poisson_at_least(most + i, mean) for i in (-1, 0, 1))
+    earlier = _poisson_at_least(most - 2, mean)
+    below = mean * (1.0 - before)
+    first = np.minimum(below + most * here, np.minimum(mean, float(most)))
+    second = mean * mean * (1.0 - earlier) + below + most * most * here
+    pairs = mean * mean * (1.0 - before) + (most + 1.0) * most * after
+    return first, np.maximum(second, first * first), np.maximum(pairs, first * first), here
+
+
+def _poisson_at_least(count: float | Array, mean: Array) -> Array:
+    """P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's cube root
+    (1931; within 0.001), which also takes counts between. 1 for counts of 0 or less."""
+    if isinstance(count, int) and count <= _EXACT_COUNTS:
+        if count <= 0:
+            return np.ones_like(mean)
+        fewer = np.ones_like(mean)
+        for n in range(count - 1, 0, -1):
+            fewer = 1.0 + fewer * mean / n
+        return 1.0 - np.exp(-np.minimum(mean, 700.0)) * fewer
+    shape = np.maximum(count, 1e-9)
+    z = (np.cbrt(mean / shape) - 1.0 + 1.0 / (9.0 * shape)) * (3.0 * np.sqrt(shape))
+    return np.where(np.asarray(count) <= 0, 1.0, _normal_cdf(z))
 
 
 def _normal_cdf(z: Array) -> Array:
@@ -179,8 +311,9 @@ def _normal_cdf(z: Array) -> Array:
     return np.where(z >= 0, 1.0 - tail, tail)
 
 
-def interval_sigma(low_ms: float | None, high_ms: float | None) -> float:
-    """Standard deviation of the logarithm whose 5 and 95 % points are the interval's ends; 0 without an interval."""
+def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> tuple[float, float]:
+    """Standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
+    interval's ends; 0 without an interval, and on a side where it ends at the estimate."""
     if not low_ms or not high_ms or high_ms <= low_ms:
-        return 0.0
-    return math.log(high_ms / low_ms) / (2 * _Z90)
+        return 0.0, 0.0
+    return max(0.0, math.log(estimate_ms / low_ms)) / _Z90, max(0.0, math.log(high_ms / estimate_ms)) / _Z90

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
+from importlib.resources import files
 from typing import Any
 
-from gkestimator.errors import UsageError
+from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.placement.policy import Policy
 
-__all__ = ["ENTRY_POINT_GROUP", "POLICIES", "make_policy", "policy_class", "policy_names"]
+__all__ = ["ENTRY_POINT_GROUP", "POLICIES", "make_policy", "policy_class", "policy_names", "policy_summaries"]
 
 ENTRY_POINT_GROUP = "gkestimator.policies"
 # name: module of gkestimator.placement.policies and class
@@ -33,6 +35,31 @@ def policy_names() -> tuple[str, ...]:
     """Ours in order, then third parties' as installed; nothing is loaded."""
     others = sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - set(POLICIES))
     return (*POLICIES, *others)
+
+
+def policy_summaries() -> dict[str, str]:
+    """What each policy is, in a line, by name. Ours are read from the sources' class bodies: importing nine
+    policies and HiGHS for a help page would cost a second. Of third parties' it says whose they are: nothing
+    of theirs is loaded unless named."""
+    found = {}
+    for name, (module, attribute) in POLICIES.items():
+        source = files("gkestimator.placement.policies").joinpath(f"{module}.py")
+        found[name] = _summary(source.read_text(encoding="utf-8"), attribute) if source.is_file() else ""
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        owner = point.dist.name if point.dist else point.value
+        found.setdefault(point.name, f"Third party's, of {owner}.")
+    return {name: one_line(found[name]) for name in policy_names()}
+
+
+def _summary(source: str, attribute: str) -> str:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            for line in node.body:
+                target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+                if isinstance(target, ast.Name) and target.id == "summary":
+                    value = getattr(line, "value", None)
+                    return str(ast.literal_eval(value)) if value is not None else ""
+    return ""
 
 
 def policy_class(name: str) -> type[Policy]:
@@ -60,11 +87,17 @@ def policy_class(name: str) -> type[Policy]:
 
 def make_policy(name: str, **options: Any) -> Policy:
     """Policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an option it
-    does not have."""
+    does not have, or whose value it refuses (TypeError and ValueError of its constructor)."""
     found = policy_class(name)
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in found.options:
             known = f"; it has {', '.join(found.options)}" if found.options else ""
             raise UsageError(f"policy {name} has no option {key.replace('_', '-')}{known}")
-    return found(**given)
+    try:
+        return found(**given)
+    except GkestimatorError:
+        raise
+    except (TypeError, ValueError) as e:
+        shown = ", ".join(f"{key.replace('_', '-')}={value}" for key, value in given.items())
+        raise UsageError(f"policy {name} does not take {shown or 'no options'}: {e}") from e

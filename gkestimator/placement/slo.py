@@ -1,27 +1,71 @@
-"""One end-to-end objective of an application, split over its models."""
+"""One end-to-end objective of an application, split over its models so that the load costs the least GPU time.
+
+A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in batches of m <= B takes
+
+    response = (m - 1) / r  +  L  +  queue
+
+- filling: the first request of a batch waits for the other m - 1, which arrive at the model's whole rate r;
+- service: L, that of the full batch, which bounds a smaller one's;
+- queue: what 99 % of the batches wait at most for a replica. With n = ceil(r L / (0.9 m)) replicas the load is
+  rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
+  service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
+  t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
+
+Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that it is
+packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m) those remain that no other
+beats in both. The split is the choice of one for each stage with the least cost whose responses sum to at most
+the objective on every way through the stages: exactly, as a mixed-integer program over the stages' latest
+finishing times (Nexus, SOSP 2019, solves a like problem over trees by dynamic programming over discretised
+budgets). What is left of the objective is spread in proportion. Source of the tail: Kingman 1961; the rest
+derived here.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.placement.problem import Candidate
 
-__all__ = ["split_objective", "stage_objectives"]
+__all__ = ["StageChoice", "choices", "proportional_split", "split_objective", "stage_objectives"]
+
+_LOAD = 0.9
+_LATE = 0.01
+# A gain of less is not worth the slack that it costs: neighbours on the GPU slow a stage down by more.
+_WORTH = 0.05
+_MAX_NODES = 100_000  # of the search: a bound that is the same on every machine, unlike seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageChoice:
+    """One way to run a stage: ``response_ms`` within which it answers, and ``cost``, GPU time per time (weighted by
+    price)."""
+
+    response_ms: float
+    cost: float
 
 
 def stage_objectives(
-    workload: Workload, candidates: Mapping[str, Sequence[Candidate]]
+    workload: Workload,
+    candidates: Mapping[str, Sequence[Candidate]],
+    prices: Mapping[str, float | None] | None = None,
 ) -> tuple[tuple[ModelLoad, ...], list[str]]:
     """Every model of ``workload`` once, with the rate that reaches it and the objective it must keep, and notes.
 
-    A model asked for in several places is one load: rates add up, the smallest objective and the largest weight hold.
+    A model asked for in several places is one load: rates add up, the smallest objective and the largest weight
+    hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour).
     """
     loads = {m.name: m for m in workload.models}
+    total = {name: load.rate_rps for name, load in loads.items()}
+    for application in workload.applications:
+        for name, rate in application.rates_rps().items():
+            total[name] = total.get(name, 0.0) + rate
     notes = []
     for application in workload.applications:
         rates = application.rates_rps()
-        budgets = split_objective(application, candidates)
+        budgets, how = split_objective(application, candidates, prices, filling_rps=total)
         for stage in application.stages:
             new = ModelLoad(
                 name=stage.model,
@@ -37,24 +81,213 @@ def stage_objectives(
                     slo_ms=min(old.slo_ms, new.slo_ms),
                     weight=max(old.weight, new.weight),
                 )
-                notes.append(f"{stage.model} is asked for in several places: served as one, within {new.slo_ms:g} ms")
+                notes.append(
+                    f"{stage.model} is asked for in several places: served as one, within {new.slo_ms:.4g} ms"
+                )
             loads[stage.model] = new
         parts = ", ".join(f"{s.model} {budgets[s.model]:.4g}" for s in application.stages)
-        notes.append(f"application {application.name}: {application.slo_ms:g} ms split as {parts} ms")
+        notes.append(f"application {application.name}: {application.slo_ms:g} ms split {how}: {parts} ms")
     return tuple(loads.values()), notes
 
 
 def split_objective(
+    application: Application,
+    candidates: Mapping[str, Sequence[Candidate]],
+    prices: Mapping[str, float | None] | None = None,
+    *,
+    filling_rps: Mapping[str, float] | None = None,
+) -> tuple[dict[str, float], str]:
+    """Milliseconds for each stage, so that no way through the stages takes longer than the application's
+    objective, and how they were found, in words.
+
+    By least cost, see the module. Where no choice of batches leaves room to fill and queue: in proportion to each
+    stage's fastest latency. ``filling_rps``: the rate at which a model's batches fill, where others ask for it
+    too (default: the application's own).
+    """
+    rates = application.rates_rps()
+    costs = _price_of(candidates, [s.model for s in application.stages], prices)
+    menus = {
+        name: choices(candidates[name], rate, prices=costs, filling_rps=(filling_rps or rates)[name])
+        for name, rate in rates.items()
+    }
+    found = None
+    if all(menus.values()):
+        fastest = {name: menu[0].response_ms for name, menu in menus.items()}
+        if max(_longest(application, fastest).values()) <= application.slo_ms:
+            found = _cheapest(application, menus)
+    if found is None:
+        return (
+            proportional_split(application, candidates),
+            "in proportion to the fastest latencies, as nothing leaves room to fill batches and queue",
+        )
+    responses = {name: menus[name][i].response_ms for name, i in found.items()}
+    return _spread(application, responses), "by least GPU time"
+
+
+def proportional_split(
     application: Application, candidates: Mapping[str, Sequence[Candidate]]
 ) -> dict[str, float]:
-    """Milliseconds for each stage, so that no way through the stages takes longer than the application's objective.
+    """Milliseconds for each stage, in proportion to its fastest latency, on the longest way that it lies on."""
+    return _spread(
+        application, {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
+    )
 
-    In proportion to each stage's fastest latency, on the longest way that it lies on.
+
+def choices(
+    candidates: Sequence[Candidate],
+    rate_rps: float,
+    *,
+    prices: Mapping[str, float] | None = None,
+    filling_rps: float | None = None,
+) -> tuple[StageChoice, ...]:
+    """The ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost, fastest first.
+
+    ``prices``: weight of a GPU's time by type (default 1). ``filling_rps``: rate at which batches fill, at least
+    ``rate_rps``. Candidates that are larger than the GPU's memory are left out.
     """
-    fastest = {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
-    longest: dict[str, float] = dict.fromkeys(fastest, 0.0)
-    for path in application.paths():
-        total = sum(fastest[m] for m in path)
-        for model in path:
-            longest[model] = max(longest[model], total)
-    return {m: application.slo_ms * fastest[m] / longest[m] for m in fastest}
+    fill = max(rate_rps, filling_rps or 0.0) / 1e3
+    found = []
+    for c in candidates:
+        if c.memory_pct is not None and c.memory_pct > 100:
+            continue
+        price = (1.0 if prices is None else prices[c.gpu]) * _part_of_gpu(c)
+        for size in _sizes(c.batch_size):
+            busy = rate_rps / 1e3 * c.latency_ms / size
+            found.append(
+                (_queue_ms(busy, size, c.latency_ms) + (size - 1) / fill + c.latency_ms, price * busy)
+            )
+    kept: list[StageChoice] = []
+    for response, cost in sorted(found):
+        if not kept or cost < kept[-1].cost:
+            kept.append(StageChoice(response_ms=response, cost=cost))
+    return tuple(kept)
+
+
+def _part_of_gpu(candidate: Candidate) -> float:
+    """What a replica takes of a GPU that others share: compute or memory, whichever is more."""
+    compute = candidate.sm_share_pct if candidate.creq_pct is None else candidate.creq_pct
+    return max(compute, candidate.memory_pct or 0.0) / 100
+
+
+def _sizes(batch: int) -> list[int]:
+    """The batch itself and the powers of two below it: a batch may leave before it is full."""
+    return [2**i for i in range(batch.bit_length()) if 2**i < batch] + [batch]
+
+
+def _queue_ms(busy: float, size: int, latency_ms: float) -> float:
+    """What all but a hundredth of the batches wait at most; ``busy``: replicas that are busy on average."""
+    replicas = max(1, math.ceil(busy / _LOAD))
+    load = busy / replicas
+    if load <= _LATE:
+        return 0.0
+    return latency_ms / (size * replicas) / (2 * (1 - load)) * math.log(load / _LATE)
+
+
+def _price_of(
+    candidates: Mapping[str, Sequence[Candidate]],
+    names: Sequence[str],
+    prices: Mapping[str, float | None] | None,
+) -> dict[str, float]:
+    types = {c.gpu for name in names for c in candidates[name]}
+    known = {t: (prices or {}).get(t) for t in types}
+    # Without every price an hour of one type is taken to be worth an hour of another.
+    return {t: 1.0 if None in known.values() else float(known[t] or 0.0) for t in types}
+
+
+def _longest(application: Application, times: Mapping[str, float]) -> dict[str, float]:
+    """By stage: the longest way through the stages that it lies on."""
+    until: dict[str, float] = {}
+    for stage in application.stages:  # stages stand after those they follow
+        until[stage.model] = times[stage.model] + max((until[m] for m in stage.after), default=0.0)
+    after: dict[str, float] = dict.fromkeys(until, 0.0)
+    for stage in reversed(application.stages):
+        for before in stage.after:
+            after[before] = max(after[before], times[stage.model] + after[stage.model])
+    return {name: until[name] + after[name] for name in until}
+
+
+def _spread(application: Application, times: Mapping[str, float]) -> dict[str, float]:
+    """``times`` stretched until the longest way of each stage takes the objective: on no way is the sum larger."""
+    longest = _longest(application, times)
+    return {name: application.slo_ms * times[name] / longest[name] for name in times}
+
+
+def _cheapest(application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> dict[str, int] | None:
+    """The index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH`` of the least, the one
+    whose longest way is shortest. None where the search found none within its bound."""
+    program = _Program(application, menus)
+    best = program.solve(least="cost", within=None)
+    if best is None:
+        return None
+    allowed = (1 + _WORTH) * sum(menus[name][i].cost for name, i in best.items())
+    return program.solve(least="time", within=allowed) or best
+
+
+class _Program:
+    """The choices as a mixed-integer program: a binary for each, the finishing time of each stage and of all (in parts of
+    the objective)."""
+
+    def __init__(self, application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> None:
+        # In the order of names: neither the file's order nor that of the rows may decide between equals.
+        self._stages = sorted(application.stages, key=lambda s: s.model)
+        self._menus = menus
+        self._slo_ms = application.slo_ms
+        self._first: dict[str, int] = {}
+        columns = 0
+        for stage in self._stages:
+            self._first[stage.model] = columns
+            columns += len(menus[stage.model])
+        self._binaries = columns
+        self._finish = {stage.model: columns + i for i, stage in enumerate(self._stages)}
+        self._end = columns + len(self._stages)
+        costs = [choice.cost for s in self._stages for choice in menus[s.model]]
+        self._scale = max(costs) or 1.0
+        self._costs = [c / self._scale for c in costs]
+
+    def _rows(self, within: float | None) -> list[tuple[list[tuple[int, float]], float, float]]:
+        """(column and factor pairs, least, most) of every constraint."""
+        rows: list[tuple[list[tuple[int, float]], float, float]] = []
+        for stage in self._stages:
+            menu, at, end = self._menus[stage.model], self._first[stage.model], self._finish[stage.model]
+            rows.append(([(at + i, 1.0) for i in range(len(menu))], 1.0, 1.0))
+            times = [(at + i, -c.response_ms / self._slo_ms) for i, c in enumerate(menu)]
+            rows.append(([(end, 1.0), *times], 0.0, math.inf))
+            rows += [([(end, 1.0), (self._finish[b], -1.0), *times], 0.0, math.inf) for b in stage.after]
+            rows.append(([(self._end, 1.0), (end, -1.0)], 0.0, math.inf))
+        if within is not None:
+            rows.append(([(i, c) for i, c in enumerate(self._costs)], 0.0, within / self._scale * (1 + 1e-9)))
+        return rows
+
+    def solve(self, *, least: str, within: float | None) -> dict[str, int] | None:
+        """The choice of each stage with the least ``cost`` or ``time``, at most at a cost of ``within``."""
+        import highspy
+        import numpy as np
+
+        rows = self._rows(within)
+        others = self._end + 1 - self._binaries
+        cost = [*self._costs, *[0.0] * others] if least == "cost" else [*[0.0] * self._end, 1.0]
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = self._end + 1, len(rows)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(len(cost)), np.ones(len(cost))
+        lp.row_lower_, lp.row_upper_ = np.array([r[1] for r in rows]), np.array([r[2] for r in rows])
+        kinds = highspy.HighsVarType
+        lp.integrality_ = [kinds.kInteger] * self._binaries + [kinds.kContinuous] * others
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(r[0]) for r in rows)])
+        lp.a_matrix_.index_ = np.array([i for r in rows for i, _ in r[0]])
+        lp.a_matrix_.value_ = np.array([v for r in rows for _, v in r[0]])
+        solver = highspy.Highs()
+        for name, setting in (
+            ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0), ("mip_abs_gap", 1e-9),
+            ("mip_max_nodes", _MAX_NODES), ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
+        ):  # fmt: skip
+            solver.setOptionValue(name, setting)
+        solver.passModel(lp)
+        solver.run()
+        if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        solution = np.array(solver.getSolution().col_value)
+        return {
+            s.model: int(np.argmax(solution[self._first[s.model] :][: len(self._menus[s.model])]))
+            for s in self._stages
+        }

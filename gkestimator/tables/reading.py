@@ -7,7 +7,7 @@ import difflib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +24,17 @@ _TRUTH = {"true": True, "false": False}
 Row = TypeVar("Row")
 
 
-def read_table(path: Path, schema: TableSchema[Row], form: str | None = None) -> tuple[Row, ...]:
+def read_table(
+    path: Path,
+    schema: TableSchema[Row],
+    form: str | None = None,
+    *,
+    where: Mapping[str, Collection[str]] | None = None,
+) -> tuple[Row, ...]:
     """The rows of the file at ``path`` (csv, json, parquet; None: by suffix).
+
+    ``where`` keeps the rows whose cell in each named column (of text) is one of the given; the cells of others
+    are not looked at, which makes a large table cheap to take a few models from.
 
     Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
     TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
@@ -38,12 +47,15 @@ def read_table(path: Path, schema: TableSchema[Row], form: str | None = None) ->
         raise TableError(f"{path}: found a {form} file, expected csv, json or parquet")
     _check_file(path)
     rows: list[Row] = []
-    for number, cells in enumerate(readers[form](path, schema), start=1):
+    numbers: list[int] = []
+    for number, cells in enumerate(readers[form](path, schema, where or {}), start=1):
         if number > MAX_ROWS:
             raise TableError(f"{path}: found more than {MAX_ROWS:,} rows, expected fewer")
-        rows.append(_row(path, schema, number, cells))
+        if cells is not None:
+            rows.append(_row(path, schema, number, cells))
+            numbers.append(number)
     if schema.key:
-        schema.check_unique(rows, where=str(path))
+        schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)
 
 
@@ -97,7 +109,9 @@ def _complete(schema: TableSchema[Row], cells: dict[str, Cell]) -> dict[str, Cel
     return cells
 
 
-def _csv_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]:
+def _csv_rows(
+    path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
+) -> Iterator[dict[str, Cell] | None]:
     old_limit = csv.field_size_limit(_MAX_CELL)
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
@@ -107,6 +121,7 @@ def _csv_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]
                 raise TableError(f"{path}: found an empty file, expected a heading line")
             _check_header(path, schema, names)
             columns = [schema.by_name[name] for name in names]
+            filters = [(names.index(name), kept) for name, kept in where.items() if name in names]
             number = 0
             for texts in reader:
                 if not texts:
@@ -116,6 +131,9 @@ def _csv_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]
                     raise TableError(
                         f"{path}: row {number}: found {len(texts)} cells, expected {len(columns)}"
                     )
+                if any(texts[i] not in kept for i, kept in filters):
+                    yield None
+                    continue
                 yield _complete(
                     schema,
                     {c.name: _parse(path, number, c, t) for c, t in zip(columns, texts, strict=True)},
@@ -143,7 +161,9 @@ def _parse(path: Path, number: int, column: Column, text: str) -> Cell:
         ) from e
 
 
-def _json_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]:
+def _json_rows(
+    path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
+) -> Iterator[dict[str, Cell] | None]:
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as e:
@@ -161,6 +181,9 @@ def _json_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]
         if names not in checked:
             _check_header(path, schema, list(names))
             checked.add(names)
+        if any(isinstance(t := found.get(name), str) and t not in kept for name, kept in where.items()):
+            yield None
+            continue
         yield _complete(schema, {name: _plain(schema.by_name[name], v) for name, v in found.items()})
 
 
@@ -176,7 +199,9 @@ def _plain(column: Column, value: Any) -> Cell:
     return value  # type: ignore[no-any-return]
 
 
-def _parquet_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Cell]]:
+def _parquet_rows(
+    path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
+) -> Iterator[dict[str, Cell] | None]:
     arrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path, memory_map=False) as file:
@@ -186,9 +211,13 @@ def _parquet_rows(path: Path, schema: TableSchema[Row]) -> Iterator[dict[str, Ce
                 raise TableError(
                     f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
                 )
+            filters = [(names.index(name), kept) for name, kept in where.items() if name in names]
             for batch in file.iter_batches(batch_size=8192):
                 columns = [batch.column(i).to_pylist() for i in range(len(names))]
                 for values in zip(*columns, strict=True):
+                    if any(isinstance(values[i], str) and values[i] not in kept for i, kept in filters):
+                        yield None
+                        continue
                     yield _complete(
                         schema,
                         {

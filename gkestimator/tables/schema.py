@@ -172,10 +172,12 @@ class TableSchema(Generic[Row]):
                 if problem:
                     raise TableError(f"{where}: row {number}, column {column.name}: {problem}")
 
-    def check_unique(self, rows: Sequence[Row], *, where: str = "table") -> None:
-        """Refuse two rows with one key. Raises TableError naming both."""
+    def check_unique(
+        self, rows: Sequence[Row], *, where: str = "table", numbers: Sequence[int] | None = None
+    ) -> None:
+        """Refuse two rows with one key. Raises TableError naming both by ``numbers`` (default: from 1 on)."""
         seen: dict[tuple[Cell, ...], int] = {}
-        for number, row in enumerate(rows, start=1):
+        for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
             key = tuple(getattr(row, name) for name in self.key)
             first = seen.setdefault(key, number)
             if first != number:

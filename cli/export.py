@@ -1,0 +1,118 @@
+"""``gkest export``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import Names
+from gkestimator.errors import GkestimatorError, UsageError
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+_TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton, kserve, mps"
+
+
+def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from gkestimator.export.registry import EXPORTERS, exporter_class
+
+        for name in EXPORTERS:
+            found = exporter_class(name)
+            click.echo(f"{name}: {found.summary.rstrip('.')}. {found.limits}")
+        ctx.exit()
+
+
+@click.command(name="export")
+@click.argument("source", type=_PATH, metavar="PLAN|TABLE")
+@click.option("--to", "names", type=Names(), required=True, multiple=True, help=f"Targets: {_TARGETS}.")
+@click.option("-o", "--output", type=_PATH, help="Folder; a target's files go to OUTPUT/<target>.")
+@click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
+@click.option(
+    "--only", "only_models", type=Names(), multiple=True, help="Rows of a table: models; default: all."
+)
+@click.option("--gpu", help="Rows of a table: GPU type.")
+@click.option("--batch-size", type=click.IntRange(1), help="Rows of a table: batch size.")
+@click.option("--runtime", help="Rows of a table: runtime.")
+@click.option("--dtype", help="Rows of a table: dtype.")
+@click.option("--dims", metavar="NAME=N,...", help="Rows of a table: dimensions, as the column has them.")
+@click.option("--sm-share", type=float, help="Rows of a table: percent of the SMs.")
+@click.option(
+    "--models", multiple=True, metavar="PATH", help="ONNX files or folders, for triton; repeatable."
+)
+@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@click.option("--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig).")
+@click.option("--queue", help="Queue (kai).")
+@click.option(
+    "--gpus-per-server", type=click.IntRange(1, 1024), help="GPUs of a server (triton); default: 8."
+)
+@click.option("--storage-uri", help="Where the models lie (kserve); a model's name is put behind it.")
+@click.option(
+    "--targets",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_list_targets,
+    help="List the targets, what each is told and which limits it enforces.",
+)
+@debug_option
+def command(
+    source: Path, names: tuple[tuple[str, ...], ...], output: Path | None, models: tuple[str, ...],
+    gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
+    sm_share: float | None, gpus_per_server: int | None, only_models: tuple[tuple[str, ...], ...], **only: Any,
+) -> int:  # fmt: skip
+    """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
+
+    Demands are rounded up, replica counts down; what a target cannot express is refused. Every file says which limits
+    its target enforces. Without -o a target of a single file is written to stdout. Exit status: 0 done, 1 some targets
+    were refused, 2 all were or the command was wrong.
+    """
+    from gkestimator.export.loading import TableFilter, load_deployment
+    from gkestimator.export.registry import make_exporters
+    from gkestimator.export.writing import write_files
+
+    targets = tuple(dict.fromkeys(name for some in names for name in some))
+    exporters = make_exporters(
+        targets, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
+    )
+    deployment = load_deployment(
+        source,
+        creq=creq,
+        models=models,
+        gpu_specs=gpu_specs,
+        only=TableFilter(sm_share_pct=sm_share, **only),
+        names=[name for some in only_models for name in some],
+    )
+    read = (source, *map(Path, deployment.models.values()), *gpu_specs)
+    failed = 0
+    for note in deployment.notes:
+        click.echo(f"gkest: note: {note}", err=True)
+    for exporter in exporters:
+        try:
+            files = exporter.files(deployment)
+            if output is not None:
+                written = write_files(output / exporter.name, files, read=read)
+            elif len(files) > 1 or len(exporters) > 1:
+                raise UsageError("several files are to be written: expected -o FOLDER")
+        except GkestimatorError as e:
+            failed += 1
+            click.echo(f"gkest: error: {_named(exporter.name, str(e))}", err=True)
+            continue
+        if output is None:
+            sys.stdout.buffer.write(files[0].text.encode())
+            sys.stdout.buffer.flush()
+        else:
+            more = f" and {len(written) - 3} more files" if len(written) > 3 else ""
+            click.echo(f"gkest: wrote {', '.join(map(str, written[:3]))}{more}", err=True)
+        for line in (exporter.limits, *exporter.messages(deployment)):
+            click.echo(_named(exporter.name, line), err=True)
+    return 0 if not failed else 2 if failed == len(exporters) else 1
+
+
+def _named(target: str, line: str) -> str:
+    return line if line.startswith(f"{target}: ") else f"{target}: {line}"

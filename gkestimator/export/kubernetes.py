@@ -1,0 +1,305 @@
+"""What the Kubernetes targets share: replicas of one kind as one Deployment, GPU types as node labels, YAML
+that every reader takes alike."""
+
+from __future__ import annotations
+
+import abc
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+from gkestimator.errors import UsageError, one_line
+from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.export.names import dns_labels
+from gkestimator.export.rounding import no_turns
+from gkestimator.export.variants import wait_ms
+from gkestimator.gpus import GpuSpec
+
+__all__ = [
+    "IMAGE_PLACEHOLDER",
+    "Group",
+    "Pod",
+    "PodExporter",
+    "comment_lines",
+    "deployment_object",
+    "groups_of",
+    "longest_wait_ms",
+    "node_affinity",
+    "product_labels",
+    "yaml_text",
+]
+
+IMAGE_PLACEHOLDER = "replace-with-your-image"
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+# Plain in YAML 1.1 and 1.2 alike: PyYAML writes `1e3` bare, which kubectl reads as a number.
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_SHOWN_GPUS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Replicas of one model that ask for the same: one Kubernetes object. ``label`` is its name, unlike every
+    other."""
+
+    label: str
+    instances: tuple[Instance, ...]
+
+    @property
+    def first(self) -> Instance:
+        """Any of them stands for all in what they ask for."""
+        return self.instances[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What a target adds to a Pod: ``limits`` of its container (whole numbers), annotations, labels, node
+    labels."""
+
+    limits: Mapping[str, int] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def groups_of(instances: Sequence[Instance], *, beside: Mapping[str, str] | None = None) -> tuple[Group, ...]:
+    """``instances`` grouped by what they ask for, in order of the first of each group.
+
+    ``beside`` tells instances (by id) apart that would else be alike. A model with several groups gets a
+    number behind its name.
+    """
+    groups: dict[tuple[object, ...], list[Instance]] = {}
+    for i in instances:
+        alike = (
+            i.model, i.gpu_type, i.runtime, i.dtype, i.dims, i.batch_size, i.sm_share_pct, i.creq_pct, i.mreq_bytes,
+            (beside or {}).get(i.id),
+        )  # fmt: skip
+        groups.setdefault(alike, []).append(i)
+    per_model: dict[str, int] = {}
+    for key in groups:
+        per_model[str(key[0])] = per_model.get(str(key[0]), 0) + 1
+    seen: dict[str, int] = {}
+    texts = []
+    for key in groups:
+        model = str(key[0])
+        number = seen[model] = seen.get(model, -1) + 1
+        # A space cannot stand in a model's name, so a group's text is never another model's.
+        texts.append(model if per_model[model] == 1 else f"{model} {number}")
+    labels = dns_labels(texts)
+    return tuple(
+        Group(label=labels[text], instances=tuple(group))
+        for text, group in zip(texts, groups.values(), strict=True)
+    )
+
+
+def longest_wait_ms(instances: Iterable[Instance]) -> float | None:
+    """How long a batch of any of ``instances`` may wait to fill (ms); None where it is not known of one of
+    them."""
+    found = [wait_ms(i) for i in instances]
+    return None if None in found else min((w for w in found if w is not None), default=None)
+
+
+def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
+    """Values of the label ``nvidia.com/gpu.product`` (GPU feature discovery) that nodes with ``spec`` may
+    carry: the driver's name of the GPU with hyphens for spaces, with the maker's words that drivers have put
+    before it."""
+    found: dict[str, None] = {}
+    for name in (spec.name, *spec.aliases):
+        stem = re.sub(r"\s+", "-", name.strip())
+        makers = ["NVIDIA-", ""]
+        if stem.lower().startswith(("tesla-", "nvidia-")):
+            makers = [""]
+        elif stem.lower().startswith(("rtx-", "gtx-")):
+            makers = ["NVIDIA-GeForce-", "NVIDIA-", "GeForce-"]
+        elif spec.compute_capability < (8, 0) and not stem.lower().startswith("geforce-"):
+            makers = ["Tesla-", "NVIDIA-", ""]  # data-centre GPUs were called Tesla until Turing
+        for maker in makers:
+            value = f"{maker}{stem}{suffix}"
+            if _LABEL_VALUE.fullmatch(value):
+                found[value] = None
+    return list(found)
+
+
+def node_affinity(
+    spec: GpuSpec, node_labels: Mapping[str, str], *, suffixes: Sequence[str] = ("",)
+) -> dict[str, Any]:
+    """Nodes whose GPU is ``spec`` and that carry ``node_labels``."""
+    values = list(dict.fromkeys(v for s in suffixes for v in product_labels(spec, suffix=s)))
+    terms = [{"key": PRODUCT_LABEL, "operator": "In", "values": values}]
+    terms += [{"key": key, "operator": "In", "values": [value]} for key, value in node_labels.items()]
+    required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def annotations_of(group: Group, deployment: Deployment, limits: str) -> dict[str, str]:
+    """What the objects of every target say about a replica; nothing acts on it."""
+    one = group.first
+    found = {
+        "gkestimator/model": one.model,
+        "gkestimator/gpu-type": one.gpu_type,
+        "gkestimator/runtime": one.runtime,
+        "gkestimator/dtype": one.dtype,
+        "gkestimator/dims": one.dims,
+        "gkestimator/batch-size": str(one.batch_size),
+        "gkestimator/creq": deployment.creq,
+        "gkestimator/creq-pct": "" if one.creq_pct is None else f"{one.creq_pct:.6g}",
+        "gkestimator/mreq-bytes": "" if one.mreq_bytes is None else str(one.mreq_bytes),
+        "gkestimator/sm-share-pct": "" if one.sm_share_pct == 100 else f"{one.sm_share_pct:.6g}",
+        "gkestimator/slo-ms": "" if one.slo_ms is None else f"{one.slo_ms:.6g}",
+        "gkestimator/planned-gpus": _shortened(i.gpu_id for i in group.instances if i.gpu_id is not None),
+        "gkestimator/source": one_line(deployment.source),
+        "gkestimator/limits": limits,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _shortened(gpus: Iterable[str]) -> str:
+    names = list(dict.fromkeys(gpus))
+    more = f", and {len(names) - _SHOWN_GPUS} more" if len(names) > _SHOWN_GPUS else ""
+    return ", ".join(names[:_SHOWN_GPUS]) + more
+
+
+def deployment_object(
+    group: Group,
+    deployment: Deployment,
+    pod: Pod,
+    *,
+    image: str,
+    limits: str,
+    scheduler: str | None,
+    affinity: Mapping[str, Any],
+) -> dict[str, Any]:
+    """``group`` as an apps/v1 Deployment with as many replicas as it has instances."""
+    labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
+    about = annotations_of(group, deployment, limits)
+    one = group.first
+    env = {
+        "GKEST_MODEL": one.model,
+        "GKEST_BATCH_SIZE": str(one.batch_size),
+        "GKEST_RUNTIME": one.runtime,
+        "GKEST_DTYPE": one.dtype,
+        "GKEST_DIMS": one.dims,
+    }
+    wait = longest_wait_ms(group.instances)
+    if wait is not None:
+        env["GKEST_MAX_WAIT_MS"] = str(int(wait * 1000) / 1000)
+    spec: dict[str, Any] = {} if scheduler is None else {"schedulerName": scheduler}
+    spec["affinity"] = dict(affinity)
+    spec["containers"] = [
+        {
+            "name": "server",
+            "image": image,
+            "env": [{"name": key, "value": value} for key, value in env.items() if value],
+            **({"resources": {"limits": dict(pod.limits)}} if pod.limits else {}),
+        }
+    ]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": group.label, "labels": dict(labels), "annotations": about},
+        "spec": {
+            "replicas": len(group.instances),
+            "selector": {"matchLabels": {"app.kubernetes.io/name": group.label}},
+            "template": {
+                "metadata": {
+                    "labels": {**labels, **pod.labels},
+                    "annotations": {"gkestimator/model": one.model, **pod.annotations},
+                },
+                "spec": spec,
+            },
+        },
+    }
+
+
+class PodExporter(Exporter):
+    """A target that is reached by what Pods ask for: ``deployments.yaml``, for ``kubectl apply -f``."""
+
+    options: ClassVar[tuple[str, ...]] = ("image",)
+    scheduler: ClassVar[str | None] = None
+
+    def __init__(self, *, image: str | None = None) -> None:
+        if image is not None and not _IMAGE.fullmatch(image):
+            raise UsageError(f"--image {image[:60]!r}: expected the name of a container image")
+        self.image = image or IMAGE_PLACEHOLDER
+
+    @abc.abstractmethod
+    def pod(self, instance: Instance) -> Pod:
+        """What the Pod of ``instance`` asks for. Raises UsageError."""
+
+    def check(self, deployment: Deployment) -> tuple[str, ...]:
+        """Refuse what this target cannot express, and say what it will do otherwise. Raises UsageError."""
+        return ()
+
+    def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
+        """``deployments.yaml``."""
+        no_turns(deployment.instances, self.name)
+        pods = {i.id: self.pod(i) for i in deployment.instances}
+        return (self.deployments(deployment, pods, self.check(deployment)),)
+
+    def deployments(
+        self,
+        deployment: Deployment,
+        pods: Mapping[str, Pod],
+        about: Sequence[str] = (),
+        *,
+        suffixes: Sequence[str] = ("",),
+    ) -> ExportFile:
+        """One Deployment for each kind of replica; ``pods`` by instance."""
+        beside = {name: "|".join(pod.node_labels.values()) for name, pod in pods.items()}
+        objects = []
+        for group in groups_of(deployment.instances, beside=beside):
+            pod = pods[group.first.id]
+            affinity = node_affinity(
+                deployment.specs[group.first.gpu_type], pod.node_labels, suffixes=suffixes
+            )
+            objects.append(
+                deployment_object(
+                    group, deployment, pod, image=self.image, limits=self.limits, scheduler=self.scheduler,
+                    affinity=affinity,
+                )
+            )  # fmt: skip
+        return ExportFile(
+            path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects, *about)
+        )
+
+    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+        """What the target will do otherwise, and that the image is still to be named."""
+        found = list(self.check(deployment))
+        if self.image == IMAGE_PLACEHOLDER:
+            found.append(f"the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file")
+        return tuple(found)
+
+
+def yaml_text(exporter: Exporter, deployment: Deployment, objects: Sequence[object], *about: str) -> str:
+    """``objects`` as YAML documents below a comment: the target's limits, what ``about`` says, the
+    deployment's notes."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Quotes every text that some YAML reader could take for something else."""
+
+    def text(dumper: Any, value: str) -> Any:
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+    Dumper.add_representer(str, text)
+    Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]
+    body = yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, allow_unicode=False, width=110)
+    return "".join(f"# {line}\n" for line in comment_lines(exporter, deployment, *about)) + body
+
+
+def comment_lines(exporter: Exporter, deployment: Deployment, *about: str) -> list[str]:
+    """What stands at the head of a file, wrapped: fixed words, and texts on one line each."""
+    paragraphs = [
+        f"Written by gkest export for {exporter.name}.",
+        f"Limits: {exporter.limits}",
+        f"Creq is {deployment.creq}, percent of the whole GPU; demands are rounded up.",
+        *about,
+        *(one_line(note) for note in deployment.notes[:20]),
+    ]
+    return [line for p in paragraphs for line in textwrap.wrap(p, 105, break_on_hyphens=False)]

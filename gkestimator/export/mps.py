@@ -1,0 +1,106 @@
+"""NVIDIA MPS: the environment of each replica's process, as one file each."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePosixPath
+
+from gkestimator.errors import UsageError
+from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.export.kubernetes import comment_lines, longest_wait_ms
+from gkestimator.export.names import dns_labels
+from gkestimator.export.rounding import (
+    compute_pct,
+    cores_and_memory,
+    memory_mib,
+    no_turns,
+    percent_up,
+    within_gpu,
+)
+from gkestimator.gpus import GpuSpec
+
+__all__ = ["MpsExporter", "clients_at_most", "needs_volta"]
+
+_README = """\
+Each .env file is the environment of one replica's process: lines of NAME=value that a shell (set -a; . FILE) and
+systemd (EnvironmentFile=) read alike. A plan's files stand in a folder for each of its GPUs.
+
+1. Start the daemon once on each GPU's machine, as the user who runs the replicas:
+
+     export CUDA_VISIBLE_DEVICES=0        # the GPU that stands for the folder; the limits below call it 0
+     nvidia-cuda-mps-control -d
+
+2. Start each replica with its file and the same CUDA_MPS_PIPE_DIRECTORY as the daemon's, where you set one.
+3. To stop the daemon: echo quit | nvidia-cuda-mps-control
+"""
+
+
+def needs_volta(spec: GpuSpec, target: str) -> None:
+    """Refuse a GPU on which MPS holds nobody to a share. Raises UsageError."""
+    if spec.compute_capability < (7, 0):
+        major, minor = spec.compute_capability
+        raise UsageError(
+            f"{spec.name}: found compute capability {major}.{minor}, expected 7.0 (Volta) or later: MPS "
+            "limits are not enforced "
+            f"before, so {target} cannot hold them"
+        )
+
+
+def clients_at_most(spec: GpuSpec) -> int:
+    """Processes that MPS lets share one GPU from Volta on (NVIDIA, Multi-Process Service, section 2.3.2):
+    48."""
+    needs_volta(spec, "MPS")
+    return 48
+
+
+class MpsExporter(Exporter):
+    """A replica confined to a share of the SMs gets that share; any other its Creq."""
+
+    name = "mps"
+    summary = "NVIDIA MPS: an environment file per replica, thread percentage (Creq) and memory limit (Mreq)."
+    limits = (
+        "MPS enforces both, on Volta and later: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE (Creq, % of the SMs) and "
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT (Mreq, M of 2^20 bytes, for the first visible GPU). Percentages "
+        "of one GPU may add up to "
+        "more than 100: then its replicas compete."
+    )
+
+    def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
+        """``<GPU>/<replica>.env`` for a plan, ``<model>.env`` for a table, and ``README.txt``."""
+        no_turns(deployment.instances, self.name)
+        for spec in deployment.specs.values():
+            needs_volta(spec, self.name)
+        notes = cores_and_memory(deployment, self.name, cores=False)
+        within_gpu(
+            [(i, 1.0) for i in deployment.instances],
+            {name: float(clients_at_most(spec)) for name, spec in deployment.specs.items()},
+            "MPS clients",
+            self.name,
+        )
+        folders = dns_labels(i.gpu_id for i in deployment.instances if i.gpu_id is not None)
+        files = dns_labels(i.id for i in deployment.instances)
+        head = [f"# {line}" for line in comment_lines(self, deployment, *notes)]
+        found = []
+        for i in deployment.instances:
+            name = f"{files[i.id]}.env"
+            path = PurePosixPath(name) if i.gpu_id is None else PurePosixPath(folders[i.gpu_id], name)
+            lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items() if value]
+            found.append(ExportFile(path=path, text="\n".join([*head, *lines]) + "\n"))
+        readme = "\n".join(comment_lines(self, deployment, *notes)) + "\n\n" + _README
+        return (*found, ExportFile(path=PurePosixPath("README.txt"), text=readme))
+
+    def environment(self, instance: Instance) -> dict[str, str]:
+        """The variables of one replica, as they are before any quoting."""
+        wait = longest_wait_ms([instance])
+        waiting = {} if wait is None else {"GKEST_MAX_WAIT_MS": str(int(wait * 1000) / 1000)}
+        return {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_up(compute_pct(instance, self.name))),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib(instance, self.name)}M",
+            "GKEST_REPLICA": instance.id,
+            "GKEST_MODEL": instance.model,
+            "GKEST_BATCH_SIZE": str(instance.batch_size),
+            "GKEST_RUNTIME": instance.runtime,
+            "GKEST_DTYPE": instance.dtype,
+            "GKEST_DIMS": instance.dims,
+            **waiting,
+        }

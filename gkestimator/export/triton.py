@@ -1,0 +1,314 @@
+"""Triton Inference Server: a model repository, and the arguments that its rate limiter needs.
+
+Form: model_config.proto of Triton. One server holds GPUs of one type, at most ``gpus_per_server``; a plan for more
+becomes several repositories.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from gkestimator.errors import UsageError, one_line
+from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.export.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
+from gkestimator.export.triton_config import config_text, new_config
+from gkestimator.export.triton_tensors import TritonTensors, tensors
+from gkestimator.export.variants import Variant, variants
+from gkestimator.onnx_io.signature import read_signature
+
+__all__ = ["ARGUMENTS", "COMPUTE", "MEMORY", "TritonExporter"]
+
+ARGUMENTS = "triton-arguments.txt"
+COMPUTE = "creq_pct_x100"  # hundredths of a percent: whole percents would keep three thirds of a GPU apart
+MEMORY = "mreq_mib"
+_TARGET = "triton"
+_WHOLE = 100 * 100
+_PRIORITIES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Server:
+    """One Triton server: ``ordinals`` are its GPUs' numbers by the plan's id; none for a table."""
+
+    folder: PurePosixPath
+    gpu_type: str
+    ordinals: Mapping[str, int]
+    instances: tuple[Instance, ...]
+
+
+class TritonExporter(Exporter):
+    """``<model>/config.pbtxt`` for each model and ``triton-arguments.txt``, in a folder for each server where there are
+    several."""
+
+    name = _TARGET
+    summary = "Triton model repository (config.pbtxt per model) and the server's rate-limiter arguments"
+    limits = (
+        "Triton enforces concurrency alone: through the rate limiter (which needs the arguments in "
+        f"{ARGUMENTS}) no more runs on a GPU at once than its Creq ({COMPUTE}) and Mreq ({MEMORY}) add up to. "
+        "Neither the SMs nor the memory of a model are confined; every model stays loaded."
+    )
+    options = ("gpus_per_server",)
+
+    def __init__(self, *, gpus_per_server: int = 8) -> None:
+        if gpus_per_server < 1:
+            raise UsageError(f"gpus per server: found {gpus_per_server}, expected at least 1")
+        self._gpus_per_server = gpus_per_server
+
+    def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
+        """The repositories.
+
+        Raises UsageError: Creq or Mreq null or more than a GPU, a replica confined to a share of the SMs, a latency
+        above the SLO, a batch size that the ONNX file (where given) does not allow.
+        """
+        for instance in deployment.instances:
+            if instance.sm_share_pct < 100:
+                raise UsageError(
+                    f"{_TARGET}: {instance.id} is confined to {instance.sm_share_pct:g} % of the SMs, and Triton runs "
+                    "every model in one process: expected a plan of whole GPUs, or --to mps"
+                )
+        found: list[ExportFile] = []
+        for server in _servers(deployment, self._gpus_per_server):
+            ways = variants(server.instances)
+            priorities = _priorities(ways)
+            for way in ways:
+                path = deployment.models.get(way.model)
+                shapes = None if path is None else tensors(read_signature(path), way.first)
+                text = self._config(deployment, server, way, shapes, priorities.get(way.name))
+                found.append(ExportFile(path=server.folder / way.name / "config.pbtxt", text=text))
+            text = self._arguments(deployment, server, ways)
+            found.append(ExportFile(path=server.folder / ARGUMENTS, text=text))
+        return tuple(found)
+
+    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+        """Where the rate limiter holds back what the plan lets run at once, and the models without a file."""
+        lines = []
+        for server in _servers(deployment, self._gpus_per_server):
+            lines += _held_back(server)
+        missing = sorted({i.model for i in deployment.instances} - set(deployment.models))
+        if missing:
+            lines.append(
+                f"inputs and outputs of {', '.join(missing)} are left to Triton, which reads them from the file"
+            )
+        return tuple(lines)
+
+    def _config(
+        self,
+        deployment: Deployment,
+        server: _Server,
+        way: Variant,
+        shapes: TritonTensors | None,
+        priority: int | None,
+    ) -> str:
+        size = way.first.batch_size
+        config = new_config(name=way.name, platform="onnxruntime_onnx")
+        config.max_batch_size = size if shapes is None else shapes.max_batch_size
+        for target, specs in (
+            (config.input, shapes and shapes.inputs),
+            (config.output, shapes and shapes.outputs),
+        ):
+            for spec in specs or ():
+                entry = target.add(name=spec.name, data_type=spec.data_type, dims=spec.dims)
+                if spec.scalar:
+                    entry.reshape.SetInParent()
+        creq = max(up(100 * compute_pct(i, _TARGET)) for i in way.instances)
+        mreq = max(memory_mib(i, _TARGET) for i in way.instances)
+        for count, turn, gpus in _groups(server, way):
+            group = config.instance_group.add(count=count, kind="KIND_GPU", gpus=gpus)
+            resources = [(COMPUTE, creq), (MEMORY, mreq)] + ([(turn, 1)] if turn else [])
+            for name, amount in resources:
+                group.rate_limiter.resources.add(name=name, count=amount)
+            if priority is not None:
+                group.rate_limiter.priority = priority
+        wait = way.wait_ms
+        if config.max_batch_size:
+            config.dynamic_batching.preferred_batch_size.append(size)
+            if wait is not None:
+                # Rounded down: waiting longer would miss the objective.
+                config.dynamic_batching.max_queue_delay_microseconds = math.floor(wait * 1e3)
+        return _commented(
+            [
+                f"Written by gkest export. The model's file: {way.name}/1/model.onnx",
+                self.limits,
+                *_config_remarks(way, shapes, wait),
+            ],
+            config_text(config),
+        )
+
+    def _arguments(self, deployment: Deployment, server: _Server, ways: Sequence[Variant]) -> str:
+        usage = f"tritonserver --model-repository=. $(grep -v '^#' {ARGUMENTS})"
+        comments = [
+            f"Arguments of Triton's rate limiter for this repository, written by gkest export. Use: {usage}",
+            self.limits,
+            *(f"GPU {n} is {gpu} of the plan." for gpu, n in server.ordinals.items()),
+            *(f"{way.name}/1/model.onnx is to be the ONNX file of {way.model}." for way in ways),
+            *_held_back(server),
+            *_split_remarks(ways),
+            *deployment.notes,
+        ]
+        lines = ["--rate-limit=execution_count"]
+        if not server.ordinals:
+            visible = deployment.specs[server.gpu_type].memory_visible_bytes // MIB
+            lines += [
+                f"--rate-limit-resource={COMPUTE}:{_WHOLE}",
+                f"--rate-limit-resource={MEMORY}:{visible}",
+            ]
+        for gpu, number in server.ordinals.items():
+            here = [i for i in server.instances if i.gpu_id == gpu]
+            for name, amount in _available(here, deployment.specs[server.gpu_type].memory_visible_bytes):
+                lines.append(f"--rate-limit-resource={name}:{amount}:{number}")
+        return _commented(comments, "".join(f"{line}\n" for line in lines))
+
+
+def _commented(comments: Sequence[str], text: str) -> str:
+    return "".join(f"# {one_line(c, limit=2000)}\n" for c in comments) + text
+
+
+def _servers(deployment: Deployment, most: int) -> list[_Server]:
+    """The GPUs of each type, in the plan's order, ``most`` to a server."""
+    by_type: dict[str, dict[str | None, list[Instance]]] = defaultdict(lambda: defaultdict(list))
+    for instance in deployment.instances:
+        by_type[instance.gpu_type][instance.gpu_id].append(instance)
+    found: list[_Server] = []
+    for gpu_type, by_gpu in by_type.items():
+        gpus = list(by_gpu)
+        for start in range(0, len(gpus), most):
+            here = gpus[start : start + most]
+            found.append(
+                _Server(
+                    folder=PurePosixPath(f"server-{len(found)}"),
+                    gpu_type=gpu_type,
+                    ordinals={gpu: n for n, gpu in enumerate(here) if gpu is not None},
+                    instances=tuple(i for gpu in here for i in by_gpu[gpu]),
+                )
+            )
+    if len(found) == 1:
+        only = found[0]
+        return [
+            _Server(
+                folder=PurePosixPath(),
+                gpu_type=only.gpu_type,
+                ordinals=only.ordinals,
+                instances=only.instances,
+            )
+        ]
+    return found
+
+
+def _turns(here: Sequence[Instance]) -> dict[str, str]:
+    """The resource that the replicas of each partition of one GPU take in turn."""
+    partitions = dict.fromkeys(i.partition for i in here if i.partition is not None)
+    return {partition: f"turn_{number}" for number, partition in enumerate(partitions)}
+
+
+def _groups(server: _Server, way: Variant) -> list[tuple[int, str | None, list[int]]]:
+    """(instances on each GPU, the turn that they wait for, GPUs): GPUs with the same share one group."""
+    if not server.ordinals:
+        return [(len(way.instances), None, [])]
+    counts: Counter[tuple[int, str | None]] = Counter()
+    for instance in way.instances:
+        assert instance.gpu_id is not None
+        turns = _turns([i for i in server.instances if i.gpu_id == instance.gpu_id])
+        turn = None if instance.partition is None else turns[instance.partition]
+        counts[server.ordinals[instance.gpu_id], turn] += 1
+    groups: dict[tuple[int, str | None], list[int]] = defaultdict(list)
+    for (gpu, turn), count in counts.items():
+        groups[count, turn].append(gpu)
+    return [(count, turn, sorted(gpus)) for (count, turn), gpus in groups.items()]
+
+
+def _available(here: Sequence[Instance], visible: int) -> list[tuple[str, int]]:
+    """What one GPU has of each resource. Where its replicas fit, their demands fit after rounding up as well."""
+    compute = [compute_pct(i, _TARGET) for i in here]
+    memory = [memory_bytes(i, _TARGET) for i in here]
+    rounded = sum(up(100 * c) for c in compute)
+    mib = sum(memory_mib(i, _TARGET) for i in here)
+    return [
+        (COMPUTE, max(_WHOLE, rounded) if _fits(math.fsum(compute), 100.0) else _WHOLE),
+        (MEMORY, max(visible // MIB, mib) if _fits(sum(memory), visible) else visible // MIB),
+        *((turn, 1) for turn in _turns(here).values()),
+    ]
+
+
+def _fits(demand: float, room: float) -> bool:
+    return demand <= room * (1 + 1e-9)
+
+
+def _held_back(server: _Server) -> list[str]:
+    lines = []
+    for gpu in server.ordinals:
+        largest: dict[object, float] = defaultdict(float)
+        for n, i in enumerate(i for i in server.instances if i.gpu_id == gpu):
+            part: object = n if i.partition is None else i.partition
+            largest[part] = max(largest[part], compute_pct(i, _TARGET))
+        total = math.fsum(largest.values())
+        if not _fits(total, 100.0):
+            lines.append(
+                f"{gpu}: its replicas have a Creq of {total:.1f} % together; the rate limiter lets them run up to "
+                "100 % at once, so some wait where the plan lets them share the GPU"
+            )
+    return lines
+
+
+def _priorities(ways: Sequence[Variant]) -> dict[str, int]:
+    """The rate limiter's weights: an instance with priority 2 gets half the chances of one with 1, so the one
+    that is to run most batches a second has 1. Empty where the rates are unknown."""
+    runs = {}
+    for way in ways:
+        if way.goodput_rps is None:
+            return {}
+        runs[way.name] = way.goodput_rps / (way.first.batch_size * len(way.instances))
+    most = max(runs.values())
+    if most <= 0:
+        return {}
+    found = {name: min(max(1, round(most / r)), _PRIORITIES) for name, r in runs.items() if r > 0}
+    last = max(found.values())
+    return {name: found.get(name, last) for name in runs}
+
+
+def _config_remarks(way: Variant, shapes: TritonTensors | None, wait: float | None) -> list[str]:
+    lines = []
+    if shapes is None:
+        lines.append(
+            "Inputs and outputs are left to Triton's auto-completion, which reads them from the file."
+        )
+    else:
+        if not shapes.inputs or not shapes.outputs:
+            lines.append(
+                "The file does not declare every type and shape: what is left out, Triton completes."
+            )
+        if shapes.left_out:
+            lines.append(
+                f"Outputs that do not begin with the batch are left out: {', '.join(shapes.left_out)}."
+            )
+    if shapes is not None and not shapes.max_batch_size:
+        lines.append(
+            f"The file has no open batch dimension: it runs at batch {way.first.batch_size} as it is."
+        )
+    elif wait is None:
+        lines.append(
+            "No SLO is known: max_queue_delay_microseconds is left out, so Triton waits for no batch to fill."
+        )
+    if way.first.runtime != "onnxruntime":
+        lines.append(f"Planned for {way.first.runtime}; Triton runs the file with onnxruntime.")
+    return lines
+
+
+def _split_remarks(ways: Sequence[Variant]) -> list[str]:
+    by_model: dict[str, list[Variant]] = defaultdict(list)
+    for way in ways:
+        by_model[way.model].append(way)
+    lines = []
+    for model, several in by_model.items():
+        if len(several) > 1:
+            parts = ", ".join(
+                f"{w.name} ({w.goodput_rps:.6g} req/s)" if w.goodput_rps is not None else w.name
+                for w in several
+            )
+            lines.append(
+                f"{model} runs in several ways, among which the client divides its requests: {parts}."
+            )
+    return lines

@@ -1,0 +1,140 @@
+"""Inputs and outputs of a Triton model from an ONNX file: which dimension Triton batches, and which it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import UsageError
+from gkestimator.export.deployment import Instance
+from gkestimator.onnx_io.signature import Signature, TensorSpec
+
+__all__ = ["TritonTensor", "TritonTensors", "tensors"]
+
+_TYPES: Mapping[DType, str] = {
+    DType.BOOL: "TYPE_BOOL",
+    DType.UINT8: "TYPE_UINT8",
+    DType.UINT16: "TYPE_UINT16",
+    DType.UINT32: "TYPE_UINT32",
+    DType.UINT64: "TYPE_UINT64",
+    DType.INT8: "TYPE_INT8",
+    DType.INT16: "TYPE_INT16",
+    DType.INT32: "TYPE_INT32",
+    DType.INT64: "TYPE_INT64",
+    DType.FLOAT16: "TYPE_FP16",
+    DType.FLOAT: "TYPE_FP32",
+    DType.DOUBLE: "TYPE_FP64",
+    DType.STRING: "TYPE_STRING",
+    DType.BFLOAT16: "TYPE_BF16",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonTensor:
+    """``dims`` without the batch where Triton adds it; -1: any size. ``scalar``: ``dims`` is [1] because Triton
+    allows no empty list, and is reshaped to none."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    scalar: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonTensors:
+    """``max_batch_size`` 0: the file has no batch that Triton could vary, so ``dims`` are whole shapes and
+    nothing is batched. ``inputs`` or ``outputs`` are empty where the file does not declare them wholly: Triton
+    completes them. ``left_out`` are outputs that Triton cannot hand out, because they do not begin with the batch."""
+
+    max_batch_size: int
+    inputs: tuple[TritonTensor, ...]
+    outputs: tuple[TritonTensor, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def tensors(signature: Signature, instance: Instance) -> TritonTensors:
+    """What Triton is told of the file with ``signature`` for ``instance``'s batch size and dims.
+
+    Triton batches along the first dimension of every input and output, which the file must leave open; outputs of
+    another form are left out, as Triton allows. Raises UsageError where the asked batch size cannot be had from
+    this file, and for an element type that Triton does not have.
+    """
+    size = instance.batch_size
+    if signature.fixed_batch is not None and size != signature.fixed_batch:
+        raise UsageError(
+            f"triton: {instance.model}: its file runs at batch {signature.fixed_batch} alone, batch {size} is "
+            "asked for: export the model again with a symbolic batch"
+        )
+    batched = bool(signature.batch_dims)
+    unbatched = _unbatched(signature) if batched else ()
+    outputs = tuple(t for t in signature.outputs if t not in unbatched)
+    inside = next((t for t in signature.inputs if t in unbatched), None)
+    if inside is not None or not outputs:
+        if size > 1:
+            what = f"input {inside.name!r} does" if inside is not None else "its outputs do"
+            raise UsageError(
+                f"triton: {instance.model}: {what} not begin with the batch, so Triton cannot form batches of {size}"
+            )
+        batched, outputs, unbatched = False, signature.outputs, ()
+    bound = _bound(instance.dims) | ({} if batched else dict.fromkeys(signature.batch_dims, size))
+    return TritonTensors(
+        max_batch_size=size if batched else 0,
+        inputs=_all(signature.inputs, batched, bound, instance.model, "input"),
+        outputs=_all(outputs, batched, bound, instance.model, "output"),
+        left_out=tuple(t.name for t in unbatched),
+    )
+
+
+def _bound(dims: str) -> dict[str, int]:
+    """Sizes of symbolic dimensions that the row was estimated at (``name=value`` pairs)."""
+    pairs = (pair.rpartition("=") for pair in dims.split(",") if pair)
+    return {name: int(value) for name, _, value in pairs if value.isdigit()}
+
+
+def _unbatched(signature: Signature) -> tuple[TensorSpec, ...]:
+    """Inputs and outputs that do not begin with the batch.
+
+    Exporters give the batch of an output names of their own; it is not a number, nor another dimension of an input.
+    """
+    batches = signature.batch_dims
+    others = {d for i in signature.inputs for d in i.shape or () if isinstance(d, str) and d not in batches}
+    inputs = [
+        t for t in signature.inputs if t.shape is not None and t.shape[:1] not in [(b,) for b in batches]
+    ]
+    outputs = [
+        t
+        for t in signature.outputs
+        if t.shape is not None and (not t.shape or isinstance(t.shape[0], int) or t.shape[0] in others)
+    ]
+    return (*inputs, *outputs)
+
+
+def _all(
+    specs: tuple[TensorSpec, ...], batched: bool, bound: Mapping[str, int], model: str, what: str
+) -> tuple[TritonTensor, ...]:
+    found = []
+    for spec in specs:
+        if spec.dtype is None or spec.shape is None:
+            return ()
+        if spec.dtype not in _TYPES:
+            raise UsageError(
+                f"triton: {model}: {what} {spec.name!r} is of {spec.dtype}, which Triton does not have"
+            )
+        shape = spec.shape[1:] if batched else spec.shape
+        dims = tuple(_size(d, bound) for d in shape)
+        found.append(
+            TritonTensor(
+                name=spec.name,
+                data_type=_TYPES[spec.dtype],
+                dims=dims or (1,),
+                scalar=not dims,
+            )
+        )
+    return tuple(found)
+
+
+def _size(dim: int | str | None, bound: Mapping[str, int]) -> int:
+    if isinstance(dim, int):
+        return dim if dim > 0 else -1
+    return bound.get(dim, -1) if dim is not None else -1

@@ -1,0 +1,85 @@
+"""Replicas that one entry of a serving system's configuration describes together, and names that every system takes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from gkestimator.documents.checking import valid_name
+from gkestimator.errors import UsageError
+from gkestimator.export.deployment import Instance
+
+__all__ = ["Variant", "plain_name", "variants", "wait_ms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """``instances`` of one model that run alike: same GPU type, runtime, dtype, dims, batch size and SM share.
+    ``name`` is unique among the variants: letters, digits and ``_ . -``; the model's own where it has one."""
+
+    name: str
+    model: str
+    instances: tuple[Instance, ...]
+
+    @property
+    def first(self) -> Instance:
+        """One of them, for what they share."""
+        return self.instances[0]
+
+    @property
+    def wait_ms(self) -> float | None:
+        """How long a batch may wait to fill on every one of them, in milliseconds; None: unknown."""
+        found = [wait_ms(i) for i in self.instances]
+        return None if None in found else min(w for w in found if w is not None)
+
+    @property
+    def goodput_rps(self) -> float | None:
+        """Requests a second that they are to serve together; None: unknown."""
+        found = [i.goodput_rps for i in self.instances]
+        return None if None in found else math.fsum(g for g in found if g is not None)
+
+
+def variants(instances: Iterable[Instance]) -> tuple[Variant, ...]:
+    """``instances`` by what they share, in their order. Raises UsageError on a model's name that cannot be written."""
+    groups: dict[tuple[Hashable, ...], list[Instance]] = {}
+    for i in instances:
+        if not valid_name(i.model):
+            raise UsageError(f"model {i.model!r}: not a name that can be exported")
+        key = (i.model, i.gpu_type, i.runtime, i.dtype, i.dims, i.batch_size, i.sm_share_pct)
+        groups.setdefault(key, []).append(i)
+    several = [key[0] for key in groups]
+    taken: set[str] = set()
+    found = []
+    for members in groups.values():
+        first = members[0]
+        name = first.model
+        if several.count(first.model) > 1:
+            name = f"{name}_b{first.batch_size}"
+        name = plain_name(name, taken)
+        found.append(Variant(name=name, model=first.model, instances=tuple(members)))
+    return tuple(found)
+
+
+def plain_name(name: str, taken: set[str]) -> str:
+    """``name`` in letters, digits and ``_ . -`` alone, made unlike all in ``taken`` (capitals do not tell two
+    apart) by a number at its end, and put there."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    found, number = plain, 2
+    while found.lower() in taken:
+        found = f"{plain}_{number}"
+        number += 1
+    taken.add(found.lower())
+    return found
+
+
+def wait_ms(instance: Instance) -> float | None:
+    """How long a batch may wait to fill, in milliseconds: what the plan says, else the slack between objective
+    and latency; None where neither is known. Raises UsageError where the latency alone is above the objective."""
+    latency, slo = instance.latency_ms, instance.slo_ms
+    if latency is not None and slo is not None and latency > slo * (1 + 1e-9):
+        raise UsageError(f"{instance.id}: latency {latency:.6g} ms is above its SLO {slo:g} ms")
+    if instance.max_wait_ms is not None:
+        return instance.max_wait_ms
+    return None if latency is None or slo is None else max(slo - latency, 0.0)

@@ -1,0 +1,36 @@
+"""Volcano's vGPU: parts of a GPU by memory and cores, as limits of a container."""
+
+from __future__ import annotations
+
+from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.export.kubernetes import Pod, PodExporter
+from gkestimator.export.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
+
+__all__ = ["VolcanoExporter"]
+
+
+class VolcanoExporter(PodExporter):
+    """Volcano's megabytes are MiB: its device plugin divides the driver's bytes by 2^20."""
+
+    name = "volcano"
+    summary = "Volcano vGPU: limits volcano.sh/vgpu-number, vgpu-memory (MiB, from Mreq), vgpu-cores (%, from Creq)."
+    limits = (
+        "Volcano enforces vgpu-memory (MB of 2^20 bytes); it packs by vgpu-cores (%), but does not hold a "
+        "container to "
+        "them. It chooses the GPUs itself; planned-gpus is bookkeeping."
+    )
+    scheduler = "volcano"
+
+    def pod(self, instance: Instance) -> Pod:
+        """One virtual GPU with its memory and cores."""
+        return Pod(
+            limits={
+                "volcano.sh/vgpu-number": 1,
+                "volcano.sh/vgpu-memory": memory_mib(instance, self.name),
+                "volcano.sh/vgpu-cores": percent_up(compute_pct(instance, self.name)),
+            }
+        )
+
+    def check(self, deployment: Deployment) -> tuple[str, ...]:
+        """What the plan puts on one GPU must be what Volcano would let on it."""
+        return cores_and_memory(deployment, self.name)

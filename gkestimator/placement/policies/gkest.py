@@ -1,0 +1,178 @@
+"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at which every model is on
+time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from gkestimator.errors import UsageError
+from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
+from gkestimator.placement.policies.gkest_menu import Menus
+from gkestimator.placement.policies.gkest_rent import Renting
+from gkestimator.placement.policies.gkest_search import Search, whole_gpu_rates
+from gkestimator.placement.policies.gkest_state import Pattern, State
+from gkestimator.placement.policy import Placed, Placement, Policy
+from gkestimator.placement.problem import Problem
+
+__all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
+
+FAIRNESS = ("none", "maxmin", "weighted")
+_LOOKS = 2400  # at changes, for each unit of effort
+_FEW = 16  # models; with more, half the looks: each takes longer
+_ENOUGH = 1e-4  # of the bound may be left
+_MODELS_BY_GPU = 64  # up to so many, the search also starts from what whole GPUs of each model serve
+
+
+class GkestPolicy(Policy):
+    """Maximises :func:`gkestimator.placement.expected.expect`: requests answered within their objective after the batch has filled, the
+    replica's queue, the neighbours' slowdown and the estimate's interval.
+
+    How: (1) each model's ways (batch size, SM share) that could matter; (2) the fluid relaxation, by HiGHS, which says how much of
+    which GPU type each model should have, and bounds the optimum (`gap_pct`); (3) whole GPUs by it, the rest by best
+    fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each kept only if the evaluator gains.
+    Replicas of one model may differ in batch size, several may share a GPU, and a model has no place in an order or group.
+
+    The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must share a GPU that each of
+    them fills, they take turns in one partition or get shares of the SMs. ``oversubscribe`` lifts that: what it costs
+    is then counted by the contention model alone. Confined replicas are never mixed with unconfined ones.
+
+    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their model's weight (1 unless
+    the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share of its rate that a model is
+    served is raised, and the next smallest, while the total stays within ``fairness_loss_pct`` (default 0.5) of the
+    most. ``attainment`` (default 0.99): the part of each
+    rate that must be on time where the objective is cost. ``effort`` (default 1) scales the search. At equal
+    worth the smallest batch and the fewest replicas are taken. Source: ours; answers section 5 of
+    Elvinger (ETH Zurich, 2024).
+    """
+
+    name = "gkest"
+    summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
+    needs = ("memory",)
+    packs_by_creq = True
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe")
+
+    def __init__(
+        self,
+        *,
+        fairness: str = "maxmin",
+        fairness_loss_pct: float = 0.5,
+        attainment: float = 0.99,
+        effort: float = 1.0,
+        oversubscribe: bool = False,
+    ) -> None:
+        if fairness not in FAIRNESS:
+            raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
+        for name, value, low, high in (
+            ("fairness-loss-pct", fairness_loss_pct, 0.0, 100.0),
+            ("attainment", attainment, 1e-3, 1.0),
+            ("effort", effort, 0.0, 1000.0),
+        ):
+            if not (isinstance(value, int | float) and low <= value <= high):
+                raise UsageError(
+                    f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
+                )
+        self.fairness = fairness
+        self.fairness_loss_pct = fairness_loss_pct
+        self.attainment = attainment
+        self.effort = effort
+        self.oversubscribe = oversubscribe
+        self.packs_by_creq = not oversubscribe  # type: ignore[misc]
+
+    def place(self, problem: Problem) -> Placement:
+        """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement without mixed confinement passes.
+        With ``maxmin`` it includes what fairness gave up."""
+        by_name = tuple(sorted(problem.models, key=lambda m: m.name))  # so that their order in the file decides nothing
+        menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe)
+        if not menus.ways:
+            return Placement(gap_pct=None)
+        if problem.elastic or problem.objective == "cost":
+            renting = Renting(menus, attainment=self.attainment, looks=self.looks(menus), seed=problem.seed)
+            found = renting.run()
+            if found is not None:
+                return Placement(placed=_placed(menus, found), notes=renting.notes, gap_pct=renting.gap_pct)
+            notes = renting.notes
+        else:
+            notes = ()
+        state, bound = self.most(menus)
+        value = state.value
+        return Placement(
+            placed=_placed(menus, state.counts),
+            reasons=self._reasons(menus, state),
+            notes=notes,
+            gap_pct=100 * max(0.0, 1 - value / bound) if bound > 0 else 0.0,
+        )
+
+    def looks(self, menus: Menus) -> int:
+        """Looks at changes that the search may take."""
+        models = len(menus.of)
+        return int(self.effort * (_LOOKS if models <= _FEW else max(_LOOKS // 2, 3 * models)))
+
+    def most(self, menus: Menus) -> tuple[State, float]:
+        """The placement of most worth that was found, and a bound on it."""
+        problem = menus.problem
+        weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
+        pools = pools_of(problem)
+        most = [most_rps(menus, w) for w in menus.ways]
+        many = len(menus.of) > _MODELS_BY_GPU
+        bound = fluid(menus, most, pools=pools, weights=weights)
+        # with many models the bound's optimum is near enough to start from
+        rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
+        aim = fluid(menus, rates, pools=pools, weights=weights)
+        by_gpu = None
+        if not many:
+            by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
+        assert bound is not None and aim is not None  # nothing served is a solution
+        state = State(
+            menus, {Pattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v
+        )
+        search = Search(
+            state, budget=self.looks(menus), seed=problem.seed, enough=bound.value * (1 - _ENOUGH)
+        )
+        search.run([aim, *([] if by_gpu is None else [by_gpu])])
+        if self.fairness == "maxmin":
+            search.level(self.fairness_loss_pct / 100, self.looks(menus) // 4)
+        search.tidy()
+        return state, bound.value
+
+    def _reasons(self, menus: Menus, state: State) -> Mapping[str, str]:
+        found = {}
+        for m, model in enumerate(menus.problem.models):
+            if menus.of[m] and state.served[m] <= 0:
+                found[model.name] = (
+                    "on these GPUs a request of it takes the place of more requests of other models "
+                    f"(fairness {self.fairness})"
+                )
+        return found
+
+
+def pools_of(problem: Problem) -> list[float]:
+    """GPUs by type: those of the cluster, or the most that may be rented (where that is not limited: as many as each model's rate
+    could need)."""
+    if problem.gpus:
+        return [float(problem.counts[t]) for t in problem.types]
+    return [float(o.limit) if o.limit is not None else math.inf for o in problem.offers]
+
+
+def _placed(menus: Menus, counts: Mapping[Pattern, int]) -> tuple[Placed, ...]:
+    problem = menus.problem
+    found = []
+    for t, name in enumerate(problem.types):
+        gpus = [g for g in problem.gpus if g.type == name]
+        number = 0
+        for p in sorted(q for q in counts if q.type == t and q.members):
+            for _ in range(counts[p]):
+                gpu = gpus[number] if problem.gpus else problem.rented(name, number)
+                number += 1
+                for x in p.members:
+                    way = menus.ways[x.way]
+                    found.append(
+                        Placed(
+                            gpu=gpu,
+                            model=menus.model(way.model).name,
+                            candidate=way.candidate,
+                            partition=None if x.turn < 0 else f"turns-{x.turn}",
+                            duty_cycle_ms=x.cycle_ms or None,
+                        )
+                    )
+    return tuple(found)

@@ -1,0 +1,221 @@
+"""Ways to run a model that the `gkest` policy chooses from, and what one replica of each can serve on time."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gkestimator.placement.contention import compute_demand_pct
+from gkestimator.placement.expected import model_on_time, server_of
+from gkestimator.placement.policy import Placed
+from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.placement.queueing import Server
+
+__all__ = ["WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
+
+# Slowdowns at which a replica's rate is worked out; between them it is linear.
+_SLOWDOWNS = (1.0, 1.12, 1.3, 1.6, 2.0, 2.6, 3.5, 5.0)
+_MOST_POOLED = 64
+_MOST_LOAD = 0.95  # of capacity that a replica is counted on for
+# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate looked for.
+WORK_LIGHT, WORK_FULL = 2, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs (None: unknown,
+    it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+
+    number: int
+    model: int
+    type: int
+    candidate: Candidate
+    capacity_rps: float
+    latency_ms: float
+    demand_pct: float | None
+    creq_pct: float | None
+    memory_pct: float
+    share_pct: float
+    batch: int
+
+    @property
+    def part(self) -> float:
+        """Part of a GPU's compute that it holds while it runs without a pause."""
+        if self.share_pct < 100:
+            return self.share_pct / 100
+        return 1.0 if self.demand_pct is None else max(self.demand_pct, 1e-3) / 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serves:
+    """Most requests a second that one replica answers on time, and how many it admits for that."""
+
+    rate_rps: float
+    admitted_rps: float
+
+
+class Menus:
+    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another way of the same share
+    matches or betters in capacity, latency, SM demand and memory at once. Ways are numbered; equal input, equal numbers.
+
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``work`` counts what the queueing model was asked."""
+
+    def __init__(self, problem: Problem, *, oversubscribe: bool = False) -> None:
+        self.problem = problem
+        self.oversubscribe = oversubscribe
+        self.work = 0
+        self.types = problem.types
+        self.ways: list[Way] = []
+        self.of: list[dict[int, list[Way]]] = []
+        self._serves: dict[tuple[int, float | None, int], Serves] = {}
+        self._servers: dict[tuple[int, float | None], Server] = {}
+        index = {t: i for i, t in enumerate(self.types)}
+        for m, model in enumerate(problem.models):
+            by_type: dict[int, list[Way]] = {}
+            groups: dict[tuple[str, float], list[Candidate]] = {}
+            for candidate in model.candidates:
+                memory = candidate.memory_pct
+                if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
+                    groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
+            for (gpu, _), group in groups.items():
+                for candidate in group:
+                    if not any(_betters(other, candidate) for other in group if other is not candidate):
+                        way = _way(len(self.ways), m, index[gpu], candidate)
+                        self.ways.append(way)
+                        by_type.setdefault(way.type, []).append(way)
+            self.of.append(by_type)
+
+    def model(self, m: int) -> Model:
+        """The ``m``-th model."""
+        return self.problem.models[m]
+
+    def server(self, way: int, cycle_ms: float | None) -> Server:
+        """One replica alone, as the queueing model sees it."""
+        key = (way, cycle_ms)
+        found = self._servers.get(key)
+        if found is None:
+            w = self.ways[way]
+            found = server_of(
+                self.model(w.model), w.candidate, duty_cycle_ms=cycle_ms, cycle_busy_ms=_busy(cycle_ms)
+            )
+            self._servers[key] = found
+        return found
+
+    def serves(self, way: int, cycle_ms: float | None, slowdown: float) -> Serves:
+        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however much is asked for."""
+        at = bisect_right(_SLOWDOWNS, slowdown) - 1
+        low = self._at(way, cycle_ms, at)
+        if at + 1 >= len(_SLOWDOWNS):
+            scale = _SLOWDOWNS[-1] / slowdown
+            return Serves(rate_rps=low.rate_rps * scale, admitted_rps=low.admitted_rps * scale)
+        part = (slowdown - _SLOWDOWNS[at]) / (_SLOWDOWNS[at + 1] - _SLOWDOWNS[at])
+        if part < 1e-6:
+            return low
+        high = self._at(way, cycle_ms, at + 1)
+        return Serves(
+            rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
+            admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
+        )
+
+    def _at(self, way: int, cycle_ms: float | None, at: int) -> Serves:
+        key = (way, cycle_ms, at)
+        found = self._serves.get(key)
+        if found is None:
+            w = self.ways[way]
+            model = self.model(w.model)
+            alone = self.server(way, cycle_ms)
+            pooled = min(_MOST_POOLED, max(1, math.ceil(model.rate_rps / alone.capacity_rps)))
+            server = _slowed(alone, _SLOWDOWNS[at], pooled)
+            asked = Model(
+                name=model.name,
+                rate_rps=_MOST_LOAD * pooled * server.capacity_rps,
+                slo_ms=model.slo_ms,
+                weight=model.weight,
+                candidates=model.candidates,
+            )
+            answer = model_on_time(asked, [server], [w.candidate])
+            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
+            found = Serves(
+                rate_rps=answer.rate_rps / pooled,
+                admitted_rps=max(answer.admitted_rps, answer.rate_rps, 1e-12) / pooled,
+            )
+            self._serves[key] = found
+        return found
+
+    def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
+        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that serves them, the one that serves
+        most, the one that asks least of the GPU for each request, and the one between."""
+        ways = [
+            w
+            for w in self.of[m].get(t, ())
+            if (w.share_pct < 100) == confined and (not confined or w.share_pct <= most_share + 1e-9)
+        ]
+        if len(ways) <= 2:
+            return ways
+        rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
+        order = range(len(ways))
+        enough = [i for i in order if rates[i] >= need_rps]
+        picks = []
+        if enough:
+            picks.append(min(enough, key=lambda i: (ways[i].part, ways[i].batch)))
+            picks.append(min(enough, key=lambda i: (ways[i].part / ways[i].capacity_rps, ways[i].batch)))
+        picks.append(max(order, key=lambda i: (rates[i], -ways[i].batch)))
+        picks.append(max(order, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        return [ways[i] for i in dict.fromkeys(picks)]
+
+
+def _slowed(server: Server, slowdown: float, count: int) -> Server:
+    return Server(
+        batch_size=server.batch_size,
+        batches=server.batches,
+        latencies_ms=server.latencies_ms,
+        slowdown=slowdown,
+        duty_cycle_ms=server.duty_cycle_ms,
+        cycle_busy_ms=server.cycle_busy_ms,
+        count=count,
+    )
+
+
+def _busy(cycle_ms: float | None) -> float | None:
+    """How much of a cycle its turns take: our cycles are the sum of their turns."""
+    return None if cycle_ms is None else round(cycle_ms, 9)
+
+
+def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
+    probe = Placed(gpu=Gpu(id="", type=candidate.gpu), model="", candidate=candidate)
+    return Way(
+        number=number,
+        model=model,
+        type=gpu_type,
+        candidate=candidate,
+        capacity_rps=candidate.throughput_rps,
+        latency_ms=candidate.latency_ms,
+        demand_pct=compute_demand_pct(probe),
+        creq_pct=candidate.creq_pct,
+        memory_pct=candidate.memory_pct or 0.0,
+        share_pct=candidate.sm_share_pct,
+        batch=candidate.batch_size,
+    )
+
+
+def _betters(a: Candidate, b: Candidate) -> bool:
+    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or better somewhere."""
+    pairs: Sequence[tuple[float, float]] = (
+        (-a.throughput_rps, -b.throughput_rps),
+        (a.latency_ms, b.latency_ms),
+        (_or_all(a.row.sm_util_mean_pct, a.creq_pct), _or_all(b.row.sm_util_mean_pct, b.creq_pct)),
+        (_or_all(a.creq_pct, None), _or_all(b.creq_pct, None)),
+        (_or_all(a.row.dram_util_mean_pct, None), _or_all(b.row.dram_util_mean_pct, None)),
+        (a.memory_pct or 0.0, b.memory_pct or 0.0),
+    )
+    if any(x > y for x, y in pairs):
+        return False
+    return any(x < y for x, y in pairs) or a.batch_size < b.batch_size
+
+
+def _or_all(first: float | None, second: float | None) -> float:
+    if first is not None:
+        return first
+    return 100.0 if second is None else second

@@ -1,0 +1,250 @@
+"""Every way to fill a GPU with gpu-lets that no other is at least as good as: the ideal's choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.errors import UsageError
+from gkestimator.placement.policies.gpulet_interference import Coefficients
+from gkestimator.placement.policies.gpulet_lets import CLOSE, Let, Load, sizes
+from gkestimator.placement.problem import Candidate, Model, Problem
+
+__all__ = ["MOST_PAIRS", "MOST_WAYS", "Filled", "best_of", "fillings"]
+
+MOST_WAYS = 200_000
+MOST_PAIRS = 4_000_000
+_BLOCK = 2048
+
+Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """One GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the problem
+    at most (in their order, no more than their rate)."""
+
+    gpu: str
+    lets: tuple[Let, ...]
+    served_rps: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """Ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it), what it
+    serves at no slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which every
+    objective holds."""
+
+    size_pct: float
+    chosen: Whole  # ways x models
+    served: Array  # ways x models
+    memory: Array
+    own: Array
+    other: Array
+    bearable: Array
+    cycle_ms: Array  # NaN: one model alone
+
+    def take(self, rows: Whole) -> _Ways:
+        return _Ways(
+            size_pct=self.size_pct,
+            chosen=self.chosen[rows],
+            served=self.served[rows],
+            memory=self.memory[rows],
+            own=self.own[rows],
+            other=self.other[rows],
+            bearable=self.bearable[rows],
+            cycle_ms=self.cycle_ms[rows],
+        )
+
+
+def fillings(problem: Problem, gpu: str, coefficients: Coefficients | None) -> list[Filled]:
+    """Every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle is the
+    sum of the latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS ways
+    for a gpu-let, or MOST_PAIRS for a GPU."""
+    models = problem.models
+    rates = np.array([m.rate_rps for m in models])
+    shares = sizes(problem, gpu)
+    interfering = coefficients is not None
+    ways = {size: _ways(models, gpu, size, coefficients) for size in shares}
+    heaviest = max((float(w.memory.max()) for w in ways.values() if len(w.memory)), default=0.0)
+    kept = {}
+    for size, found in ways.items():
+        goods = [np.minimum(found.served, rates)]
+        if 2 * heaviest > 100:  # otherwise no two gpu-lets can exceed the memory
+            goods.append(-found.memory[:, None])
+        if (
+            interfering
+        ):  # what a slowed gpu-let still serves is below its rate only if it was before: not capped
+            goods[0] = found.served
+            goods.append(np.stack([-found.own, -found.other, found.bearable], axis=1))
+        kept[size] = found.take(best_of(np.hstack(goods)))
+    splits = {tuple(sorted((size, rest))) for size in shares for rest in _rest(shares, size)}
+    whole = [_pairs(kept[one], kept[two], rates, coefficients) for one, two in sorted(splits)]
+    for size in shares:
+        if not _rest(shares, size):
+            alone = ways[size].take(best_of(np.minimum(ways[size].served, rates)))
+            every = np.arange(len(alone.memory))
+            whole.append((np.minimum(alone.served, rates), ((alone, every),), np.ones((len(every), 1))))
+    return _undominated(models, gpu, whole, rates)
+
+
+def _rest(shares: Sequence[float], size: float) -> list[float]:
+    """The share that is left of a GPU beside ``size`` (the largest that the table knows), none or one."""
+    return [s for s in shares if s <= 100 - size + CLOSE][-1:]
+
+
+def _ways(models: Sequence[Model], gpu: str, size: float, coefficients: Coefficients | None) -> _Ways:
+    options = [_options(m, gpu, size) for m in models]
+    chosen = np.full((1, 0), -1, dtype=np.int64)
+    busy, least, memory, count = np.zeros(1), np.full(1, np.inf), np.zeros(1), np.zeros(1, dtype=np.int64)
+    for model, mine in zip(models, options, strict=True):
+        late = np.array([0.0, *(c.latency_ms for c in mine)])
+        slack = np.array([np.inf, *(model.slo_ms - c.latency_ms for c in mine)])
+        size_of = np.array([0.0, *(c.memory_pct or 0.0 for c in mine)])
+        one = np.array([0, *(1 for _ in mine)])
+        index = np.arange(-1, len(mine))
+        a, b = (x.ravel() for x in np.meshgrid(np.arange(len(busy)), np.arange(len(index)), indexing="ij"))
+        busy, memory, count = busy[a] + late[b], memory[a] + size_of[b], count[a] + one[b]
+        least = np.minimum(least[a], slack[b])
+        # More models only make the cycle longer: what is late by now stays late.
+        good = ((count < 2) | (busy <= least)) & (memory <= 100 * (1 + CLOSE))
+        chosen = np.hstack([chosen[a[good]], index[b[good], None]])
+        busy, least, memory, count = busy[good], least[good], memory[good], count[good]
+        if len(busy) > MOST_WAYS:
+            raise UsageError(
+                f"policy gpulet-ideal searches exhaustively: {len(models)} models fill {size:g} % of a {gpu} in "
+                f"more than {MOST_WAYS:,} ways, its limit; policy gpulet takes any number"
+            )
+    some = count > 0
+    chosen, busy, memory, count = chosen[some], busy[some], memory[some], count[some]
+    served = np.zeros(chosen.shape)
+    own, other = np.zeros(len(busy)), np.zeros(len(busy))
+    bearable = np.full(len(busy), np.inf)
+    for i, (model, mine) in enumerate(zip(models, options, strict=True)):
+        for j, c in enumerate(mine):
+            here = chosen[:, i] == j
+            turns = here & (count > 1)
+            served[here, i] = c.throughput_rps
+            served[turns, i] = 1e3 * c.batch_size / busy[turns]
+            response = np.where(count > 1, busy + c.latency_ms, c.latency_ms)
+            bearable[here] = np.minimum(bearable[here], model.slo_ms * (1 + CLOSE) / response[here])
+            if coefficients is not None:
+                pressure = coefficients.pressure([c])
+                own[here] = np.maximum(own[here], pressure.own)
+                other[here] = np.maximum(other[here], pressure.other)
+    return _Ways(
+        size_pct=size,
+        chosen=chosen,
+        served=served,
+        memory=memory,
+        own=own,
+        other=other,
+        bearable=bearable,
+        cycle_ms=np.where(count > 1, busy, np.nan),
+    )
+
+
+def _options(model: Model, gpu: str, size: float) -> list[Candidate]:
+    return [c for c in model.feasible(gpu, sm_share_pct=size) if (c.memory_pct or 0.0) <= 100]
+
+
+def best_of(goods: Array) -> Whole:
+    """Rows (n x k, more is better in every column) that no other is at least as good as; of equal ones the
+    first. Ascending."""
+    if not len(goods):
+        return np.empty(0, dtype=np.int64)
+    scale = np.abs(goods).max(axis=0)
+    finite = np.where(np.isfinite(goods), goods, 1e300)
+    rank = (finite / np.where((scale > 0) & np.isfinite(scale), scale, 1.0)).sum(axis=1)
+    order = np.lexsort((np.arange(len(goods)), -rank))
+    alive = goods[order]
+    kept: list[int] = []
+    while len(order):
+        # The first has the largest sum, so nothing that is left dominates it.
+        kept.append(int(order[0]))
+        left = ~(alive <= alive[0]).all(axis=1)
+        order, alive = order[left], alive[left]
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def _pairs(
+    first: _Ways, second: _Ways, rates: Array, coefficients: Coefficients | None
+) -> tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]:
+    """What two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns (pairs x
+    2)."""
+    if (len(first.memory) + 1) * (len(second.memory) + 1) > MOST_PAIRS:
+        raise UsageError(
+            f"policy gpulet-ideal searches exhaustively: found more than {MOST_PAIRS:,} ways to fill a GPU, its limit; "
+            "policy gpulet takes any number of models"
+        )
+    first, second = _or_empty(first), _or_empty(second)
+    n, m = len(first.memory), len(second.memory)
+    a, b = (x.ravel() for x in np.meshgrid(np.arange(n), np.arange(m), indexing="ij"))
+    good = first.memory[a] + second.memory[b] <= 100 * (1 + CLOSE)
+    good &= (a < n - 1) | (b < m - 1)  # the last is the empty one
+    a, b = a[good], b[good]
+    slow = np.ones((len(a), 2))
+    if coefficients is not None:
+        both = (a < n - 1) & (b < m - 1)
+        slow[:, 0] = np.where(both, np.maximum(1, coefficients.constant + first.own[a] + second.other[b]), 1)
+        slow[:, 1] = np.where(both, np.maximum(1, coefficients.constant + second.own[b] + first.other[a]), 1)
+        bears = (slow[:, 0] <= first.bearable[a]) & (slow[:, 1] <= second.bearable[b])
+        a, b, slow = a[bears], b[bears], slow[bears]
+    served = first.served[a] / slow[:, :1] + second.served[b] / slow[:, 1:]
+    return np.minimum(served, rates), ((first, a), (second, b)), slow
+
+
+def _or_empty(ways: _Ways) -> _Ways:
+    """``ways`` and, last, an empty gpu-let."""
+    return _Ways(
+        size_pct=ways.size_pct,
+        chosen=np.vstack([ways.chosen, np.full((1, ways.chosen.shape[1]), -1, dtype=np.int64)]),
+        served=np.vstack([ways.served, np.zeros((1, ways.served.shape[1]))]),
+        memory=np.append(ways.memory, 0.0),
+        own=np.append(ways.own, 0.0),
+        other=np.append(ways.other, 0.0),
+        bearable=np.append(ways.bearable, np.inf),
+        cycle_ms=np.append(ways.cycle_ms, np.nan),
+    )
+
+
+def _undominated(
+    models: Sequence[Model],
+    gpu: str,
+    whole: Sequence[tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]],
+    rates: Array,
+) -> list[Filled]:
+    # First within each split, then over all.
+    entries: list[tuple[Array, int, int]] = []
+    for split, (served, _, _) in enumerate(whole):
+        entries += [(served[row], split, int(row)) for row in best_of(served)]
+    if not entries:
+        return []
+    found = []
+    for i in best_of(np.stack([e[0] for e in entries])):
+        served, split, row = entries[i]
+        _, parts, slow = whole[split]
+        lets = tuple(
+            let
+            for k, (ways, index) in enumerate(parts)
+            if (let := _let(models, gpu, ways, int(index[row]), float(slow[row, k]))) is not None
+        )
+        found.append(Filled(gpu=gpu, lets=lets, served_rps=tuple(float(s) for s in served)))
+    return found
+
+
+def _let(models: Sequence[Model], gpu: str, ways: _Ways, row: int, slow: float) -> Let | None:
+    loads = []
+    for i, model in enumerate(models):
+        j = int(ways.chosen[row, i])
+        if j >= 0:
+            candidate = _options(model, gpu, ways.size_pct)[j]
+            loads.append(Load(model=model, rate_rps=float(ways.served[row, i]) / slow, candidate=candidate))
+    if not loads:
+        return None
+    cycle = float(ways.cycle_ms[row])
+    return Let(size_pct=ways.size_pct, loads=tuple(loads), cycle_ms=None if np.isnan(cycle) else cycle * slow)

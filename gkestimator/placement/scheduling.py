@@ -1,0 +1,100 @@
+"""From files to a plan: what ``gkest schedule`` does, for programs too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gkestimator.documents import PlacementPlan, read_cluster, read_workload
+from gkestimator.errors import UsageError
+from gkestimator.placement.building import build_problem, impossible
+from gkestimator.placement.problem import Problem
+from gkestimator.placement.registry import make_policy
+from gkestimator.placement.run import place
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+
+__all__ = ["Schedule", "UnservableError", "schedule"]
+
+
+class UnservableError(UsageError):
+    """Models that no policy could serve on this cluster. ``reasons`` by model, each one line."""
+
+    def __init__(self, workload: str, reasons: Mapping[str, str]) -> None:
+        super().__init__(f"{workload}: " + "; ".join(f"{model}: {why}" for model, why in reasons.items()))
+        self.workload = workload
+        self.reasons = dict(reasons)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each model."""
+        return tuple(f"{self.workload}: {model}: {why}" for model, why in self.reasons.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """``plan``, the ``problem`` it answers, and why models could never be served (``unservable``, by name)."""
+
+    plan: PlacementPlan
+    problem: Problem
+    unservable: Mapping[str, str]
+
+
+def schedule(
+    tables: Sequence[Path | str],
+    workload: Path | str,
+    cluster: Path | str,
+    *,
+    policy: str = "gkest",
+    objective: str | None = None,
+    creq: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    runtime: str | None = None,
+    dtype: str | None = None,
+    dims: str | None = None,
+    gpu_specs: Sequence[Path | str] = (),
+    allow_unserved: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Schedule:
+    """Place the models of the ``workload`` file (YAML) on the ``cluster`` file's GPUs (YAML) by the rows of
+    ``tables`` (requirement tables: CSV, JSON, Parquet).
+
+    ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
+    ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name them.
+    A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in the plan's
+    ``unserved``. ``progress`` is told (what comes next, steps done, steps). Raises DocumentError and
+    TableError for what is wrong with a file, UsageError for the rest.
+    """
+    # The policy first: its name and options are wrong in no time, a large table is read in seconds.
+    chosen = make_policy(policy, **(options or {}))
+    asked = read_workload(Path(workload))
+    there = read_cluster(Path(cluster), gpu_specs=gpu_specs)
+    if not tables:
+        raise UsageError("no requirement table is named: expected at least one")
+    names = frozenset(asked.names())
+    rows: list[Requirement] = []
+    steps = len(tables) + 2
+    tell = progress or (lambda stage, done, total: None)
+    for number, table in enumerate(tables):
+        tell(f"reading {Path(table).name}", number, steps)
+        rows += read_table(Path(table), REQUIREMENTS, where={"model": names})
+    tell("matching rows and models", len(tables), steps)
+    problem = build_problem(
+        rows,
+        asked,
+        there,
+        objective=objective,
+        creq=creq or type(chosen).creq,
+        seed=seed,
+        runtime=runtime,
+        dtype=dtype,
+        dims=dims,
+        table=", ".join(str(t) for t in tables),
+    )
+    unservable = impossible(problem)
+    if unservable and not allow_unserved:
+        raise UnservableError(str(workload), unservable)
+    tell(f"placing by {policy}", len(tables) + 1, steps)
+    return Schedule(plan=place(chosen, problem), problem=problem, unservable=unservable)
