@@ -55,6 +55,21 @@ def test_fixed_clusters_against_enumeration(seed: int) -> None:
     assert plan.totals.gap_pct == 0
 
 
+@pytest.mark.parametrize("seed", [1168, *range(50, 56)])
+def test_rates_a_thousand_times_what_the_gpus_can_serve(seed: int) -> None:
+    # Scaled by the rates instead of by what can be served, the first of these lost its optimum in HiGHS.
+    rng = random.Random(seed)
+    loads = {
+        f"m{i}": (rng.uniform(20, 400) * rng.choice([1, 1, 1000]), rng.uniform(20, 80)) for i in range(3)
+    }
+    count = {V100: 1, T4: 2}
+    p = problem(random_rows(rng, 3, (V100, T4)), loads, count, creq="occupancy-max")
+    goodput, _, gpus = by_enumeration(p, count)
+    plan = place(MilpPolicy(), p)
+    assert plan.totals.goodput_rps == pytest.approx(goodput, rel=1e-9)
+    assert plan.totals.gpus_used == gpus
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_rented_gpus_against_enumeration(seed: int) -> None:
     rng = random.Random(100 + seed)
