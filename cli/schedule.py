@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import debug_option
-from gkestimator.errors import UsageError
+from gkestimator.cli.progress import Progress
+from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["command"]
 
@@ -76,10 +77,10 @@ def command(
     TABLE is a requirement table (CSV, JSON, Parquet), estimated or measured. The plan goes to stdout, or with -o to the
     file alone; `gkest export` takes its JSON. A model that the GPUs have no room for is part of the answer; one that no
     GPU here could serve in time is refused unless --allow-unserved. Exit status: 0 done, 1 with --allow-unserved and
-    such models, 2 the command or a file was wrong.
+    such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
     from gkestimator.placement.options import policy_options
-    from gkestimator.placement.picture import PICTURE_SUFFIXES, write_picture
+    from gkestimator.placement.picture import PICTURE_SUFFIXES, draw
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
     from gkestimator.tables import write_bytes
@@ -92,17 +93,15 @@ def command(
     flags = ("no_heavy", "no_division", "no_sort")
     given = {name: options.pop(name) or None for name in (*flags, "coefficients")}
     try:
-        result = schedule(
-            tables, workload, cluster, options=policy_options(options.pop("pairs"), given), **options
-        )
+        chosen = policy_options(options.pop("pairs"), given)
+        with Progress() as progress:
+            result = schedule(tables, workload, cluster, options=chosen, progress=progress, **options)
     except UnservableError as e:
         for line in e.lines:
             click.echo(f"gkest: error: {line} (--allow-unserved places the others)", err=True)
         return e.exit_code
     data = render_plan(result.plan, form)
-    if plot is not None:
-        write_picture(result.plan, plot)
-        click.echo(f"gkest: wrote {plot}", err=True)
+    picture = None if plot is None else draw(result.plan, _by_suffix("--plot", plot, PICTURE_SUFFIXES))
     if output is None:
         stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
         stream.write(data)
@@ -110,12 +109,21 @@ def command(
     else:
         write_bytes(output, data)
         click.echo(f"gkest: wrote {output}", err=True)
+    partly = bool(result.unservable)
+    if plot is not None and picture is not None:
+        try:
+            write_bytes(plot, picture)
+        except GkestimatorError as e:  # the plan stands
+            click.echo(f"gkest: error: --plot: {e}", err=True)
+            partly = True
+        else:
+            click.echo(f"gkest: wrote {plot}", err=True)
     if form == "csv" or output is not None:
         for note in result.plan.notes:
             click.echo(f"gkest: note: {note}", err=True)
     for line in plan_words(result.plan, result.problem):
         click.echo(line, err=True)
-    return 1 if result.unservable else 0
+    return 1 if partly else 0
 
 
 def _by_suffix(option: str, path: Path, suffixes: Any) -> str:

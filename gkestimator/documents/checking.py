@@ -237,7 +237,7 @@ class Fields:
 
 def _kind(value: object) -> str:
     kinds = {dict: "a mapping", list: "a list", str: "a text", type(None): "nothing", bool: "true or false"}
-    return kinds.get(type(value), f"{_short(value)}")
+    return kinds.get(type(value)) or _short(value)
 
 
 def _short(value: object) -> str:

@@ -138,9 +138,11 @@ def workload_from(fields: Fields) -> Workload:
 
 
 def _distinct(where: str, what: str, names: list[str]) -> None:
+    seen = set()
     for name in names:
-        if names.count(name) > 1:
+        if name in seen:
             raise DocumentError(f"{where}: {what}: {name} stands twice, expected once")
+        seen.add(name)
 
 
 def _load(fields: Fields) -> Mapping[str, Any]:

@@ -83,5 +83,6 @@ class Exporter(abc.ABC):
         it needs."""
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """What the user must still do or know, a line each (a placeholder to fill in); for stderr."""
+        """What the user must still do or know, a line each without the name of the target (a placeholder to
+        fill in); for stderr."""
         return ()

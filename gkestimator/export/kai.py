@@ -52,5 +52,5 @@ class KaiExporter(PodExporter):
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
         """That image and queue are still to be named."""
-        queue = f"{self.name}: the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by --queue"
+        queue = f"the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by --queue"
         return (*super().messages(deployment), *(() if self.queue else (queue,)))

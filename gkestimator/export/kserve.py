@@ -11,9 +11,9 @@ from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
 from gkestimator.export.kubernetes import (
     annotations_of,
+    groups_of,
     longest_wait_ms,
     node_affinity,
-    variants_of,
     yaml_text,
 )
 from gkestimator.export.rounding import refuse_above_one_gpu
@@ -47,11 +47,11 @@ class KServeExporter(Exporter):
         """``inferenceservices.yaml``. Replicas that take turns on one GPU need no turns here: each has a GPU
         of its own."""
         objects = []
-        for variant in variants_of(deployment.instances):
-            one = variant.first
+        for group in groups_of(deployment.instances):
+            one = group.first
             refuse_above_one_gpu(one, self.name)
             batcher = {"maxBatchSize": one.batch_size}
-            wait = longest_wait_ms(variant.instances)
+            wait = longest_wait_ms(group.instances)
             if wait is not None:
                 batcher["maxLatency"] = max(1, int(wait))  # whole ms; a wait is rounded down
             root = (self.storage_uri or STORAGE_PLACEHOLDER).rstrip("/")
@@ -60,13 +60,13 @@ class KServeExporter(Exporter):
                     "apiVersion": "serving.kserve.io/v1beta1",
                     "kind": "InferenceService",
                     "metadata": {
-                        "name": variant.label,
-                        "annotations": annotations_of(variant, deployment, self.limits),
+                        "name": group.label,
+                        "annotations": annotations_of(group, deployment, self.limits),
                     },
                     "spec": {
                         "predictor": {
-                            "minReplicas": len(variant.instances),
-                            "maxReplicas": len(variant.instances),
+                            "minReplicas": len(group.instances),
+                            "maxReplicas": len(group.instances),
                             "affinity": node_affinity(deployment.specs[one.gpu_type], {}),
                             "batcher": batcher,
                             "model": {
@@ -88,13 +88,11 @@ class KServeExporter(Exporter):
         """What is still to be named, and how many GPUs this takes."""
         found = []
         if self.storage_uri is None:
-            found.append(
-                f"{self.name}: models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri"
-            )
+            found.append(f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri")
         planned = {i.gpu_id for i in deployment.instances if i.gpu_id is not None}
         if planned and len(planned) < len(deployment.instances):
             found.append(
-                f"{self.name}: its {len(deployment.instances)} replicas take a whole GPU each; the plan has them on "
+                f"its {len(deployment.instances)} replicas take a whole GPU each; the plan has them on "
                 f"{len(planned)}"
             )
         return tuple(found)

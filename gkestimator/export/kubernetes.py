@@ -15,19 +15,20 @@ from gkestimator.errors import UsageError, one_line
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.names import dns_labels
 from gkestimator.export.rounding import no_turns
+from gkestimator.export.variants import wait_ms
 from gkestimator.gpus import GpuSpec
 
 __all__ = [
     "IMAGE_PLACEHOLDER",
+    "Group",
     "Pod",
     "PodExporter",
-    "Variant",
     "comment_lines",
     "deployment_object",
+    "groups_of",
     "longest_wait_ms",
     "node_affinity",
     "product_labels",
-    "variants_of",
     "yaml_text",
 ]
 
@@ -42,7 +43,7 @@ _SHOWN_GPUS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Group:
     """Replicas of one model that ask for the same: one Kubernetes object. ``label`` is its name, unlike every
     other."""
 
@@ -66,9 +67,7 @@ class Pod:
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def variants_of(
-    instances: Sequence[Instance], *, beside: Mapping[str, str] | None = None
-) -> tuple[Variant, ...]:
+def groups_of(instances: Sequence[Instance], *, beside: Mapping[str, str] | None = None) -> tuple[Group, ...]:
     """``instances`` grouped by what they ask for, in order of the first of each group.
 
     ``beside`` tells instances (by id) apart that would else be alike. A model with several groups gets a
@@ -93,23 +92,16 @@ def variants_of(
         texts.append(model if per_model[model] == 1 else f"{model} {number}")
     labels = dns_labels(texts)
     return tuple(
-        Variant(label=labels[text], instances=tuple(group))
+        Group(label=labels[text], instances=tuple(group))
         for text, group in zip(texts, groups.values(), strict=True)
     )
 
 
 def longest_wait_ms(instances: Iterable[Instance]) -> float | None:
     """How long a batch of any of ``instances`` may wait to fill (ms); None where it is not known of one of
-    them: the plan's ``max_wait_ms``, else what the objective leaves beside the latency."""
-    found = []
-    for i in instances:
-        wait = i.max_wait_ms
-        if wait is None and i.slo_ms is not None and i.latency_ms is not None:
-            wait = max(0.0, i.slo_ms - i.latency_ms)
-        if wait is None:
-            return None
-        found.append(wait)
-    return min(found, default=None)
+    them."""
+    found = [wait_ms(i) for i in instances]
+    return None if None in found else min((w for w in found if w is not None), default=None)
 
 
 def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
@@ -144,9 +136,9 @@ def node_affinity(
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def annotations_of(variant: Variant, deployment: Deployment, limits: str) -> dict[str, str]:
+def annotations_of(group: Group, deployment: Deployment, limits: str) -> dict[str, str]:
     """What the objects of every target say about a replica; nothing acts on it."""
-    one = variant.first
+    one = group.first
     found = {
         "gkestimator/model": one.model,
         "gkestimator/gpu-type": one.gpu_type,
@@ -159,7 +151,7 @@ def annotations_of(variant: Variant, deployment: Deployment, limits: str) -> dic
         "gkestimator/mreq-bytes": "" if one.mreq_bytes is None else str(one.mreq_bytes),
         "gkestimator/sm-share-pct": "" if one.sm_share_pct == 100 else f"{one.sm_share_pct:.6g}",
         "gkestimator/slo-ms": "" if one.slo_ms is None else f"{one.slo_ms:.6g}",
-        "gkestimator/planned-gpus": _shortened(i.gpu_id for i in variant.instances if i.gpu_id is not None),
+        "gkestimator/planned-gpus": _shortened(i.gpu_id for i in group.instances if i.gpu_id is not None),
         "gkestimator/source": one_line(deployment.source),
         "gkestimator/limits": limits,
     }
@@ -173,7 +165,7 @@ def _shortened(gpus: Iterable[str]) -> str:
 
 
 def deployment_object(
-    variant: Variant,
+    group: Group,
     deployment: Deployment,
     pod: Pod,
     *,
@@ -182,10 +174,10 @@ def deployment_object(
     scheduler: str | None,
     affinity: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """``variant`` as an apps/v1 Deployment with as many replicas as it has instances."""
-    labels = {"app.kubernetes.io/name": variant.label, "app.kubernetes.io/managed-by": "gkestimator"}
-    about = annotations_of(variant, deployment, limits)
-    one = variant.first
+    """``group`` as an apps/v1 Deployment with as many replicas as it has instances."""
+    labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
+    about = annotations_of(group, deployment, limits)
+    one = group.first
     env = {
         "GKEST_MODEL": one.model,
         "GKEST_BATCH_SIZE": str(one.batch_size),
@@ -193,7 +185,7 @@ def deployment_object(
         "GKEST_DTYPE": one.dtype,
         "GKEST_DIMS": one.dims,
     }
-    wait = longest_wait_ms(variant.instances)
+    wait = longest_wait_ms(group.instances)
     if wait is not None:
         env["GKEST_MAX_WAIT_MS"] = str(int(wait * 1000) / 1000)
     spec: dict[str, Any] = {} if scheduler is None else {"schedulerName": scheduler}
@@ -209,10 +201,10 @@ def deployment_object(
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": variant.label, "labels": dict(labels), "annotations": about},
+        "metadata": {"name": group.label, "labels": dict(labels), "annotations": about},
         "spec": {
-            "replicas": len(variant.instances),
-            "selector": {"matchLabels": {"app.kubernetes.io/name": variant.label}},
+            "replicas": len(group.instances),
+            "selector": {"matchLabels": {"app.kubernetes.io/name": group.label}},
             "template": {
                 "metadata": {
                     "labels": {**labels, **pod.labels},
@@ -260,14 +252,14 @@ class PodExporter(Exporter):
         """One Deployment for each kind of replica; ``pods`` by instance."""
         beside = {name: "|".join(pod.node_labels.values()) for name, pod in pods.items()}
         objects = []
-        for variant in variants_of(deployment.instances, beside=beside):
-            pod = pods[variant.first.id]
+        for group in groups_of(deployment.instances, beside=beside):
+            pod = pods[group.first.id]
             affinity = node_affinity(
-                deployment.specs[variant.first.gpu_type], pod.node_labels, suffixes=suffixes
+                deployment.specs[group.first.gpu_type], pod.node_labels, suffixes=suffixes
             )
             objects.append(
                 deployment_object(
-                    variant, deployment, pod, image=self.image, limits=self.limits, scheduler=self.scheduler,
+                    group, deployment, pod, image=self.image, limits=self.limits, scheduler=self.scheduler,
                     affinity=affinity,
                 )
             )  # fmt: skip
@@ -277,11 +269,9 @@ class PodExporter(Exporter):
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
         """What the target will do otherwise, and that the image is still to be named."""
-        found = [f"{self.name}: {line}" for line in self.check(deployment)]
+        found = list(self.check(deployment))
         if self.image == IMAGE_PLACEHOLDER:
-            found.append(
-                f"{self.name}: the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file"
-            )
+            found.append(f"the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file")
         return tuple(found)
 
 

@@ -50,7 +50,6 @@ class Model:
             os.fspath(path), providers=[p for p in wanted if p in available]
         )
         self.inputs = {i.name: i for i in self.session.get_inputs()}
-        self.outputs = [o.name for o in self.session.get_outputs()]
         sizes = {i.shape[0] if i.shape else None for i in self.inputs.values()}
         if any(not i.shape for i in self.inputs.values()):
             raise ValueError(f"{path.name}: an input has no batch axis, which this application needs")
@@ -59,6 +58,16 @@ class Model:
             raise ValueError(f"{path.name}: its inputs do not begin with one batch axis")
         # A file that was exported at one batch size runs at no other: smaller batches are filled up.
         self.fixed_batch: int | None = fixed[0] if fixed else None
+        # Outputs that do not begin with the batch (a hidden state laid out by time first) cannot be divided.
+        others = {d for i in self.inputs.values() for d in i.shape[1:] if isinstance(d, str)}
+        self.outputs = [
+            o.name
+            for o in self.session.get_outputs()
+            if o.shape and (o.shape[0] == fixed[0] if fixed else not isinstance(o.shape[0], int))
+            if o.shape[0] not in others
+        ]
+        if not self.outputs:
+            raise ValueError(f"{path.name}: no output begins with the batch axis")
 
     def sample(self, given: object) -> Arrays:
         """The arrays of one request, checked and in the model's element types."""
@@ -107,7 +116,8 @@ async def _answer(infer: Any, request: Request) -> JSONResponse:
     try:
         outputs = await infer(body["inputs"])
     except BadRequestError as e:
-        return JSONResponse({"error": str(e)}, status_code=400)
+        # From another replica it comes with a traceback around it; the cause is the message alone.
+        return JSONResponse({"error": str(getattr(e, "cause", e))}, status_code=400)
     return JSONResponse({"outputs": {name: np.asarray(value).tolist() for name, value in outputs.items()}})
 
 

@@ -275,8 +275,15 @@ def _config_remarks(way: Variant, shapes: TritonTensors | None, wait: float | No
         lines.append(
             "Inputs and outputs are left to Triton's auto-completion, which reads them from the file."
         )
-    elif not shapes.inputs or not shapes.outputs:
-        lines.append("The file does not declare every type and shape: what is left out, Triton completes.")
+    else:
+        if not shapes.inputs or not shapes.outputs:
+            lines.append(
+                "The file does not declare every type and shape: what is left out, Triton completes."
+            )
+        if shapes.left_out:
+            lines.append(
+                f"Outputs that do not begin with the batch are left out: {', '.join(shapes.left_out)}."
+            )
     if shapes is not None and not shapes.max_batch_size:
         lines.append(
             f"The file has no open batch dimension: it runs at batch {way.first.batch_size} as it is."

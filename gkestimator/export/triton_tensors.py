@@ -45,19 +45,20 @@ class TritonTensor:
 class TritonTensors:
     """``max_batch_size`` 0: the file has no batch that Triton could vary, so ``dims`` are whole shapes and
     nothing is batched. ``inputs`` or ``outputs`` are empty where the file does not declare them wholly: Triton
-    completes them."""
+    completes them. ``left_out`` are outputs that Triton cannot hand out, because they do not begin with the batch."""
 
     max_batch_size: int
     inputs: tuple[TritonTensor, ...]
     outputs: tuple[TritonTensor, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def tensors(signature: Signature, instance: Instance) -> TritonTensors:
     """What Triton is told of the file with ``signature`` for ``instance``'s batch size and dims.
 
-    Triton batches along the first dimension of every input and output, which the file must leave open. Raises
-    UsageError where the asked batch size cannot be had from this file, and for an element type that Triton does not
-    have.
+    Triton batches along the first dimension of every input and output, which the file must leave open; outputs of
+    another form are left out, as Triton allows. Raises UsageError where the asked batch size cannot be had from
+    this file, and for an element type that Triton does not have.
     """
     size = instance.batch_size
     if signature.fixed_batch is not None and size != signature.fixed_batch:
@@ -66,18 +67,23 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
             "asked for: export the model again with a symbolic batch"
         )
     batched = bool(signature.batch_dims)
-    outside = _unbatched(signature)
-    if batched and outside:
+    unbatched = _unbatched(signature) if batched else ()
+    outputs = tuple(t for t in signature.outputs if t not in unbatched)
+    inside = next((t for t in signature.inputs if t in unbatched), None)
+    if inside is not None or not outputs:
         if size > 1:
+            what = f"input {inside.name!r} does" if inside is not None else "its outputs do"
             raise UsageError(
-                f"triton: {instance.model}: {outside} does not begin with the batch, so Triton cannot "
-                f"form batches of {size}"
+                f"triton: {instance.model}: {what} not begin with the batch, so Triton cannot form batches of {size}"
             )
-        batched = False
+        batched, outputs, unbatched = False, signature.outputs, ()
     bound = _bound(instance.dims) | ({} if batched else dict.fromkeys(signature.batch_dims, size))
-    inputs = _all(signature.inputs, batched, bound, instance.model, "input")
-    outputs = _all(signature.outputs, batched, bound, instance.model, "output")
-    return TritonTensors(max_batch_size=size if batched else 0, inputs=inputs, outputs=outputs)
+    return TritonTensors(
+        max_batch_size=size if batched else 0,
+        inputs=_all(signature.inputs, batched, bound, instance.model, "input"),
+        outputs=_all(outputs, batched, bound, instance.model, "output"),
+        left_out=tuple(t.name for t in unbatched),
+    )
 
 
 def _bound(dims: str) -> dict[str, int]:
@@ -86,24 +92,22 @@ def _bound(dims: str) -> dict[str, int]:
     return {name: int(value) for name, _, value in pairs if value.isdigit()}
 
 
-def _unbatched(signature: Signature) -> str | None:
-    """An input or output that does not begin with the batch."""
-    others = {
-        d
-        for i in signature.inputs
-        for d in i.shape or ()
-        if isinstance(d, str) and d not in signature.batch_dims
-    }
-    for tensor in signature.inputs:
-        if tensor.shape is not None and (not tensor.shape or tensor.shape[0] not in signature.batch_dims):
-            return f"input {tensor.name!r}"
-    for tensor in signature.outputs:
-        # Exporters give the batch of an output names of their own; a number, or another input dimension, it is not.
-        if tensor.shape is not None and (
-            not tensor.shape or isinstance(tensor.shape[0], int) or tensor.shape[0] in others
-        ):
-            return f"output {tensor.name!r}"
-    return None
+def _unbatched(signature: Signature) -> tuple[TensorSpec, ...]:
+    """Inputs and outputs that do not begin with the batch.
+
+    Exporters give the batch of an output names of their own; it is not a number, nor another dimension of an input.
+    """
+    batches = signature.batch_dims
+    others = {d for i in signature.inputs for d in i.shape or () if isinstance(d, str) and d not in batches}
+    inputs = [
+        t for t in signature.inputs if t.shape is not None and t.shape[:1] not in [(b,) for b in batches]
+    ]
+    outputs = [
+        t
+        for t in signature.outputs
+        if t.shape is not None and (not t.shape or isinstance(t.shape[0], int) or t.shape[0] in others)
+    ]
+    return (*inputs, *outputs)
 
 
 def _all(

@@ -16,6 +16,7 @@ from gkestimator.tables import Requirement
 __all__ = ["OBJECTIVES", "build_problem", "candidates_of", "impossible"]
 
 OBJECTIVES = ("goodput", "cost")
+_MAX_TEXT = 100  # of a runtime, a dtype or bound dimensions: what stands in plans and exports
 
 
 def build_problem(
@@ -115,6 +116,11 @@ def candidates_of(
         ):
             continue
         key = (row.model, gpu, row.batch_size, row.sm_share_pct)
+        for column, text in (("runtime", row.runtime), ("dtype", row.dtype), ("dims", row.dims)):
+            if not text.isprintable() or len(text) > _MAX_TEXT:
+                raise TableError(
+                    f"{table}: {row.model}: {column}: found {text[:40]!r}, expected a line of text"
+                )
         other = kept.setdefault(key, row)
         if other is not row:
             raise TableError(_two_rows(table, other, row))
@@ -124,11 +130,14 @@ def candidates_of(
             continue
         without_context |= row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
         found[row.model].append(candidate)
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise TableError(_missing(table, missing))
     for name in names:
         if not valid_name(name):
             raise TableError(f"{table}: {name!r} is not a name that can be placed")
         if not found[name]:
-            raise TableError(_no_rows(table, name, name in known, without_time.get(name, 0), specs))
+            raise TableError(_no_rows(table, name, without_time.get(name, 0), specs))
     notes = []
     if without_context:
         notes.append(
@@ -191,10 +200,14 @@ def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
     return f"{table}: two rows answer for {what}; choose with {' or '.join(differing) or 'one row each'}"
 
 
-def _no_rows(table: str, name: str, known: bool, without_time: int, specs: Mapping[str, GpuSpec]) -> str:
+def _missing(table: str, names: Sequence[str]) -> str:
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    one = len(names) == 1
+    return f"{table}: no row for model{'' if one else 's'} {some}, which the workload asks for"
+
+
+def _no_rows(table: str, name: str, without_time: int, specs: Mapping[str, GpuSpec]) -> str:
     gpus = ", ".join(specs)
-    if not known:
-        return f"{table}: no row for model {name}, which the workload asks for"
     if without_time:
         return f"{table}: {name} has no row with a latency on {gpus}"
     return f"{table}: {name} has rows, but none on {gpus} (or none under --runtime, --dtype, --dims)"
@@ -204,12 +217,17 @@ def impossible(problem: Problem) -> dict[str, str]:
     """Models that no policy could serve on this cluster, whatever is free, with the reason: every candidate is
     above the objective, or larger than the GPU's memory."""
     found = {}
+    part_of = {s.model: a for a in problem.workload.applications for s in a.stages}
     for model in problem.models:
         in_time = [c for c in model.candidates if c.latency_ms <= model.slo_ms]
         if not in_time:
             best = min(model.candidates, key=lambda c: c.latency_ms)
+            slo = f"SLO {model.slo_ms:.6g} ms"
+            if model.name in part_of:
+                whole = part_of[model.name]
+                slo = f"its part {model.slo_ms:.4g} ms of the SLO {whole.slo_ms:g} ms of {whole.name}"
             found[model.name] = (
-                f"SLO {model.slo_ms:g} ms is below its fastest latency, {best.latency_ms:.4g} ms "
+                f"{slo} is below its fastest latency, {best.latency_ms:.4g} ms "
                 f"(batch {best.batch_size} on {best.gpu})"
             )
         elif all(c.memory_pct is not None and c.memory_pct > 100 for c in in_time):

@@ -15,10 +15,13 @@ from gkestimator.errors import GkestimatorError
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["Deadline", "Program", "Solution", "SolverError"]
+__all__ = ["SLACK", "Deadline", "Program", "Solution", "SolverError"]
 
-# Rows hold to this. Whoever builds a program scales it so that this is small beside what it decides.
-_TOLERANCE = 1e-9
+# Rows hold to the first of these with which HiGHS can confirm its own answer. Finer ones are not safer: at 1e-9
+# HiGHS 1.15 loses optimal solutions in presolve. Whoever builds a program scales it so that they are small beside
+# what it decides, and leaves more room (SLACK) in rows that repeat what another solve reached.
+_TOLERANCES = (1e-7, 1e-6)
+SLACK = 1e-6
 
 
 class SolverError(GkestimatorError):
@@ -90,33 +93,18 @@ class Program:
 
         if not self.lower:
             return Solution(values=(), objective=0.0, bound=0.0, optimal=True)
-        left = deadline.left_s() if deadline is not None else math.inf
-        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("parallel", "off"),
-            ("random_seed", seed % 2**31),
-            ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", 1e-9),
-            ("mip_feasibility_tolerance", _TOLERANCE),
-            ("primal_feasibility_tolerance", _TOLERANCE),
-            ("dual_feasibility_tolerance", _TOLERANCE),
-            # HiGHS takes 0 as no limit.
-            ("time_limit", max(left, 1e-3)),
-        ):
-            solver.setOptionValue(option, value)
-        solver.passModel(self._model(objective, maximise=maximise))
-        if start is not None:
-            known = highspy.HighsSolution()
-            known.col_value = [float(v) for v in start]
-            solver.setSolution(known)
-        solver.run()
-        status, info = solver.getModelStatus(), solver.getInfo()
         states = highspy.HighsModelStatus
+        model = self._model(objective, maximise=maximise)
+        for tolerance in _TOLERANCES:
+            left = deadline.left_s() if deadline is not None else math.inf
+            solver = _solver(model, tolerance=tolerance, seed=seed, limit_s=left, start=start)
+            solver.run()
+            status, info = solver.getModelStatus(), solver.getInfo()
+            if status != states.kSolveError:
+                break
         if status in (states.kInfeasible, states.kUnboundedOrInfeasible):
             return None
-        if status not in (states.kOptimal, states.kTimeLimit, states.kModelEmpty):
+        if status not in (states.kOptimal, states.kTimeLimit):
             raise SolverError(f"HiGHS: {solver.modelStatusToString(status)}, expected optimal or out of time")
         if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
             return None
@@ -153,3 +141,36 @@ class Program:
         matrix.index_ = np.array([i for _, _, terms in self.rows for i in terms], dtype=np.int32)
         matrix.value_ = np.array([c for _, _, terms in self.rows for c in terms.values()], dtype=np.float64)
         return found
+
+
+def _solver(
+    model: highspy.HighsLp,
+    *,
+    tolerance: float,
+    seed: int,
+    limit_s: float,
+    start: Sequence[float] | None,
+) -> Any:
+    import highspy
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("parallel", "off"),
+        ("random_seed", seed % 2**31),
+        ("mip_rel_gap", 0.0),
+        ("mip_abs_gap", 1e-9),
+        ("mip_feasibility_tolerance", tolerance),
+        ("primal_feasibility_tolerance", tolerance),
+        ("dual_feasibility_tolerance", tolerance),
+        # HiGHS takes 0 as no limit.
+        ("time_limit", max(limit_s, 1e-3)),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(model)
+    if start is not None:
+        known = highspy.HighsSolution()
+        known.col_value = [float(v) for v in start]
+        solver.setSolution(known)
+    return solver

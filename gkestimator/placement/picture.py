@@ -7,17 +7,15 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica
 from gkestimator.errors import UsageError
 from gkestimator.picture_style import GREY, INK, STYLE
 from gkestimator.placement.report import plan_content
-from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import clipped, printable
 
-__all__ = ["PICTURE_SUFFIXES", "draw", "write_picture"]
+__all__ = ["PICTURE_SUFFIXES", "draw"]
 
 PICTURE_SUFFIXES = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 # Files that do not change from run to run: matplotlib would write the date and its version.
@@ -45,15 +43,6 @@ class _Pair:
 
     gpu: PlacedGpu
     count: int
-
-
-def write_picture(plan: PlacementPlan, path: Path) -> None:
-    """Draw ``plan`` to ``path`` (.png, .svg or .pdf), wholly or not at all. Raises UsageError for another
-    suffix or without matplotlib (extra ``plot``), OutputError where it cannot be written."""
-    form = PICTURE_SUFFIXES.get(path.suffix.lower())
-    if form is None:
-        raise UsageError(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(PICTURE_SUFFIXES)}")
-    write_bytes(path, draw(plan, form))
 
 
 def draw(plan: PlacementPlan, form: str) -> bytes:

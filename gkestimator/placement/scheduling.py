@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ def schedule(
     dims: str | None = None,
     gpu_specs: Sequence[Path | str] = (),
     allow_unserved: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Schedule:
     """Place the models of the ``workload`` file (YAML) on the ``cluster`` file's GPUs (YAML) by the rows of
     ``tables`` (requirement tables: CSV, JSON, Parquet).
@@ -63,7 +64,8 @@ def schedule(
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
     ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name them.
     A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in the plan's
-    ``unserved``. Raises DocumentError and TableError for what is wrong with a file, UsageError for the rest.
+    ``unserved``. ``progress`` is told (what comes next, steps done, steps). Raises DocumentError and
+    TableError for what is wrong with a file, UsageError for the rest.
     """
     # The policy first: its name and options are wrong in no time, a large table is read in seconds.
     chosen = make_policy(policy, **(options or {}))
@@ -73,8 +75,12 @@ def schedule(
         raise UsageError("no requirement table is named: expected at least one")
     names = frozenset(asked.names())
     rows: list[Requirement] = []
-    for table in tables:
+    steps = len(tables) + 2
+    tell = progress or (lambda stage, done, total: None)
+    for number, table in enumerate(tables):
+        tell(f"reading {Path(table).name}", number, steps)
         rows += read_table(Path(table), REQUIREMENTS, where={"model": names})
+    tell("matching rows and models", len(tables), steps)
     problem = build_problem(
         rows,
         asked,
@@ -90,4 +96,5 @@ def schedule(
     unservable = impossible(problem)
     if unservable and not allow_unserved:
         raise UnservableError(str(workload), unservable)
+    tell(f"placing by {policy}", len(tables) + 1, steps)
     return Schedule(plan=place(chosen, problem), problem=problem, unservable=unservable)

@@ -46,6 +46,9 @@ class SelfTuningPolicy(Policy):
         ladders = {
             (m.name, t): found for m in problem.models for t in problem.types if (found := _ladder(m, t))
         }
+        # A fixed order, whatever the workload's: who asks for most of a GPU first.
+        demand = {m.name: _demand(m, problem.types, ladders) for m in problem.models}
+        problem = problem.with_models(tuple(sorted(problem.models, key=lambda m: (-demand[m.name], m.name))))
         hosts = _Hosts(problem)
         if problem.elastic or problem.objective == "cost":
             replicas = _packed(problem, ladders, hosts)
@@ -136,6 +139,16 @@ def _ladder(model: Model, gpu_type: str) -> tuple[Candidate, ...]:
         if not ladder or chosen.throughput_rps > ladder[-1].throughput_rps:
             ladder.append(chosen)
     return tuple(ladder)
+
+
+def _demand(
+    model: Model, types: tuple[str, ...], ladders: dict[tuple[str, str], tuple[Candidate, ...]]
+) -> float:
+    """GPUs that the whole rate takes on the type where that is least."""
+    found = [
+        model.rate_rps / ladder[-1].throughput_rps for t in types if (ladder := ladders.get((model.name, t)))
+    ]
+    return min(found, default=0.0)
 
 
 def _tuned(

@@ -24,7 +24,7 @@ class FirstFit(Policy):
         gpus = list(problem.gpus)
         rented = defaultdict(int)
         placed = []
-        for model in problem.models:
+        for model in sorted(problem.models, key=lambda m: m.name):
             left = model.rate_rps
             for _ in range(self._limit):
                 if left <= 1e-9 * model.rate_rps:

@@ -1,0 +1,269 @@
+"""Ray Serve: the configuration against Ray's own schema (which accepts unknown fields: keys are compared), and refusals."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gkestimator.errors import GkestimatorError
+from gkestimator.export.deployment import Deployment
+from gkestimator.export.ray_serve import ACCELERATORS, RayServeExporter, gpu_fraction
+from gkestimator.export.registry import make_exporters
+
+sys.path.insert(0, str(Path(__file__).parent))
+import serving
+from serving import deployment, instance
+
+
+def exported(found: Deployment) -> tuple[str, dict[str, Any]]:
+    (exporter,) = make_exporters(("ray-serve",))
+    config, app = exporter.files(found)
+    assert (str(config.path), str(app.path)) == ("serve-config.yaml", "gkest_serve_app.py")
+    return config.text, yaml.safe_load(config.text)
+
+
+def two_ways() -> Deployment:
+    """A model at two batch sizes on two GPUs, one of them twice, beside one in a folder."""
+    return deployment(
+        [
+            instance("small", id="small-0", batch_size=4, max_wait_ms=50.0),
+            instance("small", id="small-1", gpu_id="V100-SXM2-16GB-1", batch_size=4, max_wait_ms=20.0005),
+            instance("small", id="small-2", gpu_id="V100-SXM2-16GB-1", batch_size=2, max_wait_ms=None),
+            instance("zoo/other", creq_pct=20.0, mreq_bytes=None, mreq_pct=60.00001),
+        ]
+    )
+
+
+def test_the_configuration_says_what_the_plan_says() -> None:
+    text, document = exported(two_ways())
+    small, other = document["applications"]
+    assert [a["route_prefix"] for a in (small, other)] == ["/small", "/zoo_other"]
+    # Rounded up from 31.234 %; waits down to whole microseconds, the least of the replicas; slack where none is given.
+    assert small["deployments"] == [
+        {
+            "name": "small_b4",
+            "num_replicas": 2,
+            "max_ongoing_requests": 8,
+            "ray_actor_options": {"num_gpus": 0.3124, "accelerator_type": "V100"},
+            "user_config": {"model_file": "small.onnx", "max_batch_size": 4, "batch_wait_timeout_s": 0.02},
+        },
+        {
+            "name": "small_b2",
+            "num_replicas": 1,
+            "max_ongoing_requests": 4,
+            "ray_actor_options": {"num_gpus": 0.3124, "accelerator_type": "V100"},
+            "user_config": {"model_file": "small.onnx", "max_batch_size": 2, "batch_wait_timeout_s": 0.0875},
+        },
+        {
+            "name": "small_router",
+            "num_replicas": 1,
+            "max_ongoing_requests": 20,
+            "ray_actor_options": {"num_gpus": 0.0},
+        },
+    ]
+    assert small["args"] == {"deployments": {"small_b4": 600.0, "small_b2": 300.0}, "router": "small_router"}
+    (only,) = other["deployments"]
+    assert only["ray_actor_options"]["num_gpus"] == 0.6001  # Mreq, the larger one
+    assert only["user_config"]["model_file"] == "zoo/other.onnx"
+    assert RayServeExporter.limits in text
+    assert "these fractions fit on 2 GPUs, the plan uses 2" in text
+
+
+def test_an_export_is_the_same_byte_for_byte() -> None:
+    assert exported(two_ways())[0] == exported(two_ways())[0]
+
+
+def test_replicas_confined_to_a_share_hold_it() -> None:
+    found = instance("small", sm_share_pct=33.3, creq_pct=None)
+    (way,) = exported(deployment([found]))[1]["applications"][0]["deployments"]
+    assert way["ray_actor_options"]["num_gpus"] == 0.333
+    variables = way["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert variables == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "34"}
+
+
+def test_a_plan_that_one_number_cannot_say_is_told_so() -> None:
+    """Compute-heavy beside memory-heavy: 90 % and 80 % in the plan, 140 % as the larger of both."""
+    here = [instance("a", creq_pct=70.0), instance("b", creq_pct=20.0, mreq_bytes=None, mreq_pct=70.0)]
+    (message,) = RayServeExporter().messages(deployment(here))
+    assert "fit on 2 GPUs, the plan uses 1" in message and "stay pending" in message
+    assert message in exported(deployment(here))[0]
+
+
+def test_a_table_without_objectives_leaves_the_wait_to_ray() -> None:
+    row = instance("small", gpu_id=None, slo_ms=None, max_wait_ms=None, goodput_rps=None)
+    text, document = exported(deployment([row], origin="table"))
+    (application,) = document["applications"]
+    assert "batch_wait_timeout_s" not in application["deployments"][0]["user_config"]
+    assert application["args"] == {"deployments": {"small": 1.0}}
+    assert "no SLO is known of small" in text
+
+
+def test_notes_cannot_leave_their_comment() -> None:
+    notes = ("a\nimport_path: evil", "b\r--- !!python/object", "c\u2028x")
+    text, document = exported(deployment([instance()], notes=notes))
+    assert document == exported(deployment([instance()]))[1]
+    assert sum(not line.startswith("#") for line in text.splitlines()) == len(
+        yaml.safe_dump(document, sort_keys=False).splitlines()
+    )
+
+
+def test_names_stay_apart_where_signs_are_lost() -> None:
+    models = ["a/b", "a#b", "a_b", "A_B", "a_b_router"]
+    _, document = exported(deployment([instance(m, id=str(n)) for n, m in enumerate(models)]))
+    names = [a["name"] for a in document["applications"]]
+    deployments = [d["name"] for a in document["applications"] for d in a["deployments"]]
+    for found in (names, deployments):
+        assert len({n.lower() for n in found}) == len(models)
+        assert all(set(n) <= set("abAB_router2345") for n in found)
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_fractions_are_rounded_up_to_four_decimals(creq: float, mreq: float) -> None:
+    fraction = gpu_fraction(instance(creq_pct=creq, mreq_bytes=1, mreq_pct=mreq))
+    asked = max(creq, mreq) / 100
+    assert fraction == round(fraction, 4) and 0 < fraction <= 1
+    assert asked * (1 - 2e-9) <= fraction <= asked + 1.01e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"creq_pct": None}, "resnet50-0: its Creq is not known, and ray-serve needs it"),
+        ({"mreq_bytes": None, "mreq_pct": None}, "resnet50-0: its Mreq is not known"),
+        ({"creq_pct": 130.0}, "resnet50-0: found a Creq of 130 %"),
+        ({"mreq_bytes": 30000 * serving.MIB}, "resnet50-0: found a Mreq of 185.8 %"),
+        ({"latency_ms": 101.0}, "resnet50-0: latency 101 ms is above its SLO 100 ms"),
+        ({"model": "../x"}, "not a name that can be exported"),
+        ({"model": "$(reboot)"}, "not a name that can be exported"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(GkestimatorError) as refused:
+        RayServeExporter().files(deployment([instance(**changes)]))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_replicas_that_take_turns_are_refused() -> None:
+    here = [instance("a", id="a-0", partition="p"), instance("b", id="b-0", partition="p")]
+    with pytest.raises(GkestimatorError, match="a-0 and b-0 take turns on V100-SXM2-16GB-0"):
+        RayServeExporter().files(deployment(here))
+
+
+@pytest.mark.parametrize(
+    ("types_", "said"),
+    [
+        (("A100-SXM4-40GB", "A100-SXM4-80GB"), "both are A100"),
+        (("V100-SXM2-16GB", "RTX-4090"), "no accelerator type"),
+    ],
+)
+def test_gpu_types_that_ray_cannot_tell_apart_are_refused(types_: tuple[str, str], said: str) -> None:
+    here = [instance(f"m{n}", gpu_type=t, gpu_id=f"{t}-0") for n, t in enumerate(types_)]
+    with pytest.raises(GkestimatorError, match=said):
+        RayServeExporter().files(deployment(here))
+    assert RayServeExporter().files(deployment(here[1:]))
+
+
+def test_each_gpu_type_is_asked_for_by_rays_name() -> None:
+    here = [instance("m", gpu_type=t, gpu_id=f"{t}-0", id=t) for t in ("T4", "L40S", "L4", "A100-PCIE-40GB")]
+    (application,) = exported(deployment(here))[1]["applications"]
+    asked = [d["ray_actor_options"].get("accelerator_type") for d in application["deployments"]]
+    assert asked == ["T4", "L40S", "L4", "A100", None]  # the router asks for none
+
+
+def test_a_file_of_one_batch_size_is_refused_for_another(tmp_path: Path) -> None:
+    file = serving.network(tmp_path / "small.onnx", batch=4)
+    known = deployment([instance("small", batch_size=8)], models={"small": str(file)})
+    with pytest.raises(GkestimatorError, match="small: its file runs at batch 4 alone, batch 8 is asked for"):
+        RayServeExporter().files(known)
+    same = deployment([instance("small", batch_size=4)], models={"small": str(file)})
+    assert RayServeExporter().files(same)
+
+
+# --- against Ray itself -------------------------------------------------------------------------------------------
+
+
+def unknown_keys(schema: Any, value: Any, where: str = "") -> Iterator[str]:
+    """Keys of ``value`` that are no fields of the pydantic model ``schema``, at any depth."""
+    if typing.get_origin(schema) in (typing.Union, types.UnionType):
+        models = [a for a in typing.get_args(schema) if hasattr(a, "model_fields")]
+        schema = models[0] if models else schema
+    if typing.get_origin(schema) is list and isinstance(value, list):
+        for number, entry in enumerate(value):
+            yield from unknown_keys(typing.get_args(schema)[0], entry, f"{where}[{number}]")
+    elif hasattr(schema, "model_fields") and isinstance(value, dict):
+        for key, entry in value.items():
+            if key not in schema.model_fields:
+                yield f"{where}.{key}"
+            else:
+                yield from unknown_keys(schema.model_fields[key].annotation, entry, f"{where}.{key}")
+
+
+def check(document: dict[str, Any]) -> None:
+    """Everything that can be held offline. Raises ValueError."""
+    schema = pytest.importorskip("ray.serve.schema").ServeDeploySchema
+    from ray._common.ray_option_utils import validate_actor_options
+
+    if found := list(unknown_keys(schema, document)):
+        raise ValueError(f"unknown: {found}")
+    schema.model_validate(document)
+    for application in document["applications"]:
+        if not application["route_prefix"].startswith("/") or application["route_prefix"].endswith("/"):
+            raise ValueError(f"route_prefix {application['route_prefix']}")  # Ray says so when it deploys
+        for way in application["deployments"]:
+            options = dict(way["ray_actor_options"])
+            validate_actor_options(options, in_options=False)
+            # Ray takes more than a GPU, and refuses five decimals only where four would be 0.
+            if not 0 <= options["num_gpus"] <= 1 or round(options["num_gpus"], 4) != options["num_gpus"]:
+                raise ValueError(f"num_gpus {options['num_gpus']}")
+
+
+def test_ray_accepts_the_configuration() -> None:
+    check(exported(two_ways())[1])
+    check(exported(deployment([instance(sm_share_pct=30.0)]))[1])
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        (lambda d: d["applications"][0], "route_prefx", "/x"),
+        (lambda d: d["applications"][0], "route_prefix", "x"),
+        (lambda d: d["applications"][0]["deployments"][0], "max_ongoing_request", 3),
+        (lambda d: d["applications"][0]["deployments"][0], "num_replicas", 0),
+        (lambda d: d["applications"][0]["deployments"][0]["ray_actor_options"], "num_gpu", 0.5),
+        (lambda d: d["applications"][0]["deployments"][0]["ray_actor_options"], "num_gpus", 0.31241),
+        (lambda d: d["applications"][0]["deployments"][0]["ray_actor_options"], "num_gpus", 0.00003),
+        (lambda d: d["applications"][0]["deployments"][0]["ray_actor_options"], "num_gpus", 1.5),
+    ],
+)
+def test_the_check_rejects_what_is_wrong(place: Any, key: str, value: Any) -> None:
+    document = copy.deepcopy(exported(two_ways())[1])
+    check(document)
+    place(document)[key] = value
+    with pytest.raises(ValueError):
+        check(document)
+
+
+def test_ray_has_every_accelerator_type() -> None:
+    accelerators = pytest.importorskip("ray.util.accelerators.accelerators")
+    known = {v for k, v in vars(accelerators).items() if k.isupper()}
+    # The RTX PRO came with Ray 2.5x; an older Ray takes any name.
+    assert set(ACCELERATORS.values()) - {"RTX-PRO-6000", "B200", "H20"} <= known
+
+
+def test_waits_are_never_longer_than_the_slack() -> None:
+    for slack in (0.0, 0.0004, 1.0, 7.0007, 87.4999):
+        found = instance(latency_ms=100.0 - slack, max_wait_ms=None)
+        document = exported(deployment([found]))[1]
+        wait = document["applications"][0]["deployments"][0]["user_config"]["batch_wait_timeout_s"]
+        assert 0 <= wait * 1e3 <= slack + 1e-9 and math.isfinite(wait)
