@@ -164,10 +164,10 @@ def instance(seed: int, *, most: int = 2000) -> Problem:
             return found
 
 
-def size_of(problem: Problem) -> int:
+def size_of(problem: Problem, *, divide: bool = True) -> int:
     """How many configurations :func:`exhaustive` packs."""
     total = 0
-    for group in groups_of(problem.models):
+    for group in groups_of(problem.models, divide=divide):
         total += math.prod(len(configurations(problem, problem.by_name[n])) or 1 for n in group.names)
     return total
 
