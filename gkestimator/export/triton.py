@@ -65,6 +65,12 @@ class TritonExporter(Exporter):
         above the SLO, a batch size that the ONNX file (where given) does not allow.
         """
         for instance in deployment.instances:
+            visible = deployment.specs[instance.gpu_type].memory_visible_bytes
+            if not _fits(memory_bytes(instance, _TARGET), visible):
+                raise UsageError(
+                    f"{instance.id}: found a Mreq of {instance.mreq_bytes:,} bytes, and a {instance.gpu_type} has "
+                    f"{visible:,}"
+                )
             if instance.sm_share_pct < 100:
                 raise UsageError(
                     f"{_TARGET}: {instance.id} is confined to {instance.sm_share_pct:g} % of the SMs, and Triton runs "
@@ -72,7 +78,7 @@ class TritonExporter(Exporter):
                 )
         found: list[ExportFile] = []
         for server in _servers(deployment, self._gpus_per_server):
-            ways = variants(server.instances)
+            ways = variants(server.instances, reserved=(ARGUMENTS,))
             priorities = _priorities(ways)
             for way in ways:
                 path = deployment.models.get(way.model)
