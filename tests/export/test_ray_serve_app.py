@@ -111,6 +111,14 @@ def test_a_wrong_request_is_told_what_is_expected(app: Any, tmp_path: Path, give
         model.sample(given)
 
 
+def test_whole_numbers_are_not_rounded_into_being(app: Any) -> None:
+    kind = np.dtype(np.uint8)
+    assert app._exact(np.asarray([3.0, 255]), kind).tolist() == [3, 255]
+    for wrong in ([1.5], [-1], [256], ["x"], [float("nan")]):
+        with pytest.raises(ValueError), np.errstate(invalid="ignore"):
+            app._exact(np.asarray(wrong), kind)
+
+
 def test_requests_are_divided_by_weight(app: Any) -> None:
     class Handle:
         def __init__(self) -> None:
