@@ -11,8 +11,8 @@ A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in
   service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
   t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
 
-Its cost is the GPU time that it takes: r L / m seconds of a GPU each second, times the part of the SMs it is
-confined to, times the GPU type's price where all prices are known. Of all (c, m) those remain that no other
+Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that it is
+packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m) those remain that no other
 beats in both. The split is the choice of one for each stage with the least cost whose responses sum to at most
 the objective on every way through the stages: exactly, as a mixed-integer program over the stages' latest
 finishing times (Nexus, SOSP 2019, solves a like problem over trees by dynamic programming over discretised
@@ -33,6 +33,8 @@ __all__ = ["StageChoice", "choices", "proportional_split", "split_objective", "s
 
 _LOAD = 0.9
 _LATE = 0.01
+# A gain of less is not worth the slack that it costs: neighbours on the GPU slow a stage down by more.
+_WORTH = 0.05
 _MAX_NODES = 100_000  # of the search: a bound that is the same on every machine, unlike seconds
 
 
@@ -148,7 +150,7 @@ def choices(
     for c in candidates:
         if c.memory_pct is not None and c.memory_pct > 100:
             continue
-        price = (1.0 if prices is None else prices[c.gpu]) * c.sm_share_pct / 100
+        price = (1.0 if prices is None else prices[c.gpu]) * _part_of_gpu(c)
         for size in _sizes(c.batch_size):
             busy = rate_rps / 1e3 * c.latency_ms / size
             found.append(
@@ -159,6 +161,12 @@ def choices(
         if not kept or cost < kept[-1].cost:
             kept.append(StageChoice(response_ms=response, cost=cost))
     return tuple(kept)
+
+
+def _part_of_gpu(candidate: Candidate) -> float:
+    """What a replica takes of a GPU that others share: compute or memory, whichever is more."""
+    compute = candidate.sm_share_pct if candidate.creq_pct is None else candidate.creq_pct
+    return max(compute, candidate.memory_pct or 0.0) / 100
 
 
 def _sizes(batch: int) -> list[int]:
@@ -205,60 +213,81 @@ def _spread(application: Application, times: Mapping[str, float]) -> dict[str, f
 
 
 def _cheapest(application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> dict[str, int] | None:
-    """The index of the choice of each stage: least cost, every way within the objective. None where the search
-    found none within its bound."""
-    import highspy
-    import numpy as np
-
-    stages = sorted(application.stages, key=lambda s: s.model)
-    first: dict[str, int] = {}
-    columns = 0
-    for stage in stages:
-        first[stage.model] = columns
-        columns += len(menus[stage.model])
-    finish = {stage.model: columns + i for i, stage in enumerate(stages)}
-    costs = np.array([choice.cost for s in stages for choice in menus[s.model]] + [0.0] * len(stages))
-    scale = float(costs.max()) or 1.0
-    upper = np.array([1.0] * columns + [1.0] * len(stages))  # times in parts of the objective
-    starts, index, value, low, high = [0], [], [], [], []
-
-    def row(entries: Sequence[tuple[int, float]], least: float, most: float) -> None:
-        index.extend(i for i, _ in entries)
-        value.extend(v for _, v in entries)
-        starts.append(len(index))
-        low.append(least)
-        high.append(most)
-
-    for stage in stages:
-        menu = menus[stage.model]
-        at = first[stage.model]
-        row([(at + i, 1.0) for i in range(len(menu))], 1.0, 1.0)
-        times = [(at + i, -c.response_ms / application.slo_ms) for i, c in enumerate(menu)]
-        row([(finish[stage.model], 1.0), *times], 0.0, highspy.kHighsInf)
-        for before in stage.after:
-            row([(finish[stage.model], 1.0), (finish[before], -1.0), *times], 0.0, highspy.kHighsInf)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(costs), len(low)
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = costs / scale, np.zeros(len(costs)), upper
-    lp.row_lower_, lp.row_upper_ = np.array(low), np.array(high)
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * columns + [highspy.HighsVarType.kContinuous] * len(
-        stages
-    )
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_ = np.array(starts), np.array(index)
-    lp.a_matrix_.value_ = np.array(value)
-    solver = highspy.Highs()
-    for name, setting in (
-        ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0), ("mip_abs_gap", 1e-12),
-        ("mip_max_nodes", _MAX_NODES), ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
-    ):  # fmt: skip
-        solver.setOptionValue(name, setting)
-    solver.passModel(lp)
-    solver.run()
-    solution = np.array(solver.getSolution().col_value)
-    if len(solution) < len(costs) or solver.getInfo().primal_solution_status != 2:
+    """The index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH`` of the least, the one
+    whose longest way is shortest. None where the search found none within its bound."""
+    program = _Program(application, menus)
+    best = program.solve(least="cost", within=None)
+    if best is None:
         return None
-    return {
-        s.model: int(np.argmax(solution[first[s.model] : first[s.model] + len(menus[s.model])]))
-        for s in stages
-    }
+    allowed = (1 + _WORTH) * sum(menus[name][i].cost for name, i in best.items())
+    return program.solve(least="time", within=allowed) or best
+
+
+class _Program:
+    """The choices as a mixed-integer program: a binary for each, the finishing time of each stage and of all (in parts of
+    the objective)."""
+
+    def __init__(self, application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> None:
+        # In the order of names: neither the file's order nor that of the rows may decide between equals.
+        self._stages = sorted(application.stages, key=lambda s: s.model)
+        self._menus = menus
+        self._slo_ms = application.slo_ms
+        self._first: dict[str, int] = {}
+        columns = 0
+        for stage in self._stages:
+            self._first[stage.model] = columns
+            columns += len(menus[stage.model])
+        self._binaries = columns
+        self._finish = {stage.model: columns + i for i, stage in enumerate(self._stages)}
+        self._end = columns + len(self._stages)
+        costs = [choice.cost for s in self._stages for choice in menus[s.model]]
+        self._scale = max(costs) or 1.0
+        self._costs = [c / self._scale for c in costs]
+
+    def _rows(self, within: float | None) -> list[tuple[list[tuple[int, float]], float, float]]:
+        """(column and factor pairs, least, most) of every constraint."""
+        rows: list[tuple[list[tuple[int, float]], float, float]] = []
+        for stage in self._stages:
+            menu, at, end = self._menus[stage.model], self._first[stage.model], self._finish[stage.model]
+            rows.append(([(at + i, 1.0) for i in range(len(menu))], 1.0, 1.0))
+            times = [(at + i, -c.response_ms / self._slo_ms) for i, c in enumerate(menu)]
+            rows.append(([(end, 1.0), *times], 0.0, math.inf))
+            rows += [([(end, 1.0), (self._finish[b], -1.0), *times], 0.0, math.inf) for b in stage.after]
+            rows.append(([(self._end, 1.0), (end, -1.0)], 0.0, math.inf))
+        if within is not None:
+            rows.append(([(i, c) for i, c in enumerate(self._costs)], 0.0, within / self._scale * (1 + 1e-9)))
+        return rows
+
+    def solve(self, *, least: str, within: float | None) -> dict[str, int] | None:
+        """The choice of each stage with the least ``cost`` or ``time``, at most at a cost of ``within``."""
+        import highspy
+        import numpy as np
+
+        rows = self._rows(within)
+        others = self._end + 1 - self._binaries
+        cost = [*self._costs, *[0.0] * others] if least == "cost" else [*[0.0] * self._end, 1.0]
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = self._end + 1, len(rows)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(len(cost)), np.ones(len(cost))
+        lp.row_lower_, lp.row_upper_ = np.array([r[1] for r in rows]), np.array([r[2] for r in rows])
+        kinds = highspy.HighsVarType
+        lp.integrality_ = [kinds.kInteger] * self._binaries + [kinds.kContinuous] * others
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(r[0]) for r in rows)])
+        lp.a_matrix_.index_ = np.array([i for r in rows for i, _ in r[0]])
+        lp.a_matrix_.value_ = np.array([v for r in rows for _, v in r[0]])
+        solver = highspy.Highs()
+        for name, setting in (
+            ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0), ("mip_abs_gap", 1e-9),
+            ("mip_max_nodes", _MAX_NODES), ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
+        ):  # fmt: skip
+            solver.setOptionValue(name, setting)
+        solver.passModel(lp)
+        solver.run()
+        if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        solution = np.array(solver.getSolution().col_value)
+        return {
+            s.model: int(np.argmax(solution[self._first[s.model] :][: len(self._menus[s.model])]))
+            for s in self._stages
+        }

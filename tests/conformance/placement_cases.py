@@ -72,13 +72,14 @@ def rows_of(
     return found
 
 
-def case(seed: int, kind: str) -> Case:
-    """A small problem of one ``kind``: one-gpu, homogeneous, heterogeneous, spare (more GPUs than models), elastic, scarce (rented,
+def case(seed: int, kind: str, *, tiny: bool = False) -> Case:
+    """A small problem of one ``kind`` (``tiny``: for exhaustive searches): one-gpu, homogeneous, heterogeneous, spare (more GPUs than models), elastic, scarce (rented,
     too few)."""
     rng = random.Random(f"{kind} {seed}")
     gpus = (rng.choice(GPUS),) if kind in ("one-gpu", "homogeneous", "spare") else tuple(rng.sample(GPUS, 2))
-    models = [f"m{i}" for i in range(rng.randint(1, 2 if kind == "spare" else 4))]
-    rows = [row for name in models for row in rows_of(rng, name, gpus)]
+    models = [f"m{i}" for i in range(rng.randint(1, 2 if tiny or kind == "spare" else 4))]
+    fewer: dict[str, Any] = {"shares": (50.0, 100.0), "batches": (1, 8, 32)} if tiny else {}
+    rows = [row for name in models for row in rows_of(rng, name, gpus, **fewer)]
     load = rng.choice([0.1, 0.5, 1.0, 2.5])
     asked = []
     for name in models:
@@ -95,7 +96,7 @@ def case(seed: int, kind: str) -> Case:
             "elastic": [{"type": g, "price_per_hour": round(rng.uniform(0.5, 4.0), 2), **limit} for g in gpus]
         }
     else:
-        count = {"one-gpu": 1, "spare": 4}.get(kind) or rng.randint(1, 3)
+        count = {"one-gpu": 1, "spare": 4}.get(kind) or rng.randint(1, 2 if tiny else 3)
         cluster = {"gpus": [{"type": g, "count": count} for g in gpus]}
     return Case(rows=tuple(rows), workload={"models": asked}, cluster=cluster)
 

@@ -28,9 +28,12 @@ from gkestimator.placement.run import place
 
 NAMES = (*POLICIES, "first-fit")
 pytestmark = pytest.mark.usefixtures("first_fit")
-# What an exhaustive search may refuse; every other policy answers every case.
-REFUSING = {"gpulet-ideal"}
-_COLUMNS = {"creq": "", "memory": "mreq_bytes"}
+# An exhaustive search is for tiny cases and may refuse one; every other policy answers every case.
+EXHAUSTIVE = {"gpulet-ideal"}
+
+
+def case_for(name: str, seed: int, kind: str) -> Case:
+    return case(seed, kind, tiny=name in EXHAUSTIVE)
 
 
 def policy_for(name: str) -> Policy:
@@ -49,7 +52,7 @@ def answer(name: str, instance: Case, *, seed: int = 0) -> Any:
     try:
         return place(policy, problem)
     except UsageError:
-        if name in REFUSING:
+        if name in EXHAUSTIVE:
             pytest.skip(f"{name} refuses a case of this size")
         raise
 
@@ -82,7 +85,7 @@ def test_a_policy_says_what_it_is(name: str, tmp_path: Path) -> None:
 def test_answers_stand(name: str, kind: str, tmp_path: Path) -> None:
     answered = 0
     for seed in range(5):
-        instance = case(seed, kind)
+        instance = case_for(name, seed, kind)
         try:
             plan = answer(name, instance)
         except pytest.skip.Exception:
@@ -98,6 +101,40 @@ def test_answers_stand(name: str, kind: str, tmp_path: Path) -> None:
     assert answered >= 3
 
 
+@pytest.mark.parametrize("creq", CREQ_COLUMNS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_measure_of_compute_is_packed_by_on_request(name: str, creq: str) -> None:
+    instance = case_for(name, 6, "homogeneous")
+    policy = policy_for(name)
+    plan = place(policy, instance.problem(creq))
+    check_plan(plan, instance, packs_by_creq=policy.packs_by_creq, creq_column=CREQ_COLUMNS[creq])
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            (row,) = (
+                r for r in instance.rows
+                if (r.model, r.gpu, r.batch_size, r.sm_share_pct) == (replica.model, gpu.type, replica.batch_size, replica.sm_share_pct)
+            )  # fmt: skip
+            assert replica.creq_pct == getattr(row, CREQ_COLUMNS[creq])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_table_is_served_or_the_missing_column_named(name: str) -> None:
+    """Whole GPUs alone, and nothing but time, Creq and memory, as in table A.1."""
+    instance = case_for(name, 8, "homogeneous")
+    nulls: dict[str, Any] = dict.fromkeys(
+        ("dram_util_mean_pct", "l2_util_mean_pct", "power_w", "input_bytes", "output_bytes", "dram_bytes", "flops", "kernels",
+         "sm_util_max_pct")
+    )  # fmt: skip
+    plain = replace(instance, rows=tuple(replace(r, **nulls) for r in instance.rows if r.sm_share_pct == 100))
+    policy = policy_for(name)
+    try:
+        plan = place(policy, plain.problem(policy.creq))
+    except UsageError as e:
+        assert name in str(e) and any(column in str(e) for column in nulls)
+    else:
+        assert sum(check(name, plan, plain).values()) > 0
+
+
 def feasible(model: str, instance: Case) -> bool:
     """Whether half of the objective suffices for some batch on all SMs, which every way of sharing in time can use."""
     slo = next(m["slo_ms"] for m in instance.workload["models"] if m["name"] == model)
@@ -111,7 +148,7 @@ def feasible(model: str, instance: Case) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_input_gives_the_same_plan_in_any_order_of_its_rows(name: str) -> None:
     for kind in ("homogeneous", "heterogeneous", "elastic"):
-        instance = case(1, kind)
+        instance = case_for(name, 1, kind)
         first = answer(name, instance, seed=7)
         shuffled = list(instance.rows)
         random.Random(5).shuffle(shuffled)
@@ -123,7 +160,7 @@ def test_the_same_input_gives_the_same_plan_in_any_order_of_its_rows(name: str) 
 def test_the_order_of_the_models_does_not_decide_what_is_served(name: str) -> None:
     for kind in ("homogeneous", "heterogeneous", "elastic"):
         for seed in (2, 3):
-            instance = case(seed, kind)
+            instance = case_for(name, seed, kind)
             models = instance.workload["models"]
             first = answer(name, instance)
             other = answer(name, replace(instance, workload={"models": models[::-1]}))
@@ -141,7 +178,7 @@ from gkestimator.placement.run import place
 for name in policy_names():
     for kind in ("homogeneous", "elastic"):
         policy = make_policy(name)
-        instance = case(4, kind)
+        instance = case(4, kind, tiny=name == "gpulet-ideal")
         elastic = "elastic" in instance.cluster and "cost" not in policy.objectives
         text = plan_json(place(policy, instance.problem(policy.creq, "goodput" if elastic else None)))
         print(name, kind, hashlib.sha256(text.encode()).hexdigest())
@@ -164,7 +201,7 @@ def test_plans_do_not_hang_on_the_order_of_sets(first_fit: Path) -> None:
 def test_no_models_are_no_replicas(name: str) -> None:
     policy = policy_for(name)
     for kind in ("homogeneous", "elastic"):
-        instance = case(0, kind)
+        instance = case_for(name, 0, kind)
         problem = instance.problem(policy.creq, objective_for(policy, instance))
         assert policy.place(problem.with_models(())).placed == ()
 
@@ -205,7 +242,7 @@ def test_what_cannot_be_served_is_answered_and_the_rest_is_served(name: str, wha
 def test_a_column_that_is_null_is_named(name: str) -> None:
     policy = policy_for(name)
     assert policy.needs, "a policy that needs nothing of the table packs nothing"
-    instance = case(3, "homogeneous")
+    instance = case_for(name, 3, "homogeneous")
     for need in policy.needs:
         column = {"creq": CREQ_COLUMNS[policy.creq], "memory": "mreq_bytes"}.get(need, need)
         also = {"mreq_pct": None, "reserved_bytes": None} if need == "memory" else {}
