@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
-from gkestimator.placement.policies.gkest_menu import Menus
+from gkestimator.placement.policies.gkest_menu import MANY, Menus
 from gkestimator.placement.policies.gkest_rent import Renting
 from gkestimator.placement.policies.gkest_search import Search, whole_gpu_rates
 from gkestimator.placement.policies.gkest_state import Pattern, State
@@ -21,7 +21,6 @@ FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
 _FEW = 16  # models; with more, half the looks: each takes longer
 _ENOUGH = 1e-4  # of the bound may be left
-_MODELS_BY_GPU = 64  # up to so many, the search also starts from what whole GPUs of each model serve
 
 
 class GkestPolicy(Policy):
@@ -82,7 +81,9 @@ class GkestPolicy(Policy):
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement without mixed confinement passes.
         With ``maxmin`` it includes what fairness gave up."""
-        by_name = tuple(sorted(problem.models, key=lambda m: m.name))  # so that their order in the file decides nothing
+        by_name = tuple(
+            sorted(problem.models, key=lambda m: m.name)
+        )  # so that their order in the file decides nothing
         menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe)
         if not menus.ways:
             return Placement(gap_pct=None)
@@ -114,7 +115,7 @@ class GkestPolicy(Policy):
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = pools_of(problem)
         most = [most_rps(menus, w) for w in menus.ways]
-        many = len(menus.of) > _MODELS_BY_GPU
+        many = len(menus.of) > MANY
         bound = fluid(menus, most, pools=pools, weights=weights)
         # with many models the bound's optimum is near enough to start from
         rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]

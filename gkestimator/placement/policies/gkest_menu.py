@@ -13,11 +13,14 @@ from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
 from gkestimator.placement.queueing import Server
 
-__all__ = ["WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
+__all__ = ["MANY", "WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
 
 # Slowdowns at which a replica's rate is worked out; between them it is linear.
 _SLOWDOWNS = (1.0, 1.12, 1.3, 1.6, 2.0, 2.6, 3.5, 5.0)
 _MOST_POOLED = 64
+_AS_WIDE = 1.05  # intervals as wide as another, but for this factor
+# With more models than this, ways are picked for a try by a rough rate; what a try is worth is worked out as ever.
+MANY = 64
 _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
 # What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate looked for.
 WORK_LIGHT, WORK_FULL = 2, 8
@@ -39,6 +42,11 @@ class Way:
     memory_pct: float
     share_pct: float
     batch: int
+
+    @property
+    def width(self) -> float:
+        """Upper end of its latency's interval over the latency."""
+        return self.candidate.latency_high_ms / self.latency_ms
 
     @property
     def part(self) -> float:
@@ -69,7 +77,7 @@ class Menus:
         self.types = problem.types
         self.ways: list[Way] = []
         self.of: list[dict[int, list[Way]]] = []
-        self._serves: dict[tuple[int, float | None, int], Serves] = {}
+        self._serves: dict[tuple[int, float | None, int, int], Serves] = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
         index = {t: i for i, t in enumerate(self.types)}
         for m, model in enumerate(problem.models):
@@ -103,24 +111,27 @@ class Menus:
             self._servers[key] = found
         return found
 
-    def serves(self, way: int, cycle_ms: float | None, slowdown: float) -> Serves:
-        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however much is asked for."""
+    def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
+        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however much is asked for. ``widest``: the way of its
+        model whose interval is the widest in use, and holds for all."""
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
-        low = self._at(way, cycle_ms, at)
+        low = self._at(way, cycle_ms, at, widest)
         if at + 1 >= len(_SLOWDOWNS):
             scale = _SLOWDOWNS[-1] / slowdown
             return Serves(rate_rps=low.rate_rps * scale, admitted_rps=low.admitted_rps * scale)
         part = (slowdown - _SLOWDOWNS[at]) / (_SLOWDOWNS[at + 1] - _SLOWDOWNS[at])
         if part < 1e-6:
             return low
-        high = self._at(way, cycle_ms, at + 1)
+        high = self._at(way, cycle_ms, at + 1, widest)
         return Serves(
             rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
             admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
         )
 
-    def _at(self, way: int, cycle_ms: float | None, at: int) -> Serves:
-        key = (way, cycle_ms, at)
+    def _at(self, way: int, cycle_ms: float | None, at: int, widest: int | None) -> Serves:
+        if widest is None or self.ways[widest].width <= self.ways[way].width * _AS_WIDE:
+            widest = way
+        key = (way, cycle_ms, at, widest)
         found = self._serves.get(key)
         if found is None:
             w = self.ways[way]
@@ -135,7 +146,7 @@ class Menus:
                 weight=model.weight,
                 candidates=model.candidates,
             )
-            answer = model_on_time(asked, [server], [w.candidate])
+            answer = model_on_time(asked, [server], [w.candidate, self.ways[widest].candidate])
             self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
             found = Serves(
                 rate_rps=answer.rate_rps / pooled,
@@ -154,7 +165,11 @@ class Menus:
         ]
         if len(ways) <= 2:
             return ways
-        rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
+        if len(self.of) > MANY:
+            slo = self.model(m).slo_ms
+            rates = [w.capacity_rps * min(_MOST_LOAD, 1.0 - (w.latency_ms / slo) ** 2) for w in ways]
+        else:
+            rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
         order = range(len(ways))
         enough = [i for i in order if rates[i] >= need_rps]
         picks = []
@@ -163,6 +178,9 @@ class Menus:
             picks.append(min(enough, key=lambda i: (ways[i].part / ways[i].capacity_rps, ways[i].batch)))
         picks.append(max(order, key=lambda i: (rates[i], -ways[i].batch)))
         picks.append(max(order, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        narrow = min(w.width for w in ways) * _AS_WIDE
+        sure = [i for i in order if ways[i].width <= narrow]
+        picks.append(max(sure, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
         return [ways[i] for i in dict.fromkeys(picks)]
 
 

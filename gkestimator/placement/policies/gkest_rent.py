@@ -174,7 +174,7 @@ class Renting:
         while search.budget > 0:
             left = sorted(
                 (p for p in state.counts if p not in refused),
-                key=lambda p: (search.usage(p) / self.prices[p.type], p),
+                key=lambda p: (state.usage(p) / self.prices[p.type], p),
             )
             if not left:
                 return

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gkestimator.placement.policies.gkest_fluid import Fluid
-from gkestimator.placement.policies.gkest_menu import Menus, Way
+from gkestimator.placement.policies.gkest_menu import MANY, Menus, Way
 from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, Trial, allowed, pattern
 
 __all__ = ["Search", "saturated", "whole_gpu_rates"]
@@ -21,6 +21,7 @@ __all__ = ["Search", "saturated", "whole_gpu_rates"]
 _TINY = 1e-7
 _WORSE = 0.004
 _HAIR = 1e-3
+_MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _MOST_TURNS = 4
 # Cycles tried, as parts of the shortest objective; parts of the needs, where all of them do not fit; load of a turn's batch.
 _CYCLES = (0.2, 0.33, 0.48)
@@ -82,17 +83,20 @@ class Search:
         self.budget = budget
         self.enough = enough
         self.random = random.Random(seed)
+        self.many = len(self.menus.of) > MANY
         self.asked = [m.rate_rps for m in self.menus.problem.models]
-        self._usage: dict[Pattern, tuple[tuple[float, ...], float]] = {}
         self._ladders: dict[tuple[int, int], list[Way]] = {}
         self._full: dict[tuple[int, int], Pattern | None] = {}
         self.close = 1e-3 if wanted is None else 1e-9
         self.wanted = list(wanted) if wanted is not None else self.asked
 
     def run(self, optima: Sequence[Fluid]) -> None:
-        """Build up from each of the fluid ``optima``, improve the best, and try anew until the budget is spent or all is served."""
+        """Build up from each of the fluid ``optima`` and from one replica a GPU, improve the best, and try anew until the budget is spent or all is served."""
         state = self.state
         empty, built = state.saved(), []
+        if not self.many:
+            self.spread()
+            built.append((state.value, state.saved()))
         for optimum in optima:
             state.restore(empty)
             self.construct(optimum)
@@ -132,6 +136,48 @@ class Search:
         self.fill(wide=wide)
         self.budget = budget
 
+    def spread(self) -> None:
+        """One replica alone on each GPU, always the one that serves the most requests still wanted; then fill what room is left."""
+        state, budget = self.state, self.budget
+        self.budget = _NO_END
+        left = list(self.wanted)
+        free = {p.type: n for p, n in state.counts.items() if not p.members}
+        options = []
+        for m, by_type in enumerate(self.menus.of):
+            for t, ways in sorted(by_type.items()):
+                rates = [
+                    (self.menus.serves(w.number, None, 1.0).rate_rps, -w.number)
+                    for w in ways
+                    if w.share_pct >= 100
+                ]
+                if rates and t in free:
+                    options.append((*max(rates), m, t))
+        steps: list[tuple[Pattern, int]] = []
+        worth = state.worth
+        while any(free.values()):
+            gains = [
+                (
+                    worth(m, self.wanted[m] - left[m] + min(rate, left[m]))
+                    - worth(m, self.wanted[m] - left[m]),
+                    way,
+                    rate,
+                    m,
+                    t,
+                )
+                for rate, way, m, t in options
+                if free[t]
+            ]
+            if not gains or max(gains)[0] <= 1e-9:
+                break
+            _, way, rate, m, t = max(gains)
+            many = max(1, min(free[t], int(left[m] / max(rate, 1e-12))))
+            steps += [(Pattern(t), -many), (pattern(t, [Member(-way)]), many)]
+            free[t] -= many
+            left[m] = max(0.0, left[m] - many * rate)
+        state.commit(_sum(*steps))
+        self.fill(wide=3)
+        self.budget = budget
+
     def fill(self, *, wide: int, shuffled: bool = False) -> None:
         """Give every model that is short what still gains, the shortest in requests first (or in random order), until nothing does."""
         barren: set[int] = set()
@@ -163,26 +209,12 @@ class Search:
         for t in sorted(self.menus.of[m]):
             need = min(w.part / w.capacity_rps for w in self.menus.of[m][t]) * max(self.short(m), 0.0)
             empty = Pattern(t)
-            room = [(1.0 - self.usage(p), p) for p in self.state.counts if p.type == t and p.members]
+            room = [(1.0 - self.state.usage(p), p) for p in self.state.counts if p.type == t and p.members]
             fits = heapq.nsmallest(wide, (x for x in room if x[0] >= min(need, 0.999)))
             free = heapq.nlargest(wide, room)
             found += [empty] if empty in self.state.counts else []
             found += dict.fromkeys(p for _, p in (*fits, *free))
         return found
-
-    def usage(self, p: Pattern) -> float:
-        """Part of the GPU's compute that ``p`` keeps busy."""
-        state = self.state
-        loads = tuple(min(1.0, self.asked[m] / max(state.capacity[m], 1e-12)) for m, _, _ in state.content(p))
-        known = self._usage.get(p)
-        if known is not None and known[0] == loads:
-            return known[1]
-        total = 0.0
-        for load, (_, x, capacity) in zip(loads, state.content(p), strict=True):
-            way = self.menus.ways[x.way]
-            total += way.part * (1.0 if way.share_pct < 100 else load * capacity / way.capacity_rps)
-        self._usage[p] = (loads, total)
-        return total
 
     def growth(self, m: int, places: Iterable[Pattern]) -> Iterator[Change]:
         """Changes that add replicas of ``m`` to GPUs like ``places``."""
@@ -191,7 +223,7 @@ class Search:
             for way in self.additions(m, p, need):
                 yield from self._added(p, way, need)
             if not p.members:
-                full = self.full(m, p.type)
+                full = None if self.many else self.full(m, p.type)
                 if full is not None:
                     yield {p: -1, full: 1}
             else:
@@ -297,7 +329,7 @@ class Search:
                     others = _without(p.members, x)
                     for way in self.additions(m, pattern(p.type, others), need)[:3]:
                         yield from self._made(p, [*others, Member(way.number)])
-            full = self.full(m, p.type)
+            full = None if self.many else self.full(m, p.type)
             if full is not None and p.members:
                 yield from self._made(p, full.members)
 
@@ -441,8 +473,13 @@ class Search:
             if not self.more() or not held:
                 break
             before, kept = state.value, state.saved()
-            chosen = self.random.sample(held, min(len(held), self.random.choice((1, 2, 2, 3))))
-            state.commit(_sum(*[(p, -1) for p in chosen], *[(Pattern(p.type), 1) for p in chosen]))
+            if self.random.random() < _MODEL_ANEW:
+                self._without_model(
+                    self.random.choice(sorted({x[0] for p in held for x in state.content(p)}))
+                )
+            else:
+                chosen = self.random.sample(held, min(len(held), self.random.choice((1, 2, 2, 3))))
+                state.commit(_sum(*[(p, -1) for p in chosen], *[(Pattern(p.type), 1) for p in chosen]))
             self.fill(wide=2, shuffled=True)
             for p in sorted(state.counts):
                 if p.members and p not in kept.counts and p in state.counts:
@@ -453,6 +490,21 @@ class Search:
                 state.restore(kept)
         if state.value < top:
             state.restore(best)
+
+    def _without_model(self, m: int) -> None:
+        """Take every replica of ``m`` away."""
+        ways, steps = self.menus.ways, []
+        for p in list(self.state.hosts[m]):
+            n = self.state.counts[p]
+            left = [x for x in p.members if ways[x.way].model != m]
+            turns = [x for x in left if x.turn >= 0]
+            if turns:  # the others' turns come round sooner
+                cycle = math.fsum(ways[x.way].latency_ms for x in turns) if len(turns) > 1 else 0.0
+                left = [x for x in left if x.turn < 0]
+                left += [Member(x.way, x.turn, cycle) if cycle else Member(x.way) for x in turns]
+            q = pattern(p.type, left)
+            steps += [(p, -n), (q if allowed(self.menus, q) else Pattern(p.type), n)]
+        self.state.commit(_sum(*steps))
 
     # -- fairness and order -----------------------------------------------------------------------------------------
 
@@ -518,7 +570,11 @@ class Search:
                         continue
                     change = _sum((changed, -state.counts[changed]), (q, state.counts[changed]))
                     exact = state.trial(change, exact=True)
-                    spare = _HAIR * self.state.worth(way.model, state.served[way.model]) if members is others else 0.0
+                    spare = (
+                        _HAIR * self.state.worth(way.model, state.served[way.model])
+                        if members is others
+                        else 0.0
+                    )
                     if exact.gain < -spare - 1e-9 * state.value or state.value + exact.gain < least:
                         continue
                     kept = state.saved()

@@ -107,6 +107,7 @@ class State:
         self._contents: dict[Pattern, tuple[tuple[int, Member, float], ...]] = {}
         self._factors: dict[tuple[Pattern, tuple[float, ...]], tuple[float, ...]] = {}
         self._exact: dict[tuple[int, tuple[tuple[int, float, float, int], ...]], float] = {}
+        self._usage: dict[Pattern, float] = {}
         self.value = 0.0
         self.commit(counts)
 
@@ -218,8 +219,10 @@ class State:
 
     def _estimate(self, m: int, groups: Mapping[tuple[int, float, float], int]) -> float:
         rate, admitted = 0.0, 0.0
+        ways = self.menus.ways
+        widest = max((key[0] for key in groups), key=lambda w: (ways[w].width, w), default=None)
         for (way, cycle, factor), n in groups.items():
-            serves = self.menus.serves(way, cycle or None, factor)
+            serves = self.menus.serves(way, cycle or None, factor, widest)
             rate += n * serves.rate_rps
             admitted += n * serves.admitted_rps
         asked = self.menus.model(m).rate_rps
@@ -251,6 +254,10 @@ class State:
                     self.hosts[m][p] = None
                 else:
                     self.hosts[m].pop(p, None)
+        for p in change:
+            for m, _, _ in self.content(p):
+                for q in self.hosts[m]:
+                    self._usage.pop(q, None)
         for m in exact.served:
             if not self.hosts[m]:
                 self.capacity[m] = 0.0
@@ -259,6 +266,19 @@ class State:
             self.served[m] = v
         for m, v in guess.served.items():
             self.guess[m] = v
+
+    def usage(self, p: Pattern) -> float:
+        """Part of the GPU's compute that ``p`` keeps busy."""
+        total = self._usage.get(p)
+        if total is None:
+            total = 0.0
+            models = self.menus.problem.models
+            for m, x, capacity in self.content(p):
+                way = self.menus.ways[x.way]
+                load = min(1.0, models[m].rate_rps / max(self.capacity[m], 1e-12))
+                total += way.part * (1.0 if way.share_pct < 100 else load * capacity / way.capacity_rps)
+            self._usage[p] = total
+        return total
 
     def saved(self) -> Saved:
         """What :meth:`restore` goes back to."""
@@ -269,6 +289,7 @@ class State:
         self.counts = dict(saved.counts)
         self.served, self.guess, self.capacity = list(saved.served), list(saved.guess), list(saved.capacity)
         self.value = math.fsum(self.worth(m, v) for m, v in enumerate(self.served))
+        self._usage = {}
         self.hosts = [{} for _ in self.served]
         for p in self.counts:
             for m, _, _ in self.content(p):
