@@ -18,9 +18,19 @@ _PATH = click.Path(path_type=Path)
 _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton, kserve, mps"
 
 
+def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from gkestimator.export.registry import EXPORTERS, exporter_class
+
+        for name in EXPORTERS:
+            found = exporter_class(name)
+            click.echo(f"{name}: {found.summary.rstrip('.')}. {found.limits}")
+        ctx.exit()
+
+
 @click.command(name="export")
 @click.argument("source", type=_PATH, metavar="PLAN|TABLE")
-@click.option("--to", "targets", type=Names(), required=True, multiple=True, help=f"Targets: {_TARGETS}.")
+@click.option("--to", "names", type=Names(), required=True, multiple=True, help=f"Targets: {_TARGETS}.")
 @click.option("-o", "--output", type=_PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 @click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
 @click.option(
@@ -42,9 +52,17 @@ _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton
     "--gpus-per-server", type=click.IntRange(1, 1024), help="GPUs of a server (triton); default: 8."
 )
 @click.option("--storage-uri", help="Where the models lie (kserve); a model's name is put behind it.")
+@click.option(
+    "--targets",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_list_targets,
+    help="List the targets, what each is told and which limits it enforces.",
+)
 @debug_option
 def command(
-    source: Path, targets: tuple[tuple[str, ...], ...], output: Path | None, models: tuple[str, ...],
+    source: Path, names: tuple[tuple[str, ...], ...], output: Path | None, models: tuple[str, ...],
     gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
     sm_share: float | None, gpus_per_server: int | None, only_models: tuple[tuple[str, ...], ...], **only: Any,
 ) -> int:  # fmt: skip
@@ -58,9 +76,9 @@ def command(
     from gkestimator.export.registry import make_exporters
     from gkestimator.export.writing import write_files
 
-    names = tuple(dict.fromkeys(name for some in targets for name in some))
+    targets = tuple(dict.fromkeys(name for some in names for name in some))
     exporters = make_exporters(
-        names, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
+        targets, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
     )
     deployment = load_deployment(
         source,
@@ -73,7 +91,7 @@ def command(
     read = (source, *map(Path, deployment.models.values()), *gpu_specs)
     failed = 0
     for note in deployment.notes:
-        click.echo(note, err=True)
+        click.echo(f"gkest: note: {note}", err=True)
     for exporter in exporters:
         try:
             files = exporter.files(deployment)

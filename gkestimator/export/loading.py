@@ -23,6 +23,7 @@ from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 __all__ = ["TableFilter", "load_deployment"]
 
 _DEFAULT_CREQ = "sm-util-mean"
+_SUFFIXES = (".csv", ".json", ".parquet")
 _NO_CONTEXT = "memory is reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
 
 
@@ -63,6 +64,10 @@ def load_deployment(
     """
     if creq is not None and creq not in CREQ_COLUMNS:
         raise UsageError(f"--creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(
+            f"{path}: found the suffix {path.suffix!r}, expected a plan (.json) or a table ({', '.join(_SUFFIXES)})"
+        )
     catalogue = gpu_catalogue(gpu_specs)
     files = _model_files(models)
     if _is_plan(path):
@@ -147,12 +152,12 @@ def _of_replica(replica: Replica, gpu: str, spec: GpuSpec) -> Instance:
 
 
 def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int | None, float | None]:
-    """Both, where one is known."""
-    if size is None and percent is not None:
-        size = math.ceil(percent / 100 * spec.memory_visible_bytes)
-    if percent is None and size is not None:
-        percent = 100 * size / spec.memory_visible_bytes
-    return size, percent
+    """Both, where one is known; bytes decide where both are."""
+    if size is not None:
+        return size, 100 * size / spec.memory_visible_bytes
+    if percent is not None:
+        return math.ceil(percent / 100 * spec.memory_visible_bytes), percent
+    return None, None
 
 
 def _from_table(

@@ -80,7 +80,7 @@ class MigExporter(PodExporter):
             about.append(f"{stem}-{number}: {shown}")
         for profile in dict.fromkeys(profiles[i.id] for i in here if i.gpu_id is None):
             many = max(n for n in range(1, 8) if fits_together([profile] * n))
-            configs[f"{stem}-all-{dns_label(profile.name)}"] = {profile.name: many}
+            configs[f"{stem}-all-{profile.name}"] = {profile.name: many}
         document = {
             "version": "v1",
             "mig-configs": {

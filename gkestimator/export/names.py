@@ -38,13 +38,17 @@ def dns_labels(texts: Iterable[str]) -> Mapping[str, str]:
         sharing[label] = sharing.get(label, 0) + 1
     found = {text: text for text, label in wanted.items() if text == label}
     taken = set(found.values())
-    alone = [
+    plain = [
         t for t in distinct if t not in found and sharing[wanted[t]] == 1 and len(_whole(t)) <= MAX_LABEL
     ]
-    for text in (*alone, *(t for t in distinct if t not in found and t not in alone)):
-        free = text in alone and wanted[text] not in taken
-        found[text] = wanted[text] if free else next(n for n in _hashed(text, wanted[text]) if n not in taken)
-        taken.add(found[text])
+    for text in plain:
+        if wanted[text] not in taken:
+            found[text] = wanted[text]
+            taken.add(wanted[text])
+    for text in distinct:
+        if text not in found:
+            found[text] = next(name for name in _hashed(text, wanted[text]) if name not in taken)
+            taken.add(found[text])
     return {text: found[text] for text in distinct}
 
 

@@ -34,8 +34,8 @@ ACCELERATORS: Mapping[str, str] = {
     )
 }
 _HEADER = (
-    f"Ray Serve configuration, written by gkest export. In this folder: serve run {CONFIG}",
-    f"For serve deploy, {APPLICATION}.py must be importable on every node (in its image, or by runtime_env).",
+    f"Ray Serve configuration, written by gkest export. In this folder: PYTHONPATH=$PWD serve run {CONFIG}",
+    f"On a cluster, {APPLICATION}.py must be importable on every node (in its image, or by runtime_env).",
     "ONNX files are looked for below $GKEST_MODELS on each node, else below models/ beside the application.",
     "num_gpus is the larger of Creq and Mreq, rounded up to four decimals.",
 )

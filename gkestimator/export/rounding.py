@@ -54,9 +54,7 @@ def compute_pct(instance: Instance, target: str) -> float:
     if instance.sm_share_pct < 100:
         return instance.sm_share_pct
     if instance.creq_pct is None:
-        raise UsageError(
-            f"{instance.id}: its Creq is not known, and {target} needs it; expected a table with that column"
-        )
+        raise _unknown(instance, "Creq", target)
     refuse_above_one_gpu(instance, target)
     return instance.creq_pct
 
@@ -78,9 +76,7 @@ def memory_bytes(instance: Instance, target: str) -> int:
     """The memory that ``instance`` asks for. Raises UsageError where that is unknown or more than a GPU
     has."""
     if instance.mreq_bytes is None:
-        raise UsageError(
-            f"{instance.id}: its Mreq is not known, and {target} needs it; expected a table with that column"
-        )
+        raise _unknown(instance, "Mreq", target)
     refuse_above_one_gpu(instance, target)
     return instance.mreq_bytes
 
@@ -145,15 +141,13 @@ def within_gpu(
     for gpu, total in rounded.items():
         if exact[gpu] > most[gpu] * (1 + _SLACK):
             raise UsageError(
-                f"{gpu}: its replicas ask for {exact[gpu]:,.6g} {what}, expected at most "
-                f"{most[gpu]:,.6g}: {target} would "
-                "not put them on one GPU (usher and milp make plans that keep within it)"
+                f"{gpu}: its replicas ask for {exact[gpu]:,.6g} {what}, expected at most {most[gpu]:,.6g}: "
+                f"{target} would not put them on one GPU"
             )
         if total > most[gpu]:
             notes.append(
-                f"{gpu}: its replicas ask for {total:,} {what} after rounding up, more than "
-                f"{most[gpu]:,.6g}: {target} will "
-                "not put all of them on one GPU"
+                f"{gpu}: its replicas ask for {total:,} {what} after rounding up, more than {most[gpu]:,.6g}: "
+                f"{target} will not put all of them on one GPU"
             )
     return tuple(notes)
 

@@ -15,14 +15,16 @@ from gkestimator.export.deployment import ExportFile
 
 __all__ = ["write_files"]
 
+_MANY = 100
+
 
 def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Path] = ()) -> tuple[Path, ...]:
     """Write ``files`` below ``folder`` (made where it is missing) and return their paths.
 
     Every file is complete on disk before the first one is renamed into place, so a full disk or a text that
-    cannot be written leaves all old files as they were. Other files in ``folder`` are left alone. ``read``
-    are files that must not be replaced. Raises UsageError for a file that is also read, OutputError where
-    something cannot be written.
+    cannot be written leaves all old files as they were; so does a rename that fails. Other files in
+    ``folder`` are left alone. ``read`` are files that must not be replaced. Raises UsageError for a file that
+    is also read, OutputError where something cannot be written.
     """
     targets = [folder / _checked(file.path) for file in files]
     if len({os.path.normcase(str(t)).casefold() for t in targets}) < len(targets):
@@ -35,16 +37,13 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
         with tempfile.TemporaryDirectory(prefix=".gkest-export-", dir=folder) as temporary:
             waiting = [Path(temporary, str(i)) for i in range(len(files))]
             for file, path in zip(files, waiting, strict=True):
-                with open(path, "wb") as stream:
-                    stream.write(file.text.encode())
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                path.write_bytes(file.text.encode())
+            _flush(waiting)
             for target in targets:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if target.is_dir() and not target.is_symlink():
                     raise OutputError(f"{target}: found a folder, expected a file name to write to")
-            for path, target in zip(waiting, targets, strict=True):
-                os.replace(path, target)
+            _rename(waiting, targets, Path(temporary))
     except (OSError, UnicodeEncodeError) as e:
         _undo(made)
         raise OutputError(f"{folder}: cannot be written: {getattr(e, 'strerror', None) or e}") from e
@@ -52,6 +51,42 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
         _undo(made)
         raise
     return tuple(targets)
+
+
+def _rename(waiting: Sequence[Path], targets: Sequence[Path], temporary: Path) -> None:
+    """Rename each into place. Where one cannot be, those before it get their old content back."""
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for i, (path, target) in enumerate(zip(waiting, targets, strict=True)):
+            old = temporary / f"old-{i}"
+            try:
+                os.link(target, old, follow_symlinks=False)
+            except OSError:  # there is none, or the file system has no links: then the rename is all there is
+                kept = None
+            else:
+                kept = old
+            fresh = not os.path.lexists(target)
+            os.replace(path, target)
+            if kept is not None or fresh:
+                done.append((target, kept))
+    except OSError:
+        for target, kept in reversed(done):
+            with contextlib.suppress(OSError):
+                if kept is None:
+                    target.unlink()
+                else:
+                    os.replace(kept, target)
+        raise
+
+
+def _flush(paths: Sequence[Path]) -> None:
+    """Have ``paths`` on disk: one by one, or at once where they are so many that this would take minutes."""
+    if len(paths) > _MANY and hasattr(os, "sync"):
+        os.sync()
+        return
+    for path in paths:
+        with open(path, "rb+") as stream:
+            os.fsync(stream.fileno())
 
 
 def _undo(made: Path | None) -> None:

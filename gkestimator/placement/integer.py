@@ -15,11 +15,13 @@ from gkestimator.errors import GkestimatorError
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["Deadline", "Program", "Solution", "SolverError"]
+__all__ = ["SLACK", "Deadline", "Program", "Solution", "SolverError"]
 
-# Rows hold to the first of these with which HiGHS can also confirm its own answer (rounding can cost it the finest).
-# Whoever builds a program scales it so that they are small beside what it decides.
-_TOLERANCES = (1e-9, 1e-7, 1e-6)
+# Rows hold to the first of these with which HiGHS can confirm its own answer. Finer ones are not safer: at 1e-9
+# HiGHS 1.15 loses optimal solutions in presolve. Whoever builds a program scales it so that they are small beside
+# what it decides, and leaves more room (SLACK) in rows that repeat what another solve reached.
+_TOLERANCES = (1e-7, 1e-6)
+SLACK = 1e-6
 
 
 class SolverError(GkestimatorError):

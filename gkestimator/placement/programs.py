@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gkestimator.placement.integer import Deadline, Program, Solution
+from gkestimator.placement.integer import SLACK, Deadline, Program, Solution
 from gkestimator.placement.patterns import Choice, Pattern, needs_pct
 from gkestimator.placement.problem import Problem
 
@@ -37,6 +37,7 @@ class Form:
     chosen: Mapping[int, int]
     used: Mapping[str, Sequence[int]]
     layout: Callable[[Sequence[float]], Layout]
+    reachable: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +69,18 @@ def _service(choices: Sequence[Choice]) -> tuple[Program, dict[int, int], dict[i
     return program, served, chosen
 
 
-def _part(choice: Choice, gpu_type: str) -> float:
-    """Part of the model's rate that one replica serves."""
-    return min(1.0, choice.throughput_rps(gpu_type) / choice.model.rate_rps)
+def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
+    """What of each model's rate (requests a second) the GPUs could serve at most, one replica on each. The
+    parts w are of this: parts of a rate a thousand times larger than that would be lost among the
+    solver's tolerances."""
+    found: dict[str, float] = {}
+    for choice in choices:
+        most = 0.0
+        for gpu_type in choice.by_type:
+            limit = _most(problem, gpu_type)
+            most += math.inf if limit is None else limit * choice.throughput_rps(gpu_type)
+        found[choice.model.name] = max(found.get(choice.model.name, 0.0), most)
+    return {c.model.name: min(c.model.rate_rps, found[c.model.name]) for c in choices}
 
 
 def useful_replicas(choice: Choice, gpu_type: str) -> int:
@@ -88,6 +98,11 @@ def _most(problem: Problem, gpu_type: str) -> int | None:
 def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[Pattern]) -> Form:
     """Integers that say on how many GPUs each pattern runs."""
     program, served, chosen = _service(choices)
+    reachable = _reachable(problem, choices)
+
+    def part(choice: Choice, gpu_type: str) -> float:
+        return min(1.0, choice.throughput_rps(gpu_type) / reachable[choice.model.name])
+
     columns: list[int] = []
     used: dict[str, list[int]] = {t: [] for t in problem.types}
     capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
@@ -98,9 +113,9 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
         columns.append(column)
         used[pattern.gpu_type].append(column)
         for i in pattern.members:
-            capacity[i].append((column, _part(choices[i], pattern.gpu_type)))
+            capacity[i].append((column, part(choices[i], pattern.gpu_type)))
     for i, terms in capacity.items():
-        program.row([(served[i], 1.0), *((c, -part) for c, part in terms)], high=0.0)
+        program.row([(served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
     for gpu_type, own in used.items():
         limit = _most(problem, gpu_type)
         if own and limit is not None:
@@ -113,13 +128,26 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
             for _ in range(int(values[column]))
         ]
 
-    return Form(program=program, choices=choices, served=served, chosen=chosen, used=used, layout=layout)
+    return Form(
+        program=program,
+        choices=choices,
+        served=served,
+        chosen=chosen,
+        used=used,
+        layout=layout,
+        reachable=reachable,
+    )
 
 
 def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, int]) -> Form:
     """The program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type; equal
     GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
     program, served, chosen = _service(choices)
+    reachable = _reachable(problem, choices)
+
+    def part(choice: Choice, gpu_type: str) -> float:
+        return min(1.0, choice.throughput_rps(gpu_type) / reachable[choice.model.name])
+
     used: dict[str, list[int]] = {}
     capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
     on_slot: list[tuple[str, dict[int, int]]] = []
@@ -135,21 +163,29 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
             on_slot.append((gpu_type, x))
             needs = {i: needs_pct(choices[i].by_type[gpu_type]) for i in able}
             for resource in (0, 1):
-                program.row([*((x[i], needs[i][resource] / 100) for i in able), (taken, -1.0)], high=0.0)
+                program.row([*((x[i], needs[i][resource]) for i in able), (taken, -100.0)], high=0.0)
             of_model: dict[str, list[int]] = {}
             for i in able:
                 of_model.setdefault(choices[i].model.name, []).append(i)
-                capacity[i].append((x[i], _part(choices[i], gpu_type)))
+                capacity[i].append((x[i], part(choices[i], gpu_type)))
             for own in of_model.values():
                 program.row([*((x[i], 1.0) for i in own), (taken, -1.0)], high=0.0)
     for i, terms in capacity.items():
-        program.row([(served[i], 1.0), *((c, -part) for c, part in terms)], high=0.0)
+        program.row([(served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
 
     def layout(values: Sequence[float]) -> Layout:
         found = [(t, tuple(i for i, column in x.items() if values[column] > 0.5)) for t, x in on_slot]
         return [(t, members) for t, members in found if members]
 
-    return Form(program=program, choices=choices, served=served, chosen=chosen, used=used, layout=layout)
+    return Form(
+        program=program,
+        choices=choices,
+        served=served,
+        chosen=chosen,
+        used=used,
+        layout=layout,
+        reachable=reachable,
+    )
 
 
 def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
@@ -183,11 +219,11 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
     and (where all prices are known) their cost. None: time ran out before anything was found.
     """
     program, choices = form.program, form.choices
-    rates = {choices[i].model.name: choices[i].model.rate_rps for i in form.served}
+    rates = form.reachable
     total = sum(rates.values())
     if not rates:
         return Answer(gpus=[], gap_pct=0.0)
-    goodput = {w: choices[i].model.rate_rps / total for i, w in form.served.items()}
+    goodput = {w: rates[choices[i].model.name] / total for i, w in form.served.items()}
     notes: list[str] = []
     gap: float | None = 0.0
     best: Solution | None = None
@@ -204,15 +240,17 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
         if not best.optimal:
             notes.append("time ran out before the goodput was proven to be the most")
             gap = _gap_pct(best.objective, best.bound)
-        everything = best.objective >= 1 - 1e-9
+        everything = best.objective >= 1 - SLACK
     of_model: dict[str, list[int]] = {}
     for i, w in form.served.items():
         of_model.setdefault(choices[i].model.name, []).append(w)
     if everything:
         for own in of_model.values():
-            program.row([(w, 1.0) for w in own], low=1.0)
+            # What was reached, where rounding kept it from 1.
+            reached = 1.0 if best is None else min(1.0, sum(best.values[w] for w in own))
+            program.row([(w, 1.0) for w in own], low=reached - SLACK)
     elif best is not None:
-        program.row(goodput.items(), low=best.objective - 1e-9)
+        program.row(goodput.items(), low=best.objective - SLACK)
     for what, objective in _thrift(problem, form):
         found = program.solve(
             objective,
@@ -232,7 +270,7 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
         if best is not None and _useful(form, found.values)[1] < _useful(form, best.values)[1] * (1 - 1e-9):
             break  # the solver's tolerance would have given goodput away
         best = found
-        program.row(objective.items(), high=found.objective + 1e-9 * max(1.0, abs(found.objective)))
+        program.row(objective.items(), high=found.objective + SLACK * max(1.0, abs(found.objective)))
     assert best is not None
     return Answer(gpus=_useful(form, best.values)[0], gap_pct=gap, notes=tuple(notes))
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gkestimator.cli import run
+from gkestimator.export.registry import EXPORTERS, exporter_class
 from gkestimator.tables import REQUIREMENTS, read_table
 
 A1 = str(Path(str(files("gkestimator.datasets"))) / "published" / "ethz_v100.csv")
@@ -50,6 +51,18 @@ def plan(folder: Path, **changed: Any) -> str:
     path = folder / "plan.json"
     path.write_text(json.dumps(document))
     return str(path)
+
+
+def test_help_and_list_name_every_target_and_option(gkest: Gkest) -> None:
+    status, out, err = gkest("--help")
+    assert (status, err) == (0, "")
+    listed = out.partition("Targets:")[2].partition(".")[0]
+    assert [n.strip() for n in listed.replace("\n", " ").split(",")] == list(EXPORTERS)
+    for name in EXPORTERS:
+        assert all(f"--{option.replace('_', '-')} " in out for option in exporter_class(name).options)
+    status, out, err = gkest("--targets")
+    assert (status, err) == (0, "")
+    assert [line.partition(":")[0] for line in out.splitlines()] == list(EXPORTERS)
 
 
 def test_each_target_gets_a_folder_and_says_its_limits(gkest: Gkest, tmp_path: Path) -> None:
@@ -132,7 +145,10 @@ def test_writing_again_replaces_and_leaves_the_rest(gkest: Gkest, tmp_path: Path
         ((A1, *SMALL, "--to", "mig"), "mig: V100-SXM2-16GB: no MIG profiles are known of it"),
         (("missing.csv", "--to", "hami"), "missing.csv: cannot be read"),
         (("missing.json", "--to", "hami"), "missing.json: cannot be read"),
-        (("missing.txt", "--to", "hami"), "missing.txt: found a table file, expected csv, json or parquet"),
+        (
+            ("missing.txt", "--to", "hami"),
+            "missing.txt: found the suffix '.txt', expected a plan (.json) or a table (.csv",
+        ),
         ((A1, "--batch-size", "0", "--to", "hami"), "0 is not in the range"),
         ((A1, *SMALL, "--to", ""), "expected values separated by commas"),
         ((A1, *SMALL, "--to", "hami", "--models", "/nowhere/*.onnx"), "/nowhere/*.onnx: no file matches"),

@@ -103,3 +103,22 @@ def two_outputs(path: Path) -> Path:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
+
+
+def with_weights(path: Path, *, seed: int = 0) -> None:
+    """Give the model at ``path``, which comes without, weights: matrices and kernels are drawn with the variance that keeps
+    activations as large as they are (He et al. 2015), vectors are ones."""
+    draw = np.random.default_rng(seed)
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        shape, dtype = tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        assert dtype == np.float32, (tensor.name, dtype)
+        if len(shape) > 1:
+            inputs = shape[0] if len(shape) == 2 else math.prod(shape[1:])
+            values = draw.standard_normal(shape, dtype=np.float32) * math.sqrt(2 / inputs)
+        else:
+            values = np.ones(shape, np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
+    onnx.save(model, path)

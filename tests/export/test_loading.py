@@ -105,8 +105,10 @@ def test_each_filter_keeps_its_row(tmp_path: Path, only: dict[str, object], expe
     assert [i.latency_ms for i in found.instances] == [expected]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_csv_and_json_tables_read_alike(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
+def test_tables_of_every_form_read_alike(tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
     path = table(tmp_path, row(model="a"), row(model="b"), suffix=suffix)
     assert [i.model for i in load_deployment(path).instances] == ["a", "b"]
     assert [i.model for i in load_deployment(path, names=["b"]).instances] == ["b"]

@@ -275,9 +275,7 @@ def test_kserve_waits_as_long_as_the_objective_leaves_and_says_what_it_takes(mak
     assert first["spec"]["predictor"]["batcher"] == {"maxBatchSize": 8, "maxLatency": 80}
     assert second["spec"]["predictor"]["batcher"] == {"maxBatchSize": 8}
     (exporter,) = make_exporters(("kserve",), storage_uri="s3://b")
-    assert exporter.messages(made) == (
-        "its 2 replicas take a whole GPU each; the plan has them on 1",
-    )
+    assert exporter.messages(made) == ("its 2 replicas take a whole GPU each; the plan has them on 1",)
 
 
 # --- CSV and JSON

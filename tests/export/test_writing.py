@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -29,8 +30,6 @@ def test_files_are_written_and_others_left_alone(tmp_path: Path) -> None:
 
 
 def _umask() -> int:
-    import os
-
     found = os.umask(0)
     os.umask(found)
     return found
@@ -55,6 +54,23 @@ def test_nothing_is_replaced_when_one_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError):
         write_files(tmp_path, [file("a.yaml"), file("d/e.yaml")])
     assert everything(tmp_path) == {"a.yaml": "old", "d": "a file"}
+
+
+def test_a_rename_that_fails_gives_old_content_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.yaml").write_text("old a")
+    (tmp_path / "c.yaml").write_text("old c")
+    replace = os.replace
+
+    def failing(source: Path, target: Path) -> None:
+        if Path(target).name == "c.yaml" and Path(source).name == "2":
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OutputError, match="No space left"):
+        write_files(tmp_path, [file("a.yaml"), file("b.yaml"), file("c.yaml")])
+    assert everything(tmp_path) == {"a.yaml": "old a", "c.yaml": "old c"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.yaml", "c.yaml"]
 
 
 def test_a_folder_that_was_made_is_taken_away_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gkestimator.errors import UsageError
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
 from gkestimator.placement.policies.gkest_menu import Menus
 from gkestimator.placement.policies.gkest_rent import Renting
-from gkestimator.placement.policies.gkest_search import Search
+from gkestimator.placement.policies.gkest_search import Search, whole_gpu_rates
 from gkestimator.placement.policies.gkest_state import Pattern, State
 from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Problem
@@ -18,7 +18,10 @@ from gkestimator.placement.problem import Problem
 __all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
 
 FAIRNESS = ("none", "maxmin", "weighted")
-_LOOKS = 2500  # at changes, for each unit of effort
+_LOOKS = 2400  # at changes, for each unit of effort
+_FEW = 16  # models; with more, half the looks: each takes longer
+_ENOUGH = 1e-4  # of the bound may be left
+_MODELS_BY_GPU = 64  # up to so many, the search also starts from what whole GPUs of each model serve
 
 
 class GkestPolicy(Policy):
@@ -30,13 +33,14 @@ class GkestPolicy(Policy):
     fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each kept only if the evaluator gains.
     Replicas of one model may differ in batch size, several may share a GPU, and a model has no place in an order or group.
 
-    Side by side, replicas may ask for more SMs together than there are: what that costs is counted by the contention model, and
-    a hard limit on the sum of Creq would forbid co-locations that serve more (with SM utilisation near 100 % at useful
-    batch sizes, it forbids nearly all). Confined replicas are never mixed with unconfined ones.
+    The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must share a GPU that each of
+    them fills, they take turns in one partition or get shares of the SMs. ``oversubscribe`` lifts that: what it costs
+    is then counted by the contention model alone. Confined replicas are never mixed with unconfined ones.
 
-    Options. ``fairness``: ``none``: the most requests on time; ``maxmin`` (default): then the smallest share of its rate that a model is
+    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their model's weight (1 unless
+    the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share of its rate that a model is
     served is raised, and the next smallest, while the total stays within ``fairness_loss_pct`` (default 0.5) of the
-    most; ``weighted``: requests count with their model's weight. ``attainment`` (default 0.99): the part of each
+    most. ``attainment`` (default 0.99): the part of each
     rate that must be on time where the objective is cost. ``effort`` (default 1) scales the search. At equal
     worth the smallest batch and the fewest replicas are taken. Source: ours; answers section 5 of
     Elvinger (ETH Zurich, 2024).
@@ -45,7 +49,8 @@ class GkestPolicy(Policy):
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort")
+    packs_by_creq = True
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe")
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class GkestPolicy(Policy):
         fairness_loss_pct: float = 0.5,
         attainment: float = 0.99,
         effort: float = 1.0,
+        oversubscribe: bool = False,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -63,16 +69,21 @@ class GkestPolicy(Policy):
             ("effort", effort, 0.0, 1000.0),
         ):
             if not (isinstance(value, int | float) and low <= value <= high):
-                raise UsageError(f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}")
+                raise UsageError(
+                    f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
+                )
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
         self.effort = effort
+        self.oversubscribe = oversubscribe
+        self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement without mixed confinement passes.
         With ``maxmin`` it includes what fairness gave up."""
-        menus = Menus(problem)
+        by_name = tuple(sorted(problem.models, key=lambda m: m.name))  # so that their order in the file decides nothing
+        menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe)
         if not menus.ways:
             return Placement(gap_pct=None)
         if problem.elastic or problem.objective == "cost":
@@ -93,24 +104,34 @@ class GkestPolicy(Policy):
         )
 
     def looks(self, menus: Menus) -> int:
-        """Looks at changes that the search may take: more for more models, as each needs some."""
-        return int(self.effort * max(_LOOKS, 4 * len(menus.of)))
+        """Looks at changes that the search may take."""
+        models = len(menus.of)
+        return int(self.effort * (_LOOKS if models <= _FEW else max(_LOOKS // 2, 3 * models)))
 
     def most(self, menus: Menus) -> tuple[State, float]:
         """The placement of most worth that was found, and a bound on it."""
         problem = menus.problem
-        weights = [m.weight if self.fairness == "weighted" else 1.0 for m in problem.models]
+        weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = pools_of(problem)
         most = [most_rps(menus, w) for w in menus.ways]
+        many = len(menus.of) > _MODELS_BY_GPU
         bound = fluid(menus, most, pools=pools, weights=weights)
-        rates = [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
+        # with many models the bound's optimum is near enough to start from
+        rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
         aim = fluid(menus, rates, pools=pools, weights=weights)
+        by_gpu = None
+        if not many:
+            by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
         assert bound is not None and aim is not None  # nothing served is a solution
-        state = State(menus, {Pattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v)
-        search = Search(state, budget=self.looks(menus), seed=problem.seed)
-        search.run(aim)
+        state = State(
+            menus, {Pattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v
+        )
+        search = Search(
+            state, budget=self.looks(menus), seed=problem.seed, enough=bound.value * (1 - _ENOUGH)
+        )
+        search.run([aim, *([] if by_gpu is None else [by_gpu])])
         if self.fairness == "maxmin":
-            search.level(self.fairness_loss_pct / 100)
+            search.level(self.fairness_loss_pct / 100, self.looks(menus) // 4)
         search.tidy()
         return state, bound.value
 

@@ -3,7 +3,8 @@
 Its optimum bounds what any placement without mixed confinement reaches, and says which model should have how much of which GPU
 type. Side by side, replicas that run parts u_i of the time with SM demands d_i and slowdowns f_i >= (d_i + sum_{j != i}
 u_j d_j) / 100 serve parts u_i / f_i of their capacities, so sum d_i u_i / f_i <= 100: the pool's compute is never exceeded,
-whatever is placed beside what. (Derivation: 1 / f_i <= 100 / sum_j u_j d_j, as u_i <= 1.)
+whatever is placed beside what. (Derivation: 1 / f_i <= 100 / sum_j u_j d_j, as u_i <= 1.) The same holds of Creq where its sum is
+kept within 100 %, turns by the time that they take.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.placement.expected import model_on_time
-from gkestimator.placement.policies.gkest_menu import Menus, Way
+from gkestimator.placement.policies.gkest_menu import WORK_FULL, Menus, Way
 from gkestimator.placement.problem import Model
 from gkestimator.placement.queueing import Server
 
@@ -25,6 +26,7 @@ __all__ = ["Fluid", "fluid", "most_rps"]
 # on_time looks for the admitted load on a grid: no load between its points does better by more than this factor.
 _GRID_MARGIN = 1.04
 _MANY = 1_000_000
+_NEAR = 1.3  # times the upper end of the latency's interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,15 @@ class Fluid:
 
 
 def most_rps(menus: Menus, way: Way) -> float:
-    """No placement serves more requests on time by one replica of ``way``: pooled with a million others, a batch leaves at once and
-    finds no queue. At most the plain capacity."""
+    """No placement serves more requests on time by one replica of ``way``: the best of its batch sizes and those below, back to back;
+    where its latency is near the objective, what is on time of that when it is pooled with a million others, so that a
+    batch leaves at once and finds no queue."""
     model = menus.model(way.model)
     alone = menus.server(way.number, None)
+    most = max(1e3 * b / t for b, t in zip(alone.batches, alone.latencies_ms, strict=True))
+    high = way.candidate.latency_high_ms
+    if high * _NEAR < model.slo_ms:
+        return most
     server = Server(
         batch_size=alone.batch_size,
         batches=alone.batches,
@@ -51,12 +58,13 @@ def most_rps(menus: Menus, way: Way) -> float:
     )
     asked = Model(
         name=model.name,
-        rate_rps=1.5 * _MANY * alone.capacity_rps,
+        rate_rps=1.5 * _MANY * most,
         slo_ms=model.slo_ms,
         candidates=model.candidates,
     )
     found = model_on_time(asked, [server], [way.candidate]).rate_rps / _MANY
-    return min(way.capacity_rps, _GRID_MARGIN * found)
+    menus.work += WORK_FULL
+    return min(most, _GRID_MARGIN * found)
 
 
 def fluid(
@@ -79,7 +87,7 @@ def fluid(
     problem = menus.problem
     models, types = len(problem.models), len(pools)
     ways = [w for w in menus.ways if rates[w.number] > 0]
-    # columns: replicas by way, requests by model, GPUs by type; rows: requests by model, compute and memory by type
+    # columns: replicas by way, requests by model, GPUs by type; rows: requests by model, compute, memory and Creq by type
     infinity = highspy.kHighsInf
     columns = len(ways) + models + types
     cost = np.zeros(columns)
@@ -97,30 +105,37 @@ def fluid(
     value: list[float] = []
     start = [0]
     for w in ways:
-        index += [w.model, models + 2 * w.type, models + 2 * w.type + 1]
-        value += [rates[w.number], w.part, w.memory_pct / 100]
+        row = models + 3 * w.type
+        index += [w.model, row, row + 1, row + 2]
+        creq = 0.0 if menus.oversubscribe or w.creq_pct is None else w.creq_pct / 100
+        value += [rates[w.number], w.part, w.memory_pct / 100, creq]
         start.append(len(index))
     for m in range(models):
         index.append(m)
         value.append(-1.0)
         start.append(len(index))
     for t in range(types):
-        index += [models + 2 * t, models + 2 * t + 1]
-        value += [-1.0, -1.0]
+        index += [models + 3 * t, models + 3 * t + 1, models + 3 * t + 2]
+        value += [-1.0, -1.0, -1.0]
         start.append(len(index))
-    rows = models + 2 * types
+    rows = models + 3 * types
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, rows
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
-    lp.row_lower_ = np.concatenate([np.zeros(models), np.full(2 * types, -infinity)])
-    lp.row_upper_ = np.concatenate([np.full(models, infinity), np.zeros(2 * types)])
+    lp.row_lower_ = np.concatenate([np.zeros(models), np.full(3 * types, -infinity)])
+    lp.row_upper_ = np.concatenate([np.full(models, infinity), np.zeros(3 * types)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = np.array(start, dtype=np.int32)
     lp.a_matrix_.index_ = np.array(index, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(value)
     lp.sense_ = highspy.ObjSense.kMaximize if prices is None else highspy.ObjSense.kMinimize
     solver = highspy.Highs()
-    for option, setting in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("solver", "simplex")):
+    for option, setting in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("random_seed", 0),
+        ("solver", "simplex"),
+    ):
         solver.setOptionValue(option, setting)
     solver.passModel(lp)
     solver.run()
@@ -128,7 +143,9 @@ def fluid(
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
         return None
     if status != highspy.HighsModelStatus.kOptimal:
-        raise GkestimatorError(f"policy gkest: HiGHS found {status} for its linear program, expected an optimum")
+        raise GkestimatorError(
+            f"policy gkest: HiGHS found {status} for its linear program, expected an optimum"
+        )
     solution = solver.getSolution()
     x = list(solution.col_value)
     share: list[dict[int, float]] = [{} for _ in range(models)]

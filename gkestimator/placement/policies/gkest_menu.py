@@ -13,11 +13,14 @@ from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
 from gkestimator.placement.queueing import Server
 
-__all__ = ["Menus", "Serves", "Way"]
+__all__ = ["WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
 
 # Slowdowns at which a replica's rate is worked out; between them it is linear.
 _SLOWDOWNS = (1.0, 1.12, 1.3, 1.6, 2.0, 2.6, 3.5, 5.0)
 _MOST_POOLED = 64
+_MOST_LOAD = 0.95  # of capacity that a replica is counted on for
+# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate looked for.
+WORK_LIGHT, WORK_FULL = 2, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Way:
     capacity_rps: float
     latency_ms: float
     demand_pct: float | None
+    creq_pct: float | None
     memory_pct: float
     share_pct: float
     batch: int
@@ -54,10 +58,14 @@ class Serves:
 
 class Menus:
     """Every way of every model that can keep the objective and fits the GPU's memory, less those that another way of the same share
-    matches or betters in capacity, latency, SM demand and memory at once. Ways are numbered; equal input, equal numbers."""
+    matches or betters in capacity, latency, SM demand and memory at once. Ways are numbered; equal input, equal numbers.
 
-    def __init__(self, problem: Problem) -> None:
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``work`` counts what the queueing model was asked."""
+
+    def __init__(self, problem: Problem, *, oversubscribe: bool = False) -> None:
         self.problem = problem
+        self.oversubscribe = oversubscribe
+        self.work = 0
         self.types = problem.types
         self.ways: list[Way] = []
         self.of: list[dict[int, list[Way]]] = []
@@ -89,7 +97,9 @@ class Menus:
         found = self._servers.get(key)
         if found is None:
             w = self.ways[way]
-            found = server_of(self.model(w.model), w.candidate, duty_cycle_ms=cycle_ms)
+            found = server_of(
+                self.model(w.model), w.candidate, duty_cycle_ms=cycle_ms, cycle_busy_ms=_busy(cycle_ms)
+            )
             self._servers[key] = found
         return found
 
@@ -120,12 +130,13 @@ class Menus:
             server = _slowed(alone, _SLOWDOWNS[at], pooled)
             asked = Model(
                 name=model.name,
-                rate_rps=1.5 * pooled * server.capacity_rps,
+                rate_rps=_MOST_LOAD * pooled * server.capacity_rps,
                 slo_ms=model.slo_ms,
                 weight=model.weight,
                 candidates=model.candidates,
             )
             answer = model_on_time(asked, [server], [w.candidate])
+            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
             found = Serves(
                 rate_rps=answer.rate_rps / pooled,
                 admitted_rps=max(answer.admitted_rps, answer.rate_rps, 1e-12) / pooled,
@@ -162,8 +173,14 @@ def _slowed(server: Server, slowdown: float, count: int) -> Server:
         latencies_ms=server.latencies_ms,
         slowdown=slowdown,
         duty_cycle_ms=server.duty_cycle_ms,
+        cycle_busy_ms=server.cycle_busy_ms,
         count=count,
     )
+
+
+def _busy(cycle_ms: float | None) -> float | None:
+    """How much of a cycle its turns take: our cycles are the sum of their turns."""
+    return None if cycle_ms is None else round(cycle_ms, 9)
 
 
 def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
@@ -176,6 +193,7 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
         capacity_rps=candidate.throughput_rps,
         latency_ms=candidate.latency_ms,
         demand_pct=compute_demand_pct(probe),
+        creq_pct=candidate.creq_pct,
         memory_pct=candidate.memory_pct or 0.0,
         share_pct=candidate.sm_share_pct,
         batch=candidate.batch_size,
@@ -188,6 +206,7 @@ def _betters(a: Candidate, b: Candidate) -> bool:
         (-a.throughput_rps, -b.throughput_rps),
         (a.latency_ms, b.latency_ms),
         (_or_all(a.row.sm_util_mean_pct, a.creq_pct), _or_all(b.row.sm_util_mean_pct, b.creq_pct)),
+        (_or_all(a.creq_pct, None), _or_all(b.creq_pct, None)),
         (_or_all(a.row.dram_util_mean_pct, None), _or_all(b.row.dram_util_mean_pct, None)),
         (a.memory_pct or 0.0, b.memory_pct or 0.0),
     )

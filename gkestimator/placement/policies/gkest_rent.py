@@ -70,23 +70,32 @@ class Renting:
     def run(self) -> Change | None:
         """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say so)."""
         aim = self._fluid([self.menus.serves(w.number, None, 1.0).rate_rps for w in self.menus.ways])
-        start = [math.ceil(n - 1e-6) for n in aim.gpus] if aim is not None else [
-            0 if math.isinf(n) else int(n) for n in self.limits
-        ]
+        start = (
+            [math.ceil(n - 1e-6) for n in aim.gpus]
+            if aim is not None
+            else [0 if math.isinf(n) else int(n) for n in self.limits]
+        )
         state = State(
             self.menus,
             {Pattern(t): int(min(n, self.limits[t])) for t, n in enumerate(start) if n},
             self._worth,
         )
         search = Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted)
+        self.state = state
         if aim is not None:
             search.construct(aim)
         while not self._met(state):
             while search.budget > 0 and search.improve():
                 if self._met(state):
                     break
-            if not self._met(state) and not self._rent(state, search):
-                self.notes += ("the GPUs do not suffice for every model to be on time: as much as can be is served",)
+            if self._met(state) or self._rent(state, search):
+                continue
+            if any(math.isinf(n) for n in self.limits):
+                self._give_up(state)
+            else:
+                self.notes += (
+                    "the GPUs do not suffice for every model to be on time: as much as can be is served",
+                )
                 return None
         self._give_back(state, search)
         search.tidy(self._met)
@@ -124,13 +133,16 @@ class Renting:
         used = [0] * len(self.limits)
         for p, n in state.counts.items():
             used[p.type] += n
-        short = sorted(range(len(self.wanted)), key=lambda m: (self._worth(m, state.served[m]) - (self.wanted[m] > 0), m))
+        short = sorted(
+            range(len(self.wanted)), key=lambda m: (self._worth(m, state.served[m]) - (self.wanted[m] > 0), m)
+        )
         for m in short:
             if state.served[m] >= self.wanted[m] * (1 - 1e-9):
                 break
             options = sorted(
                 (
-                    self.prices[t] * min(w.part / max(self.menus.serves(w.number, None, 1.0).rate_rps, 1e-12) for w in ways),
+                    self.prices[t]
+                    * min(w.part / max(self.menus.serves(w.number, None, 1.0).rate_rps, 1e-12) for w in ways),
                     t,
                 )
                 for t, ways in self.menus.of[m].items()
@@ -143,6 +155,16 @@ class Renting:
                     return True
                 state.commit({Pattern(t): -1})
         return False
+
+    def _give_up(self, state: State) -> None:
+        """Another GPU does not help who is short: ask for what they have."""
+        for m, want in enumerate(self.wanted):
+            if state.served[m] < want * (1 - 1e-9):
+                self.wanted[m] = state.served[m] * (1 - 1e-6)
+                self.notes += (
+                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its requests "
+                    "can be expected on time, another GPU does not raise that",
+                )
 
     def _give_back(self, state: State, search: Search) -> None:
         """Give back GPUs that the others can stand in for, the dearest and emptiest first."""
@@ -158,7 +180,9 @@ class Renting:
                 return
             p = left[0]
             kept = state.saved()
-            cheaper = [t for t in range(len(self.prices)) if self.prices[t] < self.prices[p.type] * (1 - 1e-9)]
+            cheaper = [
+                t for t in range(len(self.prices)) if self.prices[t] < self.prices[p.type] * (1 - 1e-9)
+            ]
             for t in [None, *sorted(cheaper, key=lambda t: self.prices[t])]:
                 if t is not None and self._used(state, t) >= self.limits[t]:
                     continue

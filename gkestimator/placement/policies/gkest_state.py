@@ -5,6 +5,7 @@ GPUs of one type that hold the same are one entry with a count, so 6,000 alike c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -12,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.policies.gkest_menu import Menus
+from gkestimator.placement.policies.gkest_menu import WORK_FULL, WORK_LIGHT, Menus
 from gkestimator.placement.problem import Gpu
 
 __all__ = ["Member", "Pattern", "State", "Trial", "allowed", "pattern"]
@@ -59,38 +60,40 @@ def pattern(gpu_type: int, members: Iterable[Member]) -> Pattern:
 
 
 def allowed(menus: Menus, p: Pattern) -> bool:
-    """Whether a GPU may hold ``p``: memory and SM shares within 100 %, turns that fit their cycle and the objectives. Confined and
-    unconfined replicas are not mixed, and neighbours whose SM demand is unknown are not placed side by side."""
-    memory, confined, free = 0.0, 0.0, False
+    """Whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %, turns that fit their cycle
+    and the objectives. Confined and unconfined replicas are not mixed, and neighbours whose SM demand is unknown are not
+    placed side by side."""
+    memory = confined = creq = 0.0
+    free = unknown = False
     groups: dict[int, list[Member]] = {}
-    unknown = False
     for i, member in enumerate(p.members):
         way = menus.ways[member.way]
         memory += way.memory_pct
         free |= way.share_pct >= 100
         unknown |= way.demand_pct is None
+        part = way.latency_ms / member.cycle_ms if member.turn >= 0 else 1.0
+        creq += part * (way.share_pct if way.creq_pct is None else way.creq_pct)
         groups.setdefault(-1 - i if member.turn < 0 else member.turn, []).append(member)
     if memory > 100:
         return False
+    if len(groups) > 1 and (unknown or (creq > 100 and not menus.oversubscribe)):
+        return False
     for group in groups.values():
         share = menus.ways[group[0].way].share_pct
-        if share < 100:
-            confined += share
+        confined += share if share < 100 else 0.0
         if group[0].turn >= 0:
             cycle = group[0].cycle_ms
             ways = [menus.ways[x.way] for x in group]
-            if any(w.share_pct != share for w in ways) or sum(w.latency_ms for w in ways) > cycle * (1 + 1e-12):
+            if any(w.share_pct != share or w.latency_ms + cycle > menus.model(w.model).slo_ms for w in ways):
                 return False
-            if any(w.latency_ms + cycle > menus.model(w.model).slo_ms for w in ways):
+            if math.fsum(w.latency_ms for w in ways) > cycle * (1 + 1e-12):
                 return False
-    if len(groups) > 1 and unknown:
-        return False
     return confined <= 100 + 1e-9 and not (confined > 0 and free)
 
 
 class State:
     """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the quicker estimate that
-    sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is worth."""
+    sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is worth, ``value`` its sum."""
 
     def __init__(self, menus: Menus, counts: Change, worth: Callable[[int, float], float]) -> None:
         self.menus = menus
@@ -104,7 +107,7 @@ class State:
         self._contents: dict[Pattern, tuple[tuple[int, Member, float], ...]] = {}
         self._factors: dict[tuple[Pattern, tuple[float, ...]], tuple[float, ...]] = {}
         self._exact: dict[tuple[int, tuple[tuple[int, float, float, int], ...]], float] = {}
-        self.evaluations = 0
+        self.value = 0.0
         self.commit(counts)
 
     def content(self, p: Pattern) -> tuple[tuple[int, Member, float], ...]:
@@ -202,13 +205,14 @@ class State:
         key = (m, tuple(sorted((*k, n) for k, n in groups.items())))
         found = self._exact.get(key)
         if found is None:
-            self.evaluations += 1
             servers = [
                 replace(self.menus.server(way, cycle or None), slowdown=factor, count=n)
                 for way, cycle, factor, n in key[1]
             ]
             candidates = [self.menus.ways[k[0]].candidate for k in key[1]]
-            found = model_on_time(self.menus.model(m), servers, candidates).rate_rps
+            model = self.menus.model(m)
+            found = model_on_time(model, servers, candidates).rate_rps
+            self.menus.work += WORK_LIGHT if found >= 0.999 * model.rate_rps else WORK_FULL
             self._exact[key] = found
         return found
 
@@ -251,6 +255,7 @@ class State:
             if not self.hosts[m]:
                 self.capacity[m] = 0.0
         for m, v in exact.served.items():
+            self.value += self.worth(m, v) - self.worth(m, self.served[m])
             self.served[m] = v
         for m, v in guess.served.items():
             self.guess[m] = v
@@ -263,12 +268,8 @@ class State:
         """Go back to a state that was."""
         self.counts = dict(saved.counts)
         self.served, self.guess, self.capacity = list(saved.served), list(saved.guess), list(saved.capacity)
+        self.value = math.fsum(self.worth(m, v) for m, v in enumerate(self.served))
         self.hosts = [{} for _ in self.served]
         for p in self.counts:
             for m, _, _ in self.content(p):
                 self.hosts[m][p] = None
-
-    @property
-    def value(self) -> float:
-        """Worth of all that is served."""
-        return sum(self.worth(m, v) for m, v in enumerate(self.served))

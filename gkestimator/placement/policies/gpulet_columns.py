@@ -116,7 +116,7 @@ def _ways(models: Sequence[Model], gpu: str, size: float, coefficients: Coeffici
         busy, least, memory, count = busy[good], least[good], memory[good], count[good]
         if len(busy) > MOST_WAYS:
             raise UsageError(
-                f"policy gpulet-ideal searches exhaustively: {len(models)} models fill a gpu-let of {size:g} % of {gpu} in "
+                f"policy gpulet-ideal searches exhaustively: {len(models)} models fill {size:g} % of a {gpu} in "
                 f"more than {MOST_WAYS:,} ways, its limit; policy gpulet takes any number"
             )
     some = count > 0

@@ -21,6 +21,9 @@ from gkestimator.placement.problem import Gpu, Problem
 __all__ = ["GpuletIdealPolicy"]
 
 _TOLERANCE = 1e-9
+# Where not every rate can be served, proving the most goodput can take minutes; a count of nodes, unlike
+# time, ends alike on every machine.
+_MOST_NODES = 100
 
 
 class GpuletIdealPolicy(Policy):
@@ -52,7 +55,11 @@ class GpuletIdealPolicy(Policy):
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
         if not columns:
             return Placement(notes=tuple(notes))
-        counts = _choose(problem, columns)
+        counts, gap = _choose(problem, columns)
+        if gap > 0:
+            notes.append(
+                f"the search ended at its limit of {_MOST_NODES:,} nodes: the best may serve {gap:.3g} % more"
+            )
         free: dict[str, list[Gpu]] = {t: [g for g in problem.gpus if g.type == t] for t in problem.types}
         placed = []
         used = dict.fromkeys(problem.types, 0)
@@ -63,40 +70,83 @@ class GpuletIdealPolicy(Policy):
                 gpu = problem.rented(column.gpu, number) if problem.elastic else free[column.gpu][number]
                 for part, let in enumerate(column.lets):
                     placed += placed_in(gpu, part, let)
-        return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=0.0)
+        return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=gap)
+
+    def schedulable(self, problem: Problem) -> bool:
+        """Whether gpu-lets can serve every rate: faster than :meth:`place` where they cannot, as fractions of
+        GPUs are tried first. Raises as :meth:`place`."""
+        coefficients, _ = interference_of(self.name, problem, self._given, self._interference)
+        columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
+        all_of_it = np.ones(len(problem.models))
+        if not columns:
+            return not problem.models
+        program = _Program(problem, columns)
+        fractions = program.cheapest(all_of_it, whole=False)
+        return fractions is not None and program.cheapest(all_of_it) is not None
 
 
-def _choose(problem: Problem, columns: Sequence[Filled]) -> list[int]:
-    """How many GPUs are filled as each of ``columns`` says."""
-    models, n = problem.models, len(columns)
-    rates = np.array([m.rate_rps for m in models])
-    served = np.array([c.served_rps for c in columns]).T / rates[:, None]
-    limits = dict(problem.counts) if problem.gpus else {o.type: o.limit for o in problem.offers}
-    # A GPU filled in one way as often as serves the whole rate of each of its models is of no use once more.
-    useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
-    upper = np.array(
-        [min(useful[i], _or(limits[c.gpu], useful[i])) for i, c in enumerate(columns)], dtype=float
-    )
-    rows, low, high = [], [], []
-    for i in range(len(models)):  # part of the rate served <= what the columns serve
-        rows.append(np.concatenate([served[i], -np.eye(len(models))[i]]))
-        low.append(0.0)
-        high.append(np.inf)
-    for gpu, limit in limits.items():
-        if limit is not None:
-            rows.append(np.array([float(c.gpu == gpu) for c in columns] + [0.0] * len(models)))
-            low.append(0.0)
-            high.append(float(limit))
-    goodput = np.concatenate([np.zeros(n), rates / rates.sum()])
-    bounds = np.concatenate([upper, np.ones(len(models))])
-    best = _solve(-goodput, rows, low, high, bounds, n)
-    reached = float(goodput @ best)
-    price = np.array([_price(problem, c.gpu) for c in columns] + [0.0] * len(models))
-    rows.append(goodput)
-    low.append(reached * (1 - _TOLERANCE) - _TOLERANCE)
-    high.append(np.inf)
-    found = _solve(price, rows, low, high, bounds, n)
-    return [round(float(x)) for x in found[:n]]
+class _Program:
+    """How many GPUs are filled in each way (integers, in the order of ``columns``), and what part of each
+    model's rate is served (0 to 1, after them)."""
+
+    def __init__(self, problem: Problem, columns: Sequence[Filled]) -> None:
+        models, n = problem.models, len(columns)
+        self.ways, rates = n, np.array([m.rate_rps for m in models])
+        served = np.array([c.served_rps for c in columns]).T / rates[:, None]
+        limits = dict(problem.counts) if problem.gpus else {o.type: o.limit for o in problem.offers}
+        # A GPU filled in one way as often as serves the whole rate of each of its models is of no use once
+        # more.
+        useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
+        most = [_or(limits[c.gpu], u) for c, u in zip(columns, useful, strict=True)]
+        self.upper = np.concatenate([np.minimum(most, useful), np.ones(len(models))])
+        self.rows = [np.concatenate([served[i], -np.eye(len(models))[i]]) for i in range(len(models))]
+        self.low, self.high = [0.0] * len(models), [np.inf] * len(models)
+        for gpu, limit in limits.items():
+            if limit is not None:
+                here = [float(c.gpu == gpu) for c in columns]
+                self.add(np.array(here + [0.0] * len(models)), 0.0, float(limit))
+        self.goodput = np.concatenate([np.zeros(n), rates / rates.sum()])
+        self.price = np.array([_price(problem, c.gpu) for c in columns] + [0.0] * len(models))
+
+    def add(self, row: NDArray[np.float64], low: float, high: float) -> None:
+        """Hold ``row`` times the values within ``low`` and ``high``."""
+        self.rows.append(row)
+        self.low.append(low)
+        self.high.append(high)
+
+    def cheapest(self, parts: NDArray[np.float64], *, whole: bool = True) -> NDArray[np.float64] | None:
+        """The lowest price at which at least ``parts`` of the rates are served; None where they cannot be."""
+        lower = np.concatenate([np.zeros(self.ways), parts])
+        found = _solve(self.price, self, lower, self.ways if whole else 0)
+        return None if found is None else found[0]
+
+    def most(self) -> tuple[NDArray[np.float64], float]:
+        """The most goodput, and how far it is at most from the best, percent."""
+        found = _solve(-self.goodput, self, np.zeros(len(self.upper)), self.ways, nodes=_MOST_NODES)
+        assert found is not None  # serving nothing is allowed
+        return found
+
+
+def _choose(problem: Problem, columns: Sequence[Filled]) -> tuple[list[int], float]:
+    """How many GPUs are filled as each of ``columns`` says (all rates at the lowest price, else the most
+    goodput, then the lowest price for it), and the gap to the most goodput, percent."""
+    program, gap = _Program(problem, columns), 0.0
+    reachable = np.array([any(c.served_rps[i] > 0 for c in columns) for i in range(len(problem.models))])
+    found = None
+    if (
+        program.cheapest(reachable.astype(float), whole=False) is not None
+    ):  # by fractions of GPUs, which is fast
+        found = program.cheapest(reachable.astype(float))
+    if found is None:
+        found, gap = program.most()
+        if gap == 0:
+            reached = float(program.goodput @ found)
+            program.add(program.goodput, reached * (1 - _TOLERANCE) - _TOLERANCE, np.inf)
+            fewer = _solve(
+                program.price, program, np.zeros(len(program.upper)), program.ways, nodes=_MOST_NODES
+            )
+            found = found if fewer is None else fewer[0]
+    return [round(float(x)) for x in found[: len(columns)]], gap
 
 
 def _or(limit: int | None, default: int) -> int:
@@ -115,34 +165,35 @@ def _price(problem: Problem, gpu: str) -> float:
 
 def _solve(
     cost: NDArray[np.float64],
-    rows: Sequence[NDArray[np.float64]],
-    low: Sequence[float],
-    high: Sequence[float],
-    upper: NDArray[np.float64],
+    program: _Program,
+    lower: NDArray[np.float64],
     whole: int,
-) -> NDArray[np.float64]:
-    """The values of the least cost; the first ``whole`` of them integers. Raises PolicyError where HiGHS
-    proves none."""
+    *,
+    nodes: int | None = None,
+) -> tuple[NDArray[np.float64], float] | None:
+    """The values of the least cost, the first ``whole`` of them integers, and the gap to it in percent (0
+    unless ``nodes`` ended the search); None where HiGHS proves that there are none, or finds none in
+    ``nodes``. Raises PolicyError where it ends otherwise."""
     import highspy
 
-    matrix = np.array(rows)
-    program: Any = highspy.HighsLp()
-    program.num_col_, program.num_row_ = matrix.shape[1], matrix.shape[0]
-    program.col_cost_ = cost
-    program.col_lower_, program.col_upper_ = np.zeros(len(upper)), upper
-    program.row_lower_, program.row_upper_ = np.array(low), np.array(high)
+    matrix, upper = np.array(program.rows), program.upper
+    lp: Any = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = matrix.shape[1], matrix.shape[0]
+    lp.col_cost_ = cost
+    lp.col_lower_, lp.col_upper_ = lower, upper
+    lp.row_lower_, lp.row_upper_ = np.array(program.low), np.array(program.high)
     at, values, starts = [], [], [0]
     for row in matrix:
         here = np.flatnonzero(row)
         at.append(here)
         values.append(row[here])
         starts.append(starts[-1] + len(here))
-    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_ = np.array(starts)
-    program.a_matrix_.index_ = np.concatenate(at)
-    program.a_matrix_.value_ = np.concatenate(values)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.array(starts)
+    lp.a_matrix_.index_ = np.concatenate(at)
+    lp.a_matrix_.value_ = np.concatenate(values)
     integer, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-    program.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
+    lp.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (
         ("output_flag", False),
@@ -154,10 +205,17 @@ def _solve(
         ("primal_feasibility_tolerance", 1e-9),
     ):
         solver.setOptionValue(option, value)
-    solver.passModel(program)
+    if nodes is not None:
+        solver.setOptionValue("mip_max_nodes", nodes)
+    solver.passModel(lp)
     solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        raise PolicyError(
-            f"policy gpulet-ideal: HiGHS ended with {solver.modelStatusToString(solver.getModelStatus())}"
-        )
-    return np.array(solver.getSolution().col_value)
+    status, info = solver.getModelStatus(), solver.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return None
+    if status == highspy.HighsModelStatus.kOptimal:
+        return np.array(solver.getSolution().col_value), 0.0
+    if status == highspy.HighsModelStatus.kSolutionLimit and nodes is not None:
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        return np.array(solver.getSolution().col_value), 100 * float(info.mip_gap)
+    raise PolicyError(f"policy gpulet-ideal: HiGHS ended with {solver.modelStatusToString(status)}")

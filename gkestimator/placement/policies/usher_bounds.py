@@ -14,133 +14,163 @@ from dataclasses import dataclass
 from gkestimator.placement.policies.usher_configurations import Choice
 from gkestimator.placement.policies.usher_packing import EPSILON, Garage, Packing, Run
 
-__all__ = ["Bounds", "Open"]
+__all__ = ["Bounds", "Demand"]
 
-_Rest = Mapping[int, Sequence[Choice]]
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Room of the GPUs that only other groups use: weighted Creq and Mreq, slots, GPUs more than half free in
-    Creq and in Mreq, GPUs."""
-
-    creq: float = 0.0
-    mreq: float = 0.0
-    slots: float = 0.0
-    half_creq: float = 0.0
-    half_mreq: float = 0.0
-    gpus: float = 0.0
+_HALF = 50.0
+# Creq and Mreq of free room (weighted), slots, GPUs more than half free in Creq and in Mreq, GPUs.
+_Room = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Of one choice that serves as much as it can: ``most`` that is, replicas that ``enough`` and the least
-    ``degree`` for them, their weighted ``area`` of Creq and Mreq; goodput per area and per replica; the least
-    demands on any type."""
+    """Of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``, replicas
+    that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per weighted
+    area and per replica; the least weighted demands of a replica and the least demands, on any type."""
 
     most: float
     enough: int
-    degree: int
+    count: int
     creq: float
     mreq: float
     per_creq: float
     per_mreq: float
     rps: float
+    unit_creq: float
+    unit_mreq: float
     least_creq: float
     least_mreq: float
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Of models that are still to be placed with the choices that remain: the ``most`` they can serve, the least
+    demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of the model
+    with the most) and replicas above half a GPU with which each serves the most it can; and by model what
+    bounds goodput in scarce room: (goodput per area or per replica, most), the last two for models that are
+    always above half a GPU."""
+
+    most: float
+    least_creq: float
+    least_mreq: float
+    slots: float
+    creq: float
+    mreq: float
+    replicas: float
+    single: float
+    half_creq: float
+    half_mreq: float
+    by_creq: tuple[tuple[float, float], ...]
+    by_mreq: tuple[tuple[float, float], ...]
+    by_replica: tuple[tuple[float, float], ...]
+    large_creq: tuple[tuple[float, float], ...]
+    large_mreq: tuple[tuple[float, float], ...]
 
 
 class Bounds:
     """Bounds for one group. ``unit``: goodput this close is equal."""
 
-    def __init__(
-        self, choices: Sequence[Sequence[Choice]], garage: Garage, *, rented: bool, opened: Sequence[int]
-    ) -> None:
+    def __init__(self, choices: Sequence[Sequence[Choice]], garage: Garage, *, rented: bool) -> None:
         self.garage = garage
         self.weights = garage.prices if rented else (1.0,) * len(garage.limits)
         self.one_type = len(garage.limits) == 1
         self.finite = all(math.isfinite(limit) for limit in garage.limits)
-        self.opened = opened
-        self.needs = {id(c): self._needs(c) for of_model in choices for c in of_model}
-        self.size = len(choices)
-        needs = self.needs.values()
-        self.least_creq = min((n.least_creq for n in needs), default=0.0)
-        self.least_mreq = min((n.least_mreq for n in needs), default=0.0)
-        self.choices = choices
-        self.unit = 1e-12 * sum(c[0].rate_rps for c in choices) if choices else 1.0
+        # A degree is cut short only where GPUs run out; with several types of which some can, that bounds nothing.
+        self.whole_degrees = self.one_type or all(math.isinf(limit) for limit in garage.limits)
+        self.choices = [c for of_model in choices for c in of_model]
+        self.needs = {id(c): self._needs(c) for c in self.choices}
+        self.unit = 1e-12 * sum(of_model[0].rate_rps for of_model in choices)
+        self.all = self.demand(dict(enumerate(choices)))
 
     def _needs(self, choice: Choice) -> _Needs:
         rps = max(choice.rps)
         most = min(choice.rate_rps, choice.degrees[-1] * rps)
         enough = math.ceil(most / rps * (1 - 1e-12))
-        degree = next(d for d in choice.degrees if d >= enough)
-        # A degree is cut short only where the GPUs run out. With several types of them that says little: count replicas then.
-        count = degree if self.one_type or not self.finite else enough
-        if not self.one_type and any(math.isfinite(limit) for limit in self.garage.limits):
-            count = enough
+        count = next(d for d in choice.degrees if d >= enough) if self.whole_degrees else enough
         types = [t for t, r in enumerate(choice.rps) if r > 0]
-        weights = self.weights
-
-        def area(demand: Sequence[float]) -> float:
-            by_count = count * min(weights[t] * demand[t] for t in types)
-            return max(by_count, most * min(weights[t] * demand[t] / choice.rps[t] for t in types))
-
-        def per(demand: Sequence[float]) -> float:
-            return max(
-                choice.rps[t] / (weights[t] * demand[t]) if weights[t] * demand[t] > 0 else math.inf
-                for t in types
-            )
-
-        return _Needs(
-            most,
-            enough,
-            count,
-            area(choice.creq),
-            area(choice.mreq),
-            per(choice.creq),
-            per(choice.mreq),
-            rps,
-            min(choice.creq),
-            min(choice.mreq),
-        )
+        units, areas, pers = [], [], []
+        for demand in (choice.creq, choice.mreq):
+            weighted = {t: self.weights[t] * demand[t] for t in types}
+            units.append(min(weighted.values()))
+            areas.append(max(count * units[-1], most * min(w / choice.rps[t] for t, w in weighted.items())))
+            pers.append(max(choice.rps[t] / w if w > 0 else math.inf for t, w in weighted.items()))
+        return _Needs(most, enough, count, *areas, *pers, rps, *units, min(choice.creq), min(choice.mreq))
 
     def enough(self, choice: Choice) -> int:
         """Replicas of ``choice`` that serve as much as it can serve."""
         return self.needs[id(choice)].enough
+
+    def most(self, choice: Choice) -> float:
+        """The most that ``choice`` can serve."""
+        return self.needs[id(choice)].most
 
     def promise(self, choice: Choice) -> tuple[float, float, int, int]:
         """Sort key of what to try first: most goodput, least room, first number."""
         n = self.needs[id(choice)]
         return (-n.most, max(n.creq, n.mreq), choice.model, choice.number)
 
-    def most(self, rest: _Rest) -> float:
-        """Goodput of ``rest`` with all the room there could be."""
-        needs = self.needs
-        return sum(max(needs[id(c)].most for c in choices) for choices in rest.values())
+    def demand(self, rest: Mapping[int, Sequence[Choice]]) -> Demand:
+        """What bounds the models of ``rest``."""
+        models = [[self.needs[id(c)] for c in choices] for choices in rest.values()]
+        low_c = min((n.least_creq for m in models for n in m), default=0.0)
+        low_m = min((n.least_mreq for m in models for n in m), default=0.0)
+        creq = mreq = replicas = single = half_c = half_m = total = 0.0
+        by_creq, by_mreq, by_replica, large_c, large_m = [], [], [], [], []
+        for needs in models:
+            most = max(n.most for n in needs)
+            total += most
+            full = [n for n in needs if n.most >= most * (1 - 1e-12)]
+            count = min(n.count for n in full)
+            creq += min(n.creq for n in full)
+            mreq += min(n.mreq for n in full)
+            replicas += count
+            single = max(single, count)
+            half_c += count if min(n.least_creq for n in full) > _HALF + EPSILON else 0
+            half_m += count if min(n.least_mreq for n in full) > _HALF + EPSILON else 0
+            good = (max(n.rps for n in needs), most)
+            by_replica.append(good)
+            by_creq.append((max(n.per_creq for n in needs), most))
+            by_mreq.append((max(n.per_mreq for n in needs), most))
+            if min(n.least_creq for n in needs) > _HALF + EPSILON:
+                large_c.append(good)
+            if min(n.least_mreq for n in needs) > _HALF + EPSILON:
+                large_m.append(good)
+        return Demand(
+            total,
+            low_c,
+            low_m,
+            _slots(100.0, 100.0, len(models), low_c, low_m),
+            creq,
+            mreq,
+            replicas,
+            single,
+            half_c,
+            half_m,
+            tuple(sorted(by_creq, reverse=True)),
+            tuple(sorted(by_mreq, reverse=True)),
+            tuple(by_replica),
+            tuple(large_c),
+            tuple(large_m),
+        )
 
     def usable(self, runs: Sequence[Run]) -> list[Run]:
         """The runs on which some choice of the group fits."""
-        low_c, low_m = self.least_creq - EPSILON, self.least_mreq - EPSILON
-        every = [c for of_model in self.choices for c in of_model]
+        types = range(len(self.weights))
+        least = [_least({(c.creq[t], c.mreq[t]) for c in self.choices}) for t in types]
         return [
             run
             for run in runs
-            if run[1] >= low_c
-            and run[2] >= low_m
-            and any(run[1] >= c.creq[run[0]] - EPSILON and run[2] >= c.mreq[run[0]] - EPSILON for c in every)
+            if any(run[1] >= c - EPSILON and run[2] >= m - EPSILON for c, m in least[run[0]])
         ]
 
-    def root(self, packing: Packing) -> Open:
-        """Room of the outside of ``packing``."""
-        return self._sum(packing.outside, self.size, self.least_creq, self.least_mreq)
+    def room(self, demand: Demand, packing: Packing) -> _Room:
+        """Room of all used GPUs on which a replica of ``demand`` may fit."""
+        if packing.room is None:
+            packing.room = self._sum(packing.outside, self.all)
+        a, b = packing.room, self._sum(packing.inside, demand)
+        return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4], a[5] + b[5])
 
-    def after(self, room: Open, before: Packing, packed: Packing) -> Open:
-        """Room of the outside of ``packed``, from that of ``before``."""
-        if packed.outside is before.outside or len(before.outside) == 0:
-            return room
-        return self._sum(packed.outside, self.size, self.least_creq, self.least_mreq)
-
-    def _sum(self, runs: Sequence[Run], size: int, low_c: float, low_m: float) -> Open:
+    def _sum(self, runs: Sequence[Run], demand: Demand) -> _Room:
+        low_c, low_m, most = demand.least_creq, demand.least_mreq, len(demand.by_creq)
         creq = mreq = slots = half_c = half_m = gpus = 0.0
         for t, c, m, count, _, _ in runs:
             if c < low_c - EPSILON or m < low_m - EPSILON:
@@ -148,117 +178,106 @@ class Bounds:
             weight = self.weights[t] * count
             creq += weight * c
             mreq += weight * m
-            slots += count * _slots(c, m, size, low_c, low_m)
-            half_c += count if c > 50 - EPSILON else 0
-            half_m += count if m > 50 - EPSILON else 0
+            slots += count * _slots(c, m, most, low_c, low_m)
+            if c > _HALF - EPSILON:
+                half_c += count
+            if m > _HALF - EPSILON:
+                half_m += count
             gpus += count
-        return Open(creq, mreq, slots, half_c, half_m, gpus)
+        return (creq, mreq, slots, half_c, half_m, gpus)
 
-    def _low(self, rest: _Rest) -> tuple[float, float]:
-        needs = self.needs
-        found = [needs[id(c)] for choices in rest.values() for c in choices]
-        return min(n.least_creq for n in found), min(n.least_mreq for n in found)
-
-    def _open(self, rest: _Rest, packing: Packing, room: Open) -> tuple[Open, float]:
-        """Room of all used GPUs for ``rest``, and slots of a new one."""
-        low_c, low_m = self._low(rest)
-        inside = self._sum(packing.inside, len(rest), low_c, low_m)
-        both = Open(
-            inside.creq + room.creq,
-            inside.mreq + room.mreq,
-            inside.slots + room.slots,
-            inside.half_creq + room.half_creq,
-            inside.half_mreq + room.half_mreq,
-            inside.gpus + room.gpus,
-        )
-        return both, _slots(100.0, 100.0, len(rest), low_c, low_m)
-
-    def most_in(self, rest: _Rest, packing: Packing, room: Open) -> float:
-        """Goodput of ``rest`` in the room there is."""
-        upper = self.most(rest)
+    def most_in(self, demand: Demand, packing: Packing) -> float:
+        """Goodput of ``demand`` in the room there is."""
         if not self.finite:
-            return upper
-        have, per_new = self._open(rest, packing, room)
+            return demand.most
+        creq, mreq, slots, half_c, half_m, _ = self.room(demand, packing)
         free = [limit - n for limit, n in zip(self.garage.limits, packing.opened, strict=True)]
         new = sum(free)
         weighted = 100.0 * sum(f * w for f, w in zip(free, self.weights, strict=True))
-        models = [[self.needs[id(c)] for c in choices] for choices in rest.values()]
         upper = min(
-            upper,
-            _knapsack(
-                [(max(n.per_creq for n in m), max(n.most for n in m)) for m in models], have.creq + weighted
-            ),
-            _knapsack(
-                [(max(n.per_mreq for n in m), max(n.most for n in m)) for m in models], have.mreq + weighted
-            ),
-            _slotted(
-                [(max(n.rps for n in m), max(n.most for n in m)) for m in models], have.slots + new * per_new
-            ),
+            demand.most,
+            _knapsack(demand.by_creq, creq + weighted),
+            _knapsack(demand.by_mreq, mreq + weighted),
+            _slotted(demand.by_replica, slots + new * demand.slots),
         )
-        for large, slots in (
-            ([m for m in models if min(n.least_creq for n in m) > 50 + EPSILON], have.half_creq + new),
-            ([m for m in models if min(n.least_mreq for n in m) > 50 + EPSILON], have.half_mreq + new),
-        ):
+        for large, room in ((demand.large_creq, half_c + new), (demand.large_mreq, half_m + new)):
             if len(large) > 1:
-                others = sum(max(n.most for n in m) for m in models if not any(m is x for x in large))
-                goods = [(max(n.rps for n in m), max(n.most for n in m)) for m in large]
-                upper = min(upper, others + _slotted(goods, slots))
-        return upper
+                others = demand.most - sum(most for _, most in large)
+                upper = min(upper, others + _slotted(large, room))
+        return upper * (1 + 1e-12)
 
-    def least(self, rest: _Rest, packing: Packing, room: Open) -> float:
-        """What the new GPUs count at least with which each of ``rest`` serves the most it can (number, or cost
-        where rented)."""
-        have, per_new = self._open(rest, packing, room)
-        creq = mreq = 0.0
-        total = single = large_c = large_m = 0.0
-        for choices in rest.values():
-            needs = [self.needs[id(c)] for c in choices]
-            most = max(n.most for n in needs) * (1 - 1e-12)
-            full = [n for n in needs if n.most >= most]
-            replicas = min(n.degree for n in full)
-            creq += min(n.creq for n in full)
-            mreq += min(n.mreq for n in full)
-            total += replicas
-            single = max(single, replicas)
-            large_c += replicas if min(n.least_creq for n in full) > 50 + EPSILON else 0
-            large_m += replicas if min(n.least_mreq for n in full) > 50 + EPSILON else 0
-        area = max(creq - have.creq, mreq - have.mreq) / 100.0 - 1e-9
-        lightest = min(self.weights)
+    def least(
+        self,
+        demand: Demand,
+        room: _Room,
+        opened: Sequence[int],
+        choice: Choice | None = None,
+        number: int = 0,
+    ) -> float:
+        """What the new GPUs count at least with which each model of ``demand`` serves the most it can (their
+        number, or cost where rented), with ``number`` replicas of ``choice`` besides."""
+        creq, mreq, replicas = demand.creq - room[0], demand.mreq - room[1], demand.replicas - room[2]
+        single, half_c, half_m = (
+            demand.single - room[5],
+            demand.half_creq - room[3],
+            demand.half_mreq - room[4],
+        )
+        slots = demand.slots
+        if choice is not None:
+            needs = self.needs[id(choice)]
+            creq += number * needs.unit_creq
+            mreq += number * needs.unit_mreq
+            replicas += number
+            slots = math.inf  # of demand alone: its smallest replica may be larger than the choice's
+            single = max(single, number - room[5])
+            half_c += number if needs.least_creq > _HALF + EPSILON else 0
+            half_m += number if needs.least_mreq > _HALF + EPSILON else 0
+        area = max(creq, mreq) / 100.0 - 1e-9
+        heaviest, lightest = max(self.weights), min(self.weights)
         new = max(
-            single - have.gpus,
-            math.ceil((total - have.slots) / per_new) if per_new else 0.0,
-            large_c - have.half_creq,
-            large_m - have.half_mreq,
-            math.ceil(area / max(self.weights)) if area > 0 and max(self.weights) > 0 else 0.0,
+            single,
+            math.ceil(replicas / slots) if 0 < slots < math.inf else 0.0,
+            half_c,
+            half_m,
+            math.ceil(area / heaviest) if area > 0 and heaviest > 0 else 0.0,
             0.0,
         )
         if self.one_type:
             # A degree that is cut short has used every GPU there is.
-            return min(new, self.garage.limits[0] - packing.opened[0]) * lightest
+            return min(new, self.garage.limits[0] - opened[0]) * lightest
         return max(new * lightest, area, 0.0)
 
 
-def _slots(creq: float, mreq: float, size: int, low_c: float, low_m: float) -> float:
+def _least(pairs: set[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The pairs of which no other is smaller in both."""
+    found: list[tuple[float, float]] = []
+    for c, m in sorted(pairs):
+        if not found or m < found[-1][1]:
+            found.append((c, m))
+    return found
+
+
+def _slots(creq: float, mreq: float, size: float, low_c: float, low_m: float) -> float:
     """Replicas that a GPU with so much room holds at most: one of each model, none smaller than the least
     demands."""
-    found = float(size)
-    if low_c > 0:
-        found = min(found, math.floor((creq + 1e-6) / low_c))
-    if low_m > 0:
-        found = min(found, math.floor((mreq + 1e-6) / low_m))
+    found = size
+    if low_c * found > creq:
+        found = (creq + 1e-6) // low_c
+    if low_m * found > mreq:
+        found = (mreq + 1e-6) // low_m
     return found
 
 
 def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
-    """The most value of (value per room, most) goods, divisible at will."""
+    """The most value of (value per room, most) goods, best first, divisible at will."""
     total = 0.0
-    for per, most in sorted(goods, reverse=True):
+    for per, most in goods:
         if room <= 0:
             break
         take = min(most, per * room) if per < math.inf else most
         total += take
         room -= take / per
-    return total * (1 + 1e-12)
+    return total
 
 
 def _slotted(goods: Sequence[tuple[float, float]], slots: float) -> float:
@@ -274,4 +293,4 @@ def _slotted(goods: Sequence[tuple[float, float]], slots: float) -> float:
             break
         total += value * min(count, slots)
         slots -= count
-    return total * (1 + 1e-12)
+    return total

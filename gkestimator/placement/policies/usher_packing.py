@@ -36,6 +36,9 @@ class Packing:
     inside: list[Run]
     outside: list[Run]
     opened: tuple[int, ...]
+    room: tuple[float, float, float, float, float, float] | None = (
+        None  # of the outside, once a bound asked for it
+    )
 
 
 def put(
@@ -67,6 +70,7 @@ def put(
         taken.append(new)
         if take < count:
             inside.append((t, c, m, count - take, start + take, seq + take))
+    wanted = left
     if left and outside:
         kept: list[Run] = []
         for at, run in enumerate(outside):
@@ -85,7 +89,8 @@ def put(
             taken.append(new)
             if take < count:
                 kept.append((t, c, m, count - take, start + take, seq + take))
-        outside = kept
+        if left < wanted:
+            outside = kept
     opened = packing.opened
     if left:
         now = list(opened)
@@ -102,7 +107,8 @@ def put(
             if not left:
                 break
         opened = tuple(now)
-    return Packing(inside, outside, opened), taken
+    room = packing.room if outside is packing.outside else None
+    return Packing(inside, outside, opened, room), taken
 
 
 def fits(
@@ -116,7 +122,10 @@ def fits(
             if left <= 0:
                 return used, []
             if c >= creq[t] - EPSILON and m >= mreq[t] - EPSILON:
-                used.append((t, count))
+                if used and used[-1][0] == t:
+                    used[-1] = (t, used[-1][1] + count)
+                else:
+                    used.append((t, count))
                 left -= count
     new: list[tuple[int, int]] = []
     for t in garage.order:

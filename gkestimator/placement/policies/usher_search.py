@@ -12,10 +12,10 @@ packing is not monotone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gkestimator.placement.policies.usher_bounds import Bounds, Open
+from gkestimator.placement.policies.usher_bounds import Bounds, Demand
 from gkestimator.placement.policies.usher_configurations import C_HEAVY, M_HEAVY, Choice, then
 from gkestimator.placement.policies.usher_packing import Garage, Packing, fits, put
 
@@ -46,132 +46,176 @@ def search(
     ``most_nodes``: give up proving after so many beginnings and return the best found."""
     if not choices:
         return Best(steps=(), nodes=0, cut=False)
-    finder = _Finder(choices, garage, rented=rented, most_nodes=most_nodes, packing=packing)
+    finder = _Finder(choices, packing, garage, rented=rented, most_nodes=most_nodes)
     root = Packing([], finder.bounds.usable(packing.outside), packing.opened)
-    finder.visit(root, dict(enumerate(choices)), C_HEAVY, (), 0.0, 0, finder.bounds.root(root))
+    finder.visit(root, finder.rest(dict(enumerate(choices)), C_HEAVY), (), 0.0, 0)
     return Best(steps=finder.steps, nodes=finder.nodes, cut=finder.nodes > most_nodes)
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Models still to place: ``left`` by model the choices that keep the order, whose ``turn`` it is, their
+    bounds, the number of their first configuration, and (once asked for) what may be placed next and what
+    remains then."""
+
+    left: Mapping[int, Sequence[Choice]]
+    turn: int
+    demand: Demand
+    number: int
+    children: list[tuple[Choice, _Rest]] | None = None
 
 
 class _Finder:
     def __init__(
         self,
         choices: Sequence[Sequence[Choice]],
+        packing: Packing,
         garage: Garage,
         *,
         rented: bool,
         most_nodes: float,
-        packing: Packing,
     ) -> None:
         self.garage, self.rented, self.most_nodes = garage, rented, most_nodes
         self.before = packing.opened
-        self.bounds = Bounds(choices, garage, rented=rented, opened=packing.opened)
+        self.bounds = Bounds(choices, garage, rented=rented)
         self.unit = self.bounds.unit
+        self.rests: dict[object, _Rest] = {}
+        self.counted: dict[tuple[int, ...], tuple[float, float]] = {}
         self.radix: list[int] = []
         size = 1
         for of_model in reversed(choices):
             self.radix.insert(0, size)
             size *= len(of_model) * len(of_model[0].degrees)
         self.steps: tuple[Step, ...] = ()
-        self.goodput = -1.0  # of the best known, and its value in whole
+        self.goodput = -1.0  # of the best known, and its value
         self.value: tuple[float, float, float, int] = (math.inf, math.inf, math.inf, 0)
         self.gains = [0.0] * len(choices)
         self.nodes = 0
 
-    def secondary(self, opened: Sequence[int]) -> tuple[float, float]:
+    def rest(self, left: Mapping[int, Sequence[Choice]], turn: int) -> _Rest:
+        """One object for all beginnings after which the same remains."""
+        key = (turn, *((m, *map(id, c)) for m, c in left.items()))
+        found = self.rests.get(key)
+        if found is None:
+            number = sum(c[0].number * self.radix[m] for m, c in left.items())
+            found = self.rests[key] = _Rest(left, turn, self.bounds.demand(left), number)
+        return found
+
+    def children(self, rest: _Rest) -> list[tuple[Choice, _Rest]]:
+        """What may be placed next and what remains then; likely best first."""
+        if rest.children is None:
+            found = []
+            for model, choices in rest.left.items():
+                others = {m: c for m, c in rest.left.items() if m != model}
+                for choice in choices:
+                    left = then(rest.turn, choice, others)
+                    if left is not None:
+                        found.append((choice, self.rest(left, _other(rest.turn, choice))))
+            found.sort(key=lambda c: self.bounds.promise(c[0]))
+            rest.children = found
+        return rest.children
+
+    def secondary(self, opened: tuple[int, ...]) -> tuple[float, float]:
         """What new GPUs count: number, then cost; cost, then number where they are rented."""
-        new = [a - b for a, b in zip(opened, self.before, strict=True)]
-        cost = round(sum(n * p for n, p in zip(new, self.garage.prices, strict=True)), 9)
-        return (cost, float(sum(new))) if self.rented else (float(sum(new)), cost)
+        found = self.counted.get(opened)
+        if found is None:
+            new = cost = 0.0
+            for now, before, price in zip(opened, self.before, self.garage.prices, strict=True):
+                new += now - before
+                cost += (now - before) * price
+            cost = round(cost, 9)
+            found = self.counted[opened] = (cost, new) if self.rented else (new, cost)
+        return found
 
     def visit(
-        self,
-        packing: Packing,
-        left: dict[int, Sequence[Choice]],
-        turn: int,
-        steps: tuple[Step, ...],
-        goodput: float,
-        number: int,
-        room: Open,
+        self, packing: Packing, rest: _Rest, steps: tuple[Step, ...], goodput: float, number: int
     ) -> None:
-        """Every configuration that begins with ``steps``. ``left``: choices of the models still to place;
-        ``number``: of the first configuration of this beginning as far as it is known; ``room``: of the used
-        GPUs."""
-        if len(left) == 1:
-            self.last(packing, next(iter(left.values())), steps, goodput, number)
+        """Every configuration that begins with ``steps``. ``number``: of the first one, as far as it is known."""
+        if len(rest.left) == 1:
+            self.last(packing, next(iter(rest.left.values())), steps, goodput, number)
             return
         self.nodes += 1
         if self.nodes > self.most_nodes and self.steps:
             return
-        for choice, rest in self.children(left, turn):
-            upper = self.bounds.most(rest)
-            if goodput + choice_most(choice) + upper < self.goodput - self.unit:
+        room = None
+        for choice, after in self.children(rest):
+            upper = after.demand.most
+            needed = self.goodput - self.unit - goodput - upper
+            if self.bounds.most(choice) < needed:
                 continue
-            following = _other(turn, choice)
-            for i, degree in self.degrees(packing, choice):
-                gain_most = min(choice.rate_rps, degree * max(choice.rps))
-                if goodput + gain_most + upper < self.goodput - self.unit:
-                    continue
-                packed, taken = put(packing, choice.creq, choice.mreq, degree, self.garage)
-                gain = min(choice.rate_rps, sum(run[3] * choice.rps[run[0]] for run in taken))
-                self.gains[choice.model] = gain
+            for i, degree, served, count, opened in self.degrees(packing, choice, needed):
                 here = number + (choice.number + i) * self.radix[choice.model]
-                room_after = self.bounds.after(room, packing, packed)
-                if self.hopeless(packed, rest, goodput + gain, here, room_after):
+                reach = goodput + served + upper
+                if self.hopeless(reach, opened, here + after.number, 0.0):
                     continue
-                self.visit(
-                    packed, rest, following, (*steps, (choice, degree)), goodput + gain, here, room_after
-                )
+                if reach <= self.goodput + self.unit:
+                    room = room or self.bounds.room(rest.demand, packing)
+                    least = self.bounds.least(after.demand, room, packing.opened, choice, count)
+                    if self.hopeless(reach, packing.opened, here + after.number, least):
+                        continue
+                packed, _ = put(packing, choice.creq, choice.mreq, degree, self.garage)
+                if reach > self.goodput + self.unit:
+                    # Tighter than what was compared above; new GPUs are not counted beside it.
+                    reach = goodput + served + self.bounds.most_in(after.demand, packed)
+                    if self.hopeless(reach, opened, here + after.number, 0.0):
+                        continue
+                else:
+                    inside = self.bounds.room(after.demand, packed)
+                    least = self.bounds.least(after.demand, inside, opened)
+                    if self.hopeless(reach, opened, here + after.number, least):
+                        continue
+                self.gains[choice.model] = served
+                self.visit(packed, after, (*steps, (choice, degree)), goodput + served, here)
 
-    def children(
-        self, left: dict[int, Sequence[Choice]], turn: int
-    ) -> list[tuple[Choice, dict[int, Sequence[Choice]]]]:
-        """What may be placed next and what remains then; likely best first."""
-        found: list[tuple[Choice, dict[int, Sequence[Choice]]]] = []
-        for model, choices in left.items():
-            others = {m: c for m, c in left.items() if m != model}
-            for choice in choices:
-                rest = then(turn, choice, others)
-                if rest is not None:
-                    found.append((choice, dict(rest)))
-        found.sort(key=lambda c: self.bounds.promise(c[0]))
-        return found
-
-    def degrees(self, packing: Packing, choice: Choice) -> list[tuple[int, int]]:
-        """(place, degree) of the degrees that differ in what is placed; first the one that just serves the rate."""
+    def degrees(
+        self, packing: Packing, choice: Choice, needed: float
+    ) -> list[tuple[int, int, float, int, tuple[int, ...]]]:
+        """The degrees that differ in what is placed and serve at least ``needed``, first the one that just serves the
+        rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
         used, new = fits(packing, choice.creq, choice.mreq, choice.degrees[-1], self.garage)
-        room = sum(n for _, n in used) + sum(n for _, n in new)
-        found: list[tuple[int, int]] = []
+        room = sum([n for _, n in used]) + sum([n for _, n in new])
+        found = []
         for i, degree in enumerate(choice.degrees):
-            found.append((i, degree))
+            placed = degree if degree < room else room
+            served, left, opened = 0.0, placed, packing.opened
+            for t, count in used:
+                take = count if count < left else left
+                served += take * choice.rps[t]
+                left -= take
+                if not left:
+                    break
+            for t, count in new:
+                if not left:
+                    break
+                take = count if count < left else left
+                served += take * choice.rps[t]
+                left -= take
+                opened = (*opened[:t], opened[t] + take, *opened[t + 1 :])
+            if served > choice.rate_rps:
+                served = choice.rate_rps
+            if served >= needed:
+                found.append((i, degree, served, placed, opened))
             if degree >= room:
                 break
         enough = self.bounds.enough(choice)
-        return sorted(found, key=lambda f: (f[1] < enough, abs(f[1] - enough)))
+        if found and found[0][1] < enough:
+            found.sort(key=lambda f: (f[1] < enough, abs(f[1] - enough)))
+        return found
 
-    def hopeless(
-        self, packing: Packing, rest: dict[int, Sequence[Choice]], goodput: float, number: int, room: Open
-    ) -> bool:
-        """Whether no configuration of this beginning is better than the best known."""
-        upper = goodput + self.bounds.most(rest)
-        if upper < self.goodput - self.unit:
+    def hopeless(self, reach: float, opened: tuple[int, ...], number: int, least: float) -> bool:
+        """Whether nothing better than the best known serves at most ``reach``, opens at least ``opened`` and
+        GPUs that count ``least`` more, and has at least ``number``."""
+        if reach < self.goodput - self.unit:
             return True
-        if upper > self.goodput + self.unit:
-            upper = goodput + self.bounds.most_in(rest, packing, room)
-            if upper > self.goodput + self.unit:
-                return False
-            if upper < self.goodput - self.unit:
-                return True
-            first, second = self.secondary(packing.opened)
-        else:
-            first, second = self.secondary(packing.opened)
-            if first <= self.value[1]:
-                first += self.bounds.least(rest, packing, room)
+        if reach > self.goodput + self.unit:
+            return False
+        first, second = self.secondary(opened)
+        first += least
         if first > self.value[1] + 1e-9:
             return True
         if first < self.value[1] - 1e-9:
             return False
-        least = number + sum(c[0].number * self.radix[m] for m, c in rest.items())
-        return (second, least) >= self.value[2:]
+        return (second, number) >= self.value[2:]
 
     def last(
         self,
@@ -183,43 +227,24 @@ class _Finder:
     ) -> None:
         """Every configuration of ``steps`` and one more model: only what it would serve and open is counted."""
         for choice in choices:
-            if goodput + choice_most(choice) < self.goodput - self.unit:
+            needed = self.goodput - self.unit - goodput
+            if self.bounds.most(choice) < needed:
                 continue
-            used, new = fits(packing, choice.creq, choice.mreq, choice.degrees[-1], self.garage)
-            room = sum(n for _, n in used) + sum(n for _, n in new)
-            for i, degree in enumerate(choice.degrees):
+            for i, degree, served, _, opened in self.degrees(packing, choice, needed):
                 self.nodes += 1
-                served, opened, left = 0.0, list(packing.opened), degree
-                for t, count in used:
-                    take = min(count, left)
-                    served += take * choice.rps[t]
-                    left -= take
-                for t, count in new:
-                    take = min(count, left)
-                    served += take * choice.rps[t]
-                    opened[t] += take
-                    left -= take
-                self.gains[choice.model] = min(choice.rate_rps, served)
-                self.offer(
-                    (*steps, (choice, degree)),
-                    opened,
-                    number + (choice.number + i) * self.radix[choice.model],
-                )
-                if degree >= room:
-                    break
+                here = number + (choice.number + i) * self.radix[choice.model]
+                if self.hopeless(goodput + served, opened, here, 0.0):
+                    continue
+                self.gains[choice.model] = served
+                self.offer((*steps, (choice, degree)), opened, here)
 
-    def offer(self, steps: tuple[Step, ...], opened: Sequence[int], number: int) -> None:
+    def offer(self, steps: tuple[Step, ...], opened: tuple[int, ...], number: int) -> None:
         """A whole configuration: the best known if it is better."""
         goodput = sum(self.gains)  # in the order of the models, so that equal gains have equal sums
         first, second = self.secondary(opened)
         value = (-float(round(goodput / self.unit)), first, second, number)
         if value < self.value:
             self.value, self.goodput, self.steps = value, goodput, steps
-
-
-def choice_most(choice: Choice) -> float:
-    """The most that ``choice`` can serve."""
-    return min(choice.rate_rps, choice.degrees[-1] * max(choice.rps))
 
 
 def _other(turn: int, chosen: Choice) -> int:
