@@ -57,9 +57,7 @@ def main() -> None:
         measure_setting(setting, given.policies.split(","), given.repeats, given.time_limit, given.seed)
 
 
-def measure_setting(
-    setting: str, names: Sequence[str], repeats: int, time_limit: float, seed: int
-) -> None:
+def measure_setting(setting: str, names: Sequence[str], repeats: int, time_limit: float, seed: int) -> None:
     models, gpus, rate = SETTINGS[setting]
     rows, workload, factor = drawn(models, gpus, rate, seed)
     total = sum(m.rate_rps for m in workload.models)
@@ -78,14 +76,18 @@ def measure_setting(
         for creq in measures:
             problem = problem_of(rows, workload, gpus, creq)
             options = {"time_limit_s": time_limit} if name == "milp" else {}
-            line, seconds, proven = decide(make_policy(name, **options), problem, 1 if name == "milp" else repeats)
+            line, seconds, proven = decide(
+                make_policy(name, **options), problem, 1 if name == "milp" else repeats
+            )
             print(f"{name:8s} {creq:15s} {line}", flush=True)
             if creq == default and (name != "milp" or proven):
                 ends[name] = seconds
     if "milp" in ends:
         for name, seconds in ends.items():
             if name != "milp":
-                print(f"{name}: {seconds / ends['milp']:.3g} of milp's time, which proved its optimum in {ends['milp']:.3g} s")
+                print(
+                    f"{name}: {seconds / ends['milp']:.3g} of milp's time, which proved its optimum in {ends['milp']:.3g} s"
+                )
     elif "milp" in names:
         print(f"milp did not end within {time_limit:g} s: no ratio")
 
@@ -142,7 +144,9 @@ def drawn(models: int, gpus: int, rate: float | None, seed: int) -> tuple[list[R
         chosen.append((rows, LOAD * gpus * share / sum(shares) * (best.throughput_rps or 0.0)))
     factor = 1.0 if rate is None else rate / sum(r for _, r in chosen)
     if rate is not None:
-        chosen = [([_scaled(r, r.model, factor, 1.0, 1.0) for r in rows], asked * factor) for rows, asked in chosen]
+        chosen = [
+            ([_scaled(r, r.model, factor, 1.0, 1.0) for r in rows], asked * factor) for rows, asked in chosen
+        ]
     loads = tuple(
         ModelLoad(name=rows[0].model, rate_rps=asked, slo_ms=SLO_MS / factor) for rows, asked in chosen
     )
