@@ -272,8 +272,8 @@ def test_ray_has_every_accelerator_type() -> None:
 
 
 def test_waits_are_never_longer_than_the_slack() -> None:
-    for slack in (0.0, 0.0004, 1.0, 7.0007, 87.4999):
-        found = instance(latency_ms=100.0 - slack, max_wait_ms=None)
+    for slack, said in ((0.0, None), (0.0004, None), (1.0, 1e15), (7.0007, None), (87.4999, 90.0)):
+        found = instance(latency_ms=100.0 - slack, max_wait_ms=said)
         document = exported(deployment([found]))[1]
         wait = document["applications"][0]["deployments"][0]["user_config"]["batch_wait_timeout_s"]
         assert 0 <= wait * 1e3 <= slack + 1e-9 and math.isfinite(wait)
