@@ -168,6 +168,8 @@ def available(names: Sequence[str]) -> list[str]:
             found.append(name)
         except ModuleNotFoundError as e:
             print(f"{name}: left out: {e}", file=sys.stderr)
+        except UsageError as e:
+            sys.exit(str(e))
     return found
 
 
@@ -242,6 +244,7 @@ def levels(all_of: Sequence[Result], policies: Sequence[str]) -> list[list[str]]
             "answered",
             "refused",
             "out of time",
+            "failed",
             "expected on time",
             "plain goodput",
             "least served model",
