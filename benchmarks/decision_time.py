@@ -1,12 +1,16 @@
-"""How long policies take to decide: 20 models on 24 GPUs, 20 on 6,000 at 15 million requests a second, 1,000 on 1,000.
+"""How long policies take to decide: 20 models on 24 GPUs, 20 on 6,000 at 15 million requests a second, 1,000
+on 1,000.
 
-    python benchmarks/decision_time.py [--policies usher,gkest,milp] [--settings 24,6000,1000] [--repeats 5] [--time-limit 60]
+    python benchmarks/decision_time.py [--policies usher,gkest,milp] [--settings 24,6000,1000] [--repeats 5]
+    [--time-limit 60]
 
-Decision time is ``policy.place(problem)``, the median of several; checking the answer (``verify``) and writing the plan (expected goodput included)
-are reported apart, and the grouping of ``usher``. The models are those of table A.1 of the ETH thesis (V100, in the package), each drawn anew: speed,
-demands and memory times seeded factors. For 6,000 GPUs every speed is multiplied by one more factor (printed), chosen so that 15 million requests a second
-are 95 % of what 6,000 replicas can serve. ``usher`` runs by all three measures of Creq: by the largest occupancy hardly two replicas share a
-GPU, by the means they do. ``milp`` runs once with ``--time-limit``; a ratio stands only where it ended by itself.
+Decision time is ``policy.place(problem)``, the median of several; checking the answer (``verify``) and writing
+the plan (expected goodput included) are reported apart, and the grouping of ``usher``. The models are those of
+table A.1 of the ETH thesis (V100, in the package), each drawn anew: speed, demands and memory times seeded
+factors. For 6,000 GPUs every speed is multiplied by one more factor (printed), chosen so that 15 million
+requests a second are 95 % of what 6,000 replicas can serve. ``usher`` runs by all three measures of Creq: by
+the largest occupancy hardly two replicas share a GPU, by the means they do. ``milp`` runs once with
+``--time-limit``; a ratio stands only where it ended by itself.
 """
 
 from __future__ import annotations
@@ -123,9 +127,9 @@ def timed(call: Callable[[], T], repeats: int) -> tuple[T, float]:
 def drawn(models: int, gpus: int, rate: float | None, seed: int) -> tuple[list[Requirement], Workload, float]:
     """Rows of ``models`` models, their loads, and the factor on every speed that makes the total ``rate``.
 
-    Each model is one of table A.1 that has a batch within the SLO, with its speed times 0.5 to 2, its Creq columns times 0.7 to 1 and its
-    memory times 0.5 to 1.5. It is asked for what a drawn share of LOAD x ``gpus`` replicas serves at its largest batch
-    within the SLO.
+    Each model is one of table A.1 that has a batch within the SLO, with its speed times 0.5 to 2, its Creq
+    columns times 0.7 to 1 and its memory times 0.5 to 1.5. It is asked for what a drawn share of LOAD x
+    ``gpus`` replicas serves at its largest batch within the SLO.
     """
     rng = random.Random(seed)
     with as_file(files("gkestimator.datasets") / "published" / "ethz_v100.csv") as path:

@@ -12,12 +12,13 @@ A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in
   t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
 
 Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that it is
-packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m) those remain that no other
-beats in both. The split is the choice of one for each stage with the least cost whose responses sum to at most
-the objective on every way through the stages: exactly, as a mixed-integer program over the stages' latest
-finishing times (Nexus, SOSP 2019, solves a like problem over trees by dynamic programming over discretised
-budgets). What is left of the objective is spread in proportion. Source of the tail: Kingman 1961; the rest
-derived here.
+packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m) those
+remain that no other beats in both. The split is the choice of one for each stage whose responses sum to at
+most the objective on every way through the stages: among those that cost at most 5 % more than the cheapest (a
+smaller gain is not worth slack that neighbours will need) the one whose longest way is shortest; exactly, as a
+mixed-integer program over the stages' latest finishing times (Nexus, SOSP 2019, solves a like problem over
+trees by dynamic programming over discretised budgets). What is left of the objective is spread in proportion.
+Source of the tail: Kingman 1961; the rest derived here.
 """
 
 from __future__ import annotations
@@ -29,13 +30,22 @@ from dataclasses import dataclass
 from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.placement.problem import Candidate
 
-__all__ = ["StageChoice", "choices", "proportional_split", "split_objective", "stage_objectives"]
+__all__ = [
+    "StageChoice",
+    "cheapest_choices",
+    "choices",
+    "proportional_split",
+    "split_objective",
+    "stage_objectives",
+]
 
 _LOAD = 0.9
 _LATE = 0.01
 # A gain of less is not worth the slack that it costs: neighbours on the GPU slow a stage down by more.
 _WORTH = 0.05
-_MAX_NODES = 100_000  # of the search: a bound that is the same on every machine, unlike seconds
+# Bound of the search, nodes times binaries: the same on every machine, unlike seconds.
+_MAX_WORK = 200_000
+_MOST_STAGES = 100  # beyond, the cheapest split is taken as it is: the second program could take minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +124,7 @@ def split_objective(
     if all(menus.values()):
         fastest = {name: menu[0].response_ms for name, menu in menus.items()}
         if max(_longest(application, fastest).values()) <= application.slo_ms:
-            found = _cheapest(application, menus)
+            found = cheapest_choices(application, menus)
     if found is None:
         return (
             proportional_split(application, candidates),
@@ -212,20 +222,23 @@ def _spread(application: Application, times: Mapping[str, float]) -> dict[str, f
     return {name: application.slo_ms * times[name] / longest[name] for name in times}
 
 
-def _cheapest(application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> dict[str, int] | None:
-    """The index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH`` of the least, the one
-    whose longest way is shortest. None where the search found none within its bound."""
+def cheapest_choices(
+    application: Application, menus: Mapping[str, Sequence[StageChoice]]
+) -> dict[str, int] | None:
+    """The index of the choice of each stage: of all splits within the objective whose cost is within
+    ``_WORTH`` of the least, the one whose longest way is shortest. None where the search found none within its
+    bound."""
     program = _Program(application, menus)
     best = program.solve(least="cost", within=None)
-    if best is None:
-        return None
+    if best is None or len(menus) > _MOST_STAGES:
+        return best
     allowed = (1 + _WORTH) * sum(menus[name][i].cost for name, i in best.items())
     return program.solve(least="time", within=allowed) or best
 
 
 class _Program:
-    """The choices as a mixed-integer program: a binary for each, the finishing time of each stage and of all (in parts of
-    the objective)."""
+    """The choices as a mixed-integer program: a binary for each, the finishing time of each stage and of all
+    (in parts of the objective)."""
 
     def __init__(self, application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> None:
         # In the order of names: neither the file's order nor that of the rows may decide between equals.
@@ -279,7 +292,8 @@ class _Program:
         solver = highspy.Highs()
         for name, setting in (
             ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0), ("mip_abs_gap", 1e-9),
-            ("mip_max_nodes", _MAX_NODES), ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
+            ("mip_max_nodes", max(1, _MAX_WORK // self._binaries)),
+            ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
         ):  # fmt: skip
             solver.setOptionValue(name, setting)
         solver.passModel(lp)

@@ -28,8 +28,8 @@ WORK_LIGHT, WORK_FULL = 2, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs (None: unknown,
-    it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs
+    (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
 
     number: int
     model: int
@@ -65,19 +65,23 @@ class Serves:
 
 
 class Menus:
-    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another way of the same share
-    matches or betters in capacity, latency, SM demand and memory at once. Ways are numbered; equal input, equal numbers.
+    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another
+    way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
+    numbered; equal input, equal numbers.
 
-    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``work`` counts what the queueing model was asked."""
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work`` counts what the queueing model was
+    asked."""
 
-    def __init__(self, problem: Problem, *, oversubscribe: bool = False) -> None:
+    def __init__(self, problem: Problem, *, oversubscribe: bool = False, turns: bool = True) -> None:
         self.problem = problem
         self.oversubscribe = oversubscribe
+        self.turns = turns
         self.work = 0
         self.types = problem.types
         self.ways: list[Way] = []
         self.of: list[dict[int, list[Way]]] = []
         self._serves: dict[tuple[int, float | None, int, int], Serves] = {}
+        self._narrowest: dict[int, float] = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
         index = {t: i for i, t in enumerate(self.types)}
         for m, model in enumerate(problem.models):
@@ -99,6 +103,12 @@ class Menus:
         """The ``m``-th model."""
         return self.problem.models[m]
 
+    def narrowest(self, m: int) -> float:
+        """The smallest :attr:`Way.width` of model ``m``."""
+        if m not in self._narrowest:
+            self._narrowest[m] = min(w.width for ways in self.of[m].values() for w in ways)
+        return self._narrowest[m]
+
     def server(self, way: int, cycle_ms: float | None) -> Server:
         """One replica alone, as the queueing model sees it."""
         key = (way, cycle_ms)
@@ -112,8 +122,9 @@ class Menus:
         return found
 
     def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
-        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however much is asked for. ``widest``: the way of its
-        model whose interval is the widest in use, and holds for all."""
+        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however
+        much is asked for. ``widest``: the way of its model whose interval is the widest in use, and holds for
+        all."""
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
         low = self._at(way, cycle_ms, at, widest)
         if at + 1 >= len(_SLOWDOWNS):
@@ -156,8 +167,9 @@ class Menus:
         return found
 
     def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
-        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that serves them, the one that serves
-        most, the one that asks least of the GPU for each request, and the one between."""
+        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that
+        serves them, the one that serves most, the one that asks least of the GPU for each request, and the one
+        between."""
         ways = [
             w
             for w in self.of[m].get(t, ())
@@ -219,7 +231,8 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
 
 
 def _betters(a: Candidate, b: Candidate) -> bool:
-    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or better somewhere."""
+    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or
+    better somewhere."""
     pairs: Sequence[tuple[float, float]] = (
         (-a.throughput_rps, -b.throughput_rps),
         (a.latency_ms, b.latency_ms),

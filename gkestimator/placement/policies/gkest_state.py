@@ -1,4 +1,5 @@
-"""A placement under construction: GPUs by what they hold, and what each model is served, kept up to date change by change.
+"""A placement under construction: GPUs by what they hold, and what each model is served, kept up to date
+change by change.
 
 GPUs of one type that hold the same are one entry with a count, so 6,000 alike cost as much as one.
 """
@@ -20,7 +21,8 @@ __all__ = ["Member", "Pattern", "State", "Trial", "allowed", "pattern"]
 
 
 class Member(NamedTuple):
-    """One replica: number of its way; the partition in which it takes turns (-1: none) and that partition's cycle (0: none)."""
+    """One replica: number of its way; the partition in which it takes turns (-1: none) and that partition's
+    cycle (0: none)."""
 
     way: int
     turn: int = -1
@@ -60,9 +62,9 @@ def pattern(gpu_type: int, members: Iterable[Member]) -> Pattern:
 
 
 def allowed(menus: Menus, p: Pattern) -> bool:
-    """Whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %, turns that fit their cycle
-    and the objectives. Confined and unconfined replicas are not mixed, and neighbours whose SM demand is unknown are not
-    placed side by side."""
+    """Whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %,
+    turns that fit their cycle and the objectives. Confined and unconfined replicas are not mixed, and
+    neighbours whose SM demand is unknown are not placed side by side."""
     memory = confined = creq = 0.0
     free = unknown = False
     groups: dict[int, list[Member]] = {}
@@ -92,8 +94,9 @@ def allowed(menus: Menus, p: Pattern) -> bool:
 
 
 class State:
-    """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the quicker estimate that
-    sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is worth, ``value`` its sum."""
+    """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the
+    quicker estimate that sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is
+    worth, ``value`` its sum."""
 
     def __init__(self, menus: Menus, counts: Change, worth: Callable[[int, float], float]) -> None:
         self.menus = menus

@@ -1,5 +1,5 @@
-"""USHER by exhaustive enumeration, written for reading: every configuration of a group, packed GPU by GPU. Shares no code with the policy beside the
-groups and the problem's types."""
+"""USHER by exhaustive enumeration, written for reading: every configuration of a group, packed GPU by GPU.
+Shares no code with the policy beside the groups and the problem's types."""
 
 from __future__ import annotations
 
@@ -67,13 +67,11 @@ def placing_order(
 ) -> list[str]:
     demand = {}
     for name, batch in batches.items():
-        rows = [
-            c
-            for t in problem.types
-            for c in problem.by_name[name].feasible(t)
-            if c.batch_size == batch
-        ]
-        demand[name] = (sum(c.creq_pct for c in rows) / len(rows), sum(c.memory_pct for c in rows) / len(rows))
+        rows = [c for t in problem.types for c in problem.by_name[name].feasible(t) if c.batch_size == batch]
+        demand[name] = (
+            sum(c.creq_pct for c in rows) / len(rows),
+            sum(c.memory_pct for c in rows) / len(rows),
+        )
     names = list(batches)
 
     def kind(name: str) -> str:
@@ -89,7 +87,9 @@ def placing_order(
     return [n for n in mixed if n is not None] + turns["-"]
 
 
-def packed(problem: Problem, used: list[UsedGpu], order: list[str], chosen: dict[str, tuple[int, int]]) -> list[UsedGpu]:
+def packed(
+    problem: Problem, used: list[UsedGpu], order: list[str], chosen: dict[str, tuple[int, int]]
+) -> list[UsedGpu]:
     """``used`` GPUs, in the order opened, with the configuration ``chosen`` packed on top."""
     used = [UsedGpu(g.type, g.number, g.creq, g.mreq, list(g.held)) for g in used]
     group: list[UsedGpu] = []  # in the order in which the group comes to them
@@ -155,8 +155,8 @@ TYPES = ("V100-SXM2-16GB", "A100-SXM4-40GB", "T4")
 
 
 def instance(seed: int, *, most: int = 2000) -> Problem:
-    """The ``seed``-th random problem with at most ``most`` configurations: 2 to 7 models, 1 to 3 GPU types, fixed or rented;
-    demands from crumbs to whole GPUs, loads from light to several times too much."""
+    """The ``seed``-th random problem with at most ``most`` configurations: 2 to 7 models, 1 to 3 GPU types,
+    fixed or rented; demands from crumbs to whole GPUs, loads from light to several times too much."""
     rng = random.Random(seed)
     while True:
         found = _drawn(rng)
@@ -164,10 +164,10 @@ def instance(seed: int, *, most: int = 2000) -> Problem:
             return found
 
 
-def size_of(problem: Problem) -> int:
+def size_of(problem: Problem, *, divide: bool = True) -> int:
     """How many configurations :func:`exhaustive` packs."""
     total = 0
-    for group in groups_of(problem.models):
+    for group in groups_of(problem.models, divide=divide):
         total += math.prod(len(configurations(problem, problem.by_name[n])) or 1 for n in group.names)
     return total
 
@@ -207,7 +207,9 @@ def _drawn(rng: random.Random) -> Problem:
     return problem_of(
         models,
         {t: rng.randint(1, 2) if len(types) > 1 else count for t in types},
-        prices={t: rng.choice((0.5, 1.0, 1.5, 3.0)) for t in types} if elastic or rng.random() < 0.5 else None,
+        prices={t: rng.choice((0.5, 1.0, 1.5, 3.0)) for t in types}
+        if elastic or rng.random() < 0.5
+        else None,
         elastic=elastic,
         limited=rng.random() < 0.3,
     )
@@ -240,7 +242,8 @@ def problem_of(
     elastic: bool = False,
     limited: bool = False,
 ) -> Problem:
-    """``models``: name, rate, SLO, rows. ``counts``: GPUs of a fixed cluster by type; the limits of a rented one if ``limited``."""
+    """``models``: name, rate, SLO, rows. ``counts``: GPUs of a fixed cluster by type; the limits of a rented
+    one if ``limited``."""
     catalogue = gpu_catalogue()
     order = list(counts)
     built = tuple(
@@ -264,7 +267,9 @@ def problem_of(
     )
     return Problem(
         models=built,
-        gpus=() if elastic else tuple(Gpu(id=f"{t}-{i}", type=t) for t, n in counts.items() for i in range(n)),
+        gpus=()
+        if elastic
+        else tuple(Gpu(id=f"{t}-{i}", type=t) for t, n in counts.items() for i in range(n)),
         offers=tuple(
             Offer(type=t, price_per_hour=prices[t], limit=n if limited else None) for t, n in counts.items()
         )
