@@ -45,7 +45,7 @@ def own_estimates(
     if not kept.exists():
         with tempfile.TemporaryDirectory() as folder:
             if models is None:
-                paths: Sequence[Path] = _golden(Path(folder))
+                paths: Sequence[Path] = golden_set(Path(folder))
             else:
                 paths, missing = find_models([str(models)])
                 if missing:
@@ -60,7 +60,8 @@ def own_estimates(
     return read_table(kept, REQUIREMENTS)
 
 
-def _golden(folder: Path) -> list[Path]:
+def golden_set(folder: Path) -> list[Path]:
+    """Writes the golden set into ``folder``; its files."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "golden"))
     from golden_models import golden_models
 

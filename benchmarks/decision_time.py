@@ -1,12 +1,16 @@
-"""How long policies take to decide: 20 models on 24 GPUs, 20 on 6,000 at 15 million requests a second, 1,000 on 1,000.
+"""How long policies take to decide: 20 models on 24 GPUs, 20 on 6,000 at 15 million requests a second, 1,000
+on 1,000.
 
-    python benchmarks/decision_time.py [--policies usher,gkest,milp] [--settings 24,6000,1000] [--repeats 5] [--time-limit 60]
+    python benchmarks/decision_time.py [--policies usher,gkest,milp] [--settings 24,6000,1000] [--repeats 5]
+    [--time-limit 60]
 
-Decision time is ``policy.place(problem)``, the median of several; checking the answer (``verify``) and writing the plan (expected goodput included)
-are reported apart, and the grouping of ``usher``. The models are those of table A.1 of the ETH thesis (V100, in the package), each drawn anew: speed,
-demands and memory times seeded factors. For 6,000 GPUs every speed is multiplied by one more factor (printed), chosen so that 15 million requests a second
-are 95 % of what 6,000 replicas can serve. ``usher`` runs by all three measures of Creq: by the largest occupancy hardly two replicas share a
-GPU, by the means they do. ``milp`` runs once with ``--time-limit``; a ratio stands only where it ended by itself.
+Decision time is ``policy.place(problem)``, the median of several; checking the answer (``verify``) and writing
+the plan (expected goodput included) are reported apart, and the grouping of ``usher``. The models are those of
+table A.1 of the ETH thesis (V100, in the package), each drawn anew: speed, demands and memory times seeded
+factors. For 6,000 GPUs every speed is multiplied by one more factor (printed), chosen so that 15 million
+requests a second are 95 % of what 6,000 replicas can serve. ``usher`` runs by all three measures of Creq: by
+the largest occupancy hardly two replicas share a GPU, by the means they do. ``milp`` runs once with
+``--time-limit``; a ratio stands only where it ended by itself.
 """
 
 from __future__ import annotations
@@ -57,9 +61,7 @@ def main() -> None:
         measure_setting(setting, given.policies.split(","), given.repeats, given.time_limit, given.seed)
 
 
-def measure_setting(
-    setting: str, names: Sequence[str], repeats: int, time_limit: float, seed: int
-) -> None:
+def measure_setting(setting: str, names: Sequence[str], repeats: int, time_limit: float, seed: int) -> None:
     models, gpus, rate = SETTINGS[setting]
     rows, workload, factor = drawn(models, gpus, rate, seed)
     total = sum(m.rate_rps for m in workload.models)
@@ -78,14 +80,18 @@ def measure_setting(
         for creq in measures:
             problem = problem_of(rows, workload, gpus, creq)
             options = {"time_limit_s": time_limit} if name == "milp" else {}
-            line, seconds, proven = decide(make_policy(name, **options), problem, 1 if name == "milp" else repeats)
+            line, seconds, proven = decide(
+                make_policy(name, **options), problem, 1 if name == "milp" else repeats
+            )
             print(f"{name:8s} {creq:15s} {line}", flush=True)
             if creq == default and (name != "milp" or proven):
                 ends[name] = seconds
     if "milp" in ends:
         for name, seconds in ends.items():
             if name != "milp":
-                print(f"{name}: {seconds / ends['milp']:.3g} of milp's time, which proved its optimum in {ends['milp']:.3g} s")
+                print(
+                    f"{name}: {seconds / ends['milp']:.3g} of milp's time, which proved its optimum in {ends['milp']:.3g} s"
+                )
     elif "milp" in names:
         print(f"milp did not end within {time_limit:g} s: no ratio")
 
@@ -121,9 +127,9 @@ def timed(call: Callable[[], T], repeats: int) -> tuple[T, float]:
 def drawn(models: int, gpus: int, rate: float | None, seed: int) -> tuple[list[Requirement], Workload, float]:
     """Rows of ``models`` models, their loads, and the factor on every speed that makes the total ``rate``.
 
-    Each model is one of table A.1 that has a batch within the SLO, with its speed times 0.5 to 2, its Creq columns times 0.7 to 1 and its
-    memory times 0.5 to 1.5. It is asked for what a drawn share of LOAD x ``gpus`` replicas serves at its largest batch
-    within the SLO.
+    Each model is one of table A.1 that has a batch within the SLO, with its speed times 0.5 to 2, its Creq
+    columns times 0.7 to 1 and its memory times 0.5 to 1.5. It is asked for what a drawn share of LOAD x
+    ``gpus`` replicas serves at its largest batch within the SLO.
     """
     rng = random.Random(seed)
     with as_file(files("gkestimator.datasets") / "published" / "ethz_v100.csv") as path:
@@ -142,7 +148,9 @@ def drawn(models: int, gpus: int, rate: float | None, seed: int) -> tuple[list[R
         chosen.append((rows, LOAD * gpus * share / sum(shares) * (best.throughput_rps or 0.0)))
     factor = 1.0 if rate is None else rate / sum(r for _, r in chosen)
     if rate is not None:
-        chosen = [([_scaled(r, r.model, factor, 1.0, 1.0) for r in rows], asked * factor) for rows, asked in chosen]
+        chosen = [
+            ([_scaled(r, r.model, factor, 1.0, 1.0) for r in rows], asked * factor) for rows, asked in chosen
+        ]
     loads = tuple(
         ModelLoad(name=rows[0].model, rate_rps=asked, slo_ms=SLO_MS / factor) for rows, asked in chosen
     )

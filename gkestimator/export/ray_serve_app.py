@@ -50,6 +50,11 @@ class Model:
             os.fspath(path), providers=[p for p in wanted if p in available]
         )
         self.inputs = {i.name: i for i in self.session.get_inputs()}
+        for name, spec in self.inputs.items():
+            if spec.type not in _NUMPY_TYPES:
+                raise ValueError(
+                    f"{path.name}: input {name} is {spec.type}, which this application cannot take"
+                )
         sizes = {i.shape[0] if i.shape else None for i in self.inputs.values()}
         if any(not i.shape for i in self.inputs.values()):
             raise ValueError(f"{path.name}: an input has no batch axis, which this application needs")
@@ -76,7 +81,7 @@ class Model:
         found: Arrays = {}
         for name, spec in self.inputs.items():
             try:
-                array = np.asarray(given[name], dtype=_NUMPY_TYPES.get(spec.type))
+                array = _exact(np.asarray(given[name]), np.dtype(_NUMPY_TYPES[spec.type]))
             except (TypeError, ValueError, OverflowError) as e:
                 raise BadRequestError(f"input {name}: expected {spec.type} of shape {spec.shape[1:]}") from e
             wrong = any(
@@ -104,6 +109,14 @@ class Model:
                 for member, value in zip(members, values, strict=False):
                     answers[member][name] = value
         return answers
+
+
+def _exact(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """``values`` as ``dtype``; whole numbers are not rounded or wrapped into being. Raises ValueError."""
+    found = values.astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(found, values):
+        raise ValueError(f"not {dtype}")
+    return found
 
 
 async def _answer(infer: Any, request: Request) -> JSONResponse:

@@ -65,6 +65,12 @@ class TritonExporter(Exporter):
         above the SLO, a batch size that the ONNX file (where given) does not allow.
         """
         for instance in deployment.instances:
+            visible = deployment.specs[instance.gpu_type].memory_visible_bytes
+            if not _fits(memory_bytes(instance, _TARGET), visible):
+                raise UsageError(
+                    f"{instance.id}: found a Mreq of {instance.mreq_bytes:,} bytes, and a {instance.gpu_type} has "
+                    f"{visible:,}"
+                )
             if instance.sm_share_pct < 100:
                 raise UsageError(
                     f"{_TARGET}: {instance.id} is confined to {instance.sm_share_pct:g} % of the SMs, and Triton runs "
@@ -72,7 +78,7 @@ class TritonExporter(Exporter):
                 )
         found: list[ExportFile] = []
         for server in _servers(deployment, self._gpus_per_server):
-            ways = variants(server.instances)
+            ways = variants(server.instances, reserved=(ARGUMENTS,))
             priorities = _priorities(ways)
             for way in ways:
                 path = deployment.models.get(way.model)
@@ -222,7 +228,7 @@ def _groups(server: _Server, way: Variant) -> list[tuple[int, str | None, list[i
 
 def _available(here: Sequence[Instance], visible: int) -> list[tuple[str, int]]:
     """What one GPU has of each resource. Where its replicas fit, their demands fit after rounding up as well."""
-    compute = [compute_pct(i, _TARGET) for i in here]
+    compute = _at_once(here)
     memory = [memory_bytes(i, _TARGET) for i in here]
     rounded = sum(up(100 * c) for c in compute)
     mib = sum(memory_mib(i, _TARGET) for i in here)
@@ -233,6 +239,15 @@ def _available(here: Sequence[Instance], visible: int) -> list[tuple[str, int]]:
     ]
 
 
+def _at_once(here: Sequence[Instance]) -> list[float]:
+    """Creq of what may run at once on one GPU: of a partition, whose replicas take turns, the largest."""
+    largest: dict[object, float] = defaultdict(float)
+    for number, instance in enumerate(here):
+        part: object = number if instance.partition is None else instance.partition
+        largest[part] = max(largest[part], compute_pct(instance, _TARGET))
+    return list(largest.values())
+
+
 def _fits(demand: float, room: float) -> bool:
     return demand <= room * (1 + 1e-9)
 
@@ -240,11 +255,7 @@ def _fits(demand: float, room: float) -> bool:
 def _held_back(server: _Server) -> list[str]:
     lines = []
     for gpu in server.ordinals:
-        largest: dict[object, float] = defaultdict(float)
-        for n, i in enumerate(i for i in server.instances if i.gpu_id == gpu):
-            part: object = n if i.partition is None else i.partition
-            largest[part] = max(largest[part], compute_pct(i, _TARGET))
-        total = math.fsum(largest.values())
+        total = math.fsum(_at_once([i for i in server.instances if i.gpu_id == gpu]))
         if not _fits(total, 100.0):
             lines.append(
                 f"{gpu}: its replicas have a Creq of {total:.1f} % together; the rate limiter lets them run up to "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from gkestimator.onnx_io.signature import Signature, TensorSpec
 
 __all__ = ["TritonTensor", "TritonTensors", "tensors"]
 
+_SIZE = re.compile(r"[1-9][0-9]{0,17}")
 _TYPES: Mapping[DType, str] = {
     DType.BOOL: "TYPE_BOOL",
     DType.UINT8: "TYPE_UINT8",
@@ -88,8 +90,8 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
 
 def _bound(dims: str) -> dict[str, int]:
     """Sizes of symbolic dimensions that the row was estimated at (``name=value`` pairs)."""
-    pairs = (pair.rpartition("=") for pair in dims.split(",") if pair)
-    return {name: int(value) for name, _, value in pairs if value.isdigit()}
+    pairs = (pair.rpartition("=") for pair in dims.split(","))
+    return {name: int(value) for name, _, value in pairs if _SIZE.fullmatch(value)}
 
 
 def _unbatched(signature: Signature) -> tuple[TensorSpec, ...]:

@@ -41,8 +41,9 @@ class Variant:
         return None if None in found else math.fsum(g for g in found if g is not None)
 
 
-def variants(instances: Iterable[Instance]) -> tuple[Variant, ...]:
-    """``instances`` by what they share, in their order. Raises UsageError on a model's name that cannot be written."""
+def variants(instances: Iterable[Instance], *, reserved: Iterable[str] = ()) -> tuple[Variant, ...]:
+    """``instances`` by what they share, in their order; none is called one of ``reserved``. Raises UsageError on a
+    model's name that cannot be written."""
     groups: dict[tuple[Hashable, ...], list[Instance]] = {}
     for i in instances:
         if not valid_name(i.model):
@@ -50,7 +51,7 @@ def variants(instances: Iterable[Instance]) -> tuple[Variant, ...]:
         key = (i.model, i.gpu_type, i.runtime, i.dtype, i.dims, i.batch_size, i.sm_share_pct)
         groups.setdefault(key, []).append(i)
     several = [key[0] for key in groups]
-    taken: set[str] = set()
+    taken = {name.lower() for name in reserved}
     found = []
     for members in groups.values():
         first = members[0]

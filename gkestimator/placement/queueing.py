@@ -42,12 +42,9 @@ from numpy.typing import NDArray
 __all__ = ["OnTime", "Server", "interval_sigmas", "on_time"]
 
 Array: TypeAlias = NDArray[np.float64]
-# Loads (of capacity) at which the admitted rate is looked for (every third, then around the best, then between its
-# neighbours), and parts of the longest time-out that is worth trying: the slack, or what fills a batch all but surely.
-_LOADS = np.array(
-    [0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.84, 0.88, 0.91,
-     0.94, 0.96, 0.975, 0.985, 0.992]
-)  # fmt: skip
+# Loads (of capacity) at which the admitted rate is looked for (then between the best one's neighbours), and parts of
+# the longest time-out that is worth trying: the slack, or what fills a batch all but surely.
+_LOADS = np.array([0.02, 0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.74, 0.82, 0.89, 0.94, 0.975, 0.992])
 _FILL_PARTS = np.array([0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 # The smallest time-out within this of the best share is taken, and a share this near to 1 ends the search.
 _HAIR = 1e-3
@@ -55,11 +52,11 @@ _EXACT_COUNTS = 8
 _Z90 = 1.6448536269514722
 _OVERSHOOT = 0.5826
 _MOST_OVERSHOOT, _TAIL_OVERSHOOT = 0.55, 0.32
-# Quadrature over the batch's spread (three normal points, each a third), and over the interval (equally likely
-# parts), whose points take the batch's in turn.
-_THIRDS = np.array([-1.0, 0.0, 1.0]) * math.sqrt(1.5)
+# Equally likely points of a normal law: for the requests that fill a batch (alone, or each with a point of the
+# interval, far from it in order), and for the interval.
+_FILL_POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 7) for i in range(7)])
 _INTERVAL_POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 12) for i in range(12)])
-_TURNED_THIRDS = _THIRDS[[0, 2, 1] * 4]
+_PAIRED_POINTS = _INTERVAL_POINTS[np.arange(12) * 5 % 12]
 # ln(1 + y) against rho = ln(1 + y) / y, ascending in rho.
 _ROOTS = np.geomspace(1e7, 1e-6, 1500)
 _ROOT_LOADS = np.log1p(_ROOTS) / _ROOTS
@@ -126,9 +123,9 @@ def on_time(
     below = sigma if sigma_below is None else sigma_below
     if sigma > 0 or below > 0:
         factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
-        nodes = _TURNED_THIRDS
+        points = _PAIRED_POINTS
     else:
-        factors, nodes = np.ones(len(_THIRDS)), _THIRDS
+        factors, points = np.ones(len(_FILL_POINTS)), _FILL_POINTS
     parts = capacities / capacity
     replicas = sum(s.count for s in servers)
 
@@ -140,7 +137,7 @@ def on_time(
             if server.duty_cycle_ms is not None:
                 chance, wait = _turns(server, own, replicas, slo_ms, factors)
             else:
-                chance, wait = _batches(server, rates, own, replicas, slo_ms, factors, nodes)
+                chance, wait = _batches(server, rates, own, replicas, slo_ms, factors, points)
             total += chance * rates * part
             waits.append(wait)
         best = int(np.argmax(total))
@@ -157,12 +154,10 @@ def on_time(
     loads = _LOADS[_LOADS * capacity < rate_rps]
     if not len(loads):
         loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
-    found = _better(found, best_of(loads[::3] * capacity))
-    near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
-    found = _better(found, best_of(loads[max(0, near - 2) : near + 3] * capacity))
+    found = _better(found, best_of(loads * capacity))
     near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
     high = loads[near + 1] if near + 1 < len(loads) else min(1.0, rate_rps / capacity)
-    return _better(found, best_of(np.linspace(loads[max(0, near - 1)], high, 8)[1:-1] * capacity))
+    return _better(found, best_of(np.linspace(loads[max(0, near - 1)], high, 10)[1:-1] * capacity))
 
 
 def _better(found: OnTime | None, other: OnTime) -> OnTime:
@@ -176,7 +171,7 @@ def _batches(
     replicas: int,
     slo_ms: float,
     factors: Array,
-    nodes: Array,
+    points: Array,
 ) -> tuple[Array, Array]:
     """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, node."""
     most = server.batch_size - 1
@@ -184,19 +179,20 @@ def _batches(
     if most:
         least = server.latencies_ms[0] * server.slowdown
         wait = np.minimum(max(0.0, slo_ms - least), (most + 4.0 * math.sqrt(most) + 4.0) / rate) * _FILL_PARTS
-        mean, square, filling, full = _fill_moments(rate * wait, most)
+        mean, filling, full = _fill_moments(rate * wait, most)
         batch = 1.0 + mean
-        spread = np.sqrt(np.maximum(0.0, square - mean * mean))
         gap = filling / (rate * np.maximum(mean, 1e-12))
         variance = np.maximum(0.0, filling - mean * mean)  # of the fill time, times rate^2
         opened = (1.0 - full) / batch
-        seen = batch + spread * spread / batch
-        sizes = np.clip(seen[:, :, None] + spread[:, :, None] * nodes, 1.0, most + 1.0)
-        service = server.latency_ms(sizes) * factors
-        typical = server.latency_ms(batch)
-        wobble = 0.5 * (
-            server.latency_ms(batch + spread) - server.latency_ms(np.maximum(1.0, batch - spread))
-        )
+        # Batches as they are served, at points of the Poisson law (Cornish and Fisher); requests see the larger ones.
+        asked = (rate * wait)[:, :, None]
+        sizes = np.clip(asked + np.sqrt(asked) * points + (points * points - 1.0) / 6.0, 0.0, most) + 1.0
+        times = server.latency_ms(sizes)
+        middle = sizes.mean(axis=2)
+        seen = sizes / middle[:, :, None]
+        typical = times.mean(axis=2) * batch / middle
+        wobble = times.std(axis=2)
+        service = times * factors
     else:
         wait = np.zeros((1, 1))
         batch = np.ones_like(rate)
@@ -205,6 +201,7 @@ def _batches(
         opened = gap
         typical = np.full_like(rate, server.latencies_ms[0] * server.slowdown)
         wobble = gap
+        seen = np.ones((1, 1, 1))
         service = typical[:, :, None] * factors
     load = (own_rps[:, None] / 1e3 / batch * typical)[:, :, None] * factors
     # Squared variation of gap and service: the gap is `replicas` fill times and pauses, of mean batch / rate each.
@@ -222,7 +219,7 @@ def _batches(
     chance = (1.0 - late_opener) * _spread_over(gap[:, :, None], slack, start, decay, flat)
     in_queue = start * np.exp(-np.clip(decay * (point - flat), 0.0, 700.0))
     chance += late_opener * np.where(point < -1e-9 * slo_ms, 0.0, 1.0 - in_queue)
-    mean_chance = np.where(load < 1.0, chance, 0.0).mean(axis=2)
+    mean_chance = np.minimum(1.0, np.where(load < 1.0, chance * seen, 0.0).mean(axis=2))
     at = np.argmax(mean_chance >= mean_chance.max(axis=1, keepdims=True) - _HAIR, axis=1)
     rows = np.arange(len(at))
     return mean_chance[rows, at], np.broadcast_to(wait, mean_chance.shape)[rows, at]
@@ -273,18 +270,14 @@ def _spread_over(gap: Array, slack: Array, start: Array, decay: Array, flat: Arr
     return np.where(slack < -1e-9, 0.0, np.clip(chance, 0.0, 1.0))
 
 
-def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array, Array]:
-    """E[min(N, K)], E[min(N, K)^2], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean),
-    K = ``most`` >= 1.
+def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array]:
+    """E[min(N, K)], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean), K = ``most`` >= 1.
 
     From E[N; N < c] = mean P(N < c - 1) and E[N (N - 1); N < c] = mean^2 P(N < c - 2)."""
     before, here, after = (_poisson_at_least(most + i, mean) for i in (-1, 0, 1))
-    earlier = _poisson_at_least(most - 2, mean)
-    below = mean * (1.0 - before)
-    first = np.minimum(below + most * here, np.minimum(mean, float(most)))
-    second = mean * mean * (1.0 - earlier) + below + most * most * here
+    first = np.minimum(mean * (1.0 - before) + most * here, np.minimum(mean, float(most)))
     pairs = mean * mean * (1.0 - before) + (most + 1.0) * most * after
-    return first, np.maximum(second, first * first), np.maximum(pairs, first * first), here
+    return first, np.maximum(pairs, first * first), here
 
 
 def _poisson_at_least(count: float | Array, mean: Array) -> Array:

@@ -111,6 +111,14 @@ def test_a_wrong_request_is_told_what_is_expected(app: Any, tmp_path: Path, give
         model.sample(given)
 
 
+def test_whole_numbers_are_not_rounded_into_being(app: Any) -> None:
+    kind = np.dtype(np.uint8)
+    assert app._exact(np.asarray([3.0, 255]), kind).tolist() == [3, 255]
+    for wrong in ([1.5], [-1], [256], ["x"], [float("nan")]):
+        with pytest.raises(ValueError), np.errstate(invalid="ignore"):
+            app._exact(np.asarray(wrong), kind)
+
+
 def test_requests_are_divided_by_weight(app: Any) -> None:
     class Handle:
         def __init__(self) -> None:
@@ -188,11 +196,11 @@ def test_a_real_ray_serve_starts_the_deployments_and_answers(tmp_path: Path) -> 
     configuration that asks for more than there is."""
     models = tmp_path / "models"
     small = serving.network(models / "small.onnx")
-    other = serving.network(models / "zoo" / "other.onnx", seed=1)
+    other = serving.network(models / "zoo" / "other.v1+x#y.onnx", seed=1)
     fits = [
         instance("small", id="small-0", batch_size=4, creq_pct=40.0),
         instance("small", id="small-1", gpu_id="V100-SXM2-16GB-1", batch_size=2, goodput_rps=100.0),
-        instance("zoo/other", gpu_id="V100-SXM2-16GB-1", creq_pct=60.00001),
+        instance("zoo/other.v1+x#y", gpu_id="V100-SXM2-16GB-1", creq_pct=60.00001),
     ]
     # Three of 0.6 on two GPUs: two come up, one stays pending.
     over = [
@@ -213,7 +221,7 @@ def test_a_real_ray_serve_starts_the_deployments_and_answers(tmp_path: Path) -> 
                 "until": None,
                 "requests": [
                     *requests("small", batch),
-                    *requests("zoo_other", batch),
+                    *requests("zoo_other.v1_x_y", batch),
                     {"application": "small", "inputs": {"picture": [1]}},
                 ],
             },
@@ -227,9 +235,9 @@ def test_a_real_ray_serve_starts_the_deployments_and_answers(tmp_path: Path) -> 
     }
     first, second = ray_session(tmp_path, job, app=tmp_path / "fits", models=models)
 
-    assert first["states"] == {"small": "RUNNING", "zoo_other": "RUNNING"}
+    assert first["states"] == {"small": "RUNNING", "zoo_other.v1_x_y": "RUNNING"}
     running = {name: [way["RUNNING"] for way in ways.values()] for name, ways in first["replicas"].items()}
-    assert running == {"small": [1, 1, 1], "zoo_other": [1]}
+    assert running == {"small": [1, 1, 1], "zoo_other.v1_x_y": [1]}
     answers = [a["outputs"]["scores"] for a in first["answers"][:12]]
     np.testing.assert_allclose(answers[:6], expected(small, batch), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(answers[6:], expected(other, batch), rtol=1e-5, atol=1e-6)

@@ -133,6 +133,17 @@ def test_batch_sizes_of_one_model_become_models_of_their_own() -> None:
     assert "m_b8 (300 req/s), m_b32 (100 req/s)" in files["triton-arguments.txt"]
 
 
+def test_a_model_of_the_name_of_a_file_gets_another_folder() -> None:
+    files = exported(deployment([instance("triton-arguments.txt"), instance("a/b"), instance("A#B", id="x")]))
+    assert set(files) == {
+        "triton-arguments.txt",
+        "triton-arguments.txt_2/config.pbtxt",
+        "a_b/config.pbtxt",
+        "A_B_2/config.pbtxt",
+    }
+    assert all(parse(text).name == path.split("/")[0] for path, text in files.items() if "/" in path)
+
+
 def test_servers_hold_one_gpu_type_and_so_many_gpus() -> None:
     here = [instance("m", id=f"m-{n}", gpu_id=f"V100-SXM2-16GB-{n}") for n in range(5)]
     here.append(instance("m", id="m-5", gpu_type="T4", gpu_id="T4-0", mreq_bytes=10 * serving.MIB))
@@ -202,6 +213,10 @@ def test_a_table_names_no_gpu() -> None:
         ({"mreq_bytes": None}, "resnet50-0: its Mreq is not known"),
         ({"creq_pct": 130.0}, "resnet50-0: found a Creq of 130 %"),
         ({"mreq_bytes": 30000 * serving.MIB}, "resnet50-0: found a Mreq of 185.8 %"),
+        (
+            {"mreq_bytes": 2**62, "mreq_pct": 1.0},
+            "resnet50-0: found a Mreq of 4,611,686,018,427,387,904 bytes",
+        ),
         ({"sm_share_pct": 40.0}, "resnet50-0 is confined to 40 % of the SMs"),
         ({"latency_ms": 101.0}, "resnet50-0: latency 101 ms is above its SLO 100 ms"),
         ({"model": "a\nb"}, "not a name that can be exported"),

@@ -60,6 +60,12 @@ def test_dimensions_are_those_of_the_estimate(tmp_path: Path) -> None:
     assert dims(config.input) == [("image", "TYPE_FP32", [3, 224, -1])]
 
 
+@pytest.mark.parametrize("dims_", ["H=²", "H=1e3", "H=-5", "H=0", "H=", "H", "=7", ",,", "H=" + "9" * 400])
+def test_dimensions_that_say_no_size_are_left_open(tmp_path: Path, dims_: str) -> None:
+    config, _ = exported(serving.network(tmp_path / "m.onnx", sides=None), dims=dims_)
+    assert dims(config.input) == [("image", "TYPE_FP32", [3, -1, -1])]
+
+
 def test_a_file_of_one_batch_size_is_not_batched(tmp_path: Path) -> None:
     path = serving.network(tmp_path / "m.onnx", batch=4)
     config, text = exported(path, batch_size=4)

@@ -1,5 +1,5 @@
-"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at which every model is on
-time."""
+"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at which
+every model is on time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
-from gkestimator.placement.policies.gkest_menu import Menus
+from gkestimator.placement.policies.gkest_menu import MANY, Menus
 from gkestimator.placement.policies.gkest_rent import Renting
-from gkestimator.placement.policies.gkest_search import Search, whole_gpu_rates
+from gkestimator.placement.policies.gkest_moves import narrow_rates, whole_gpu_rates
+from gkestimator.placement.policies.gkest_search import Search
 from gkestimator.placement.policies.gkest_state import Pattern, State
 from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Problem
@@ -21,27 +22,29 @@ FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
 _FEW = 16  # models; with more, half the looks: each takes longer
 _ENOUGH = 1e-4  # of the bound may be left
-_MODELS_BY_GPU = 64  # up to so many, the search also starts from what whole GPUs of each model serve
 
 
 class GkestPolicy(Policy):
-    """Maximises :func:`gkestimator.placement.expected.expect`: requests answered within their objective after the batch has filled, the
-    replica's queue, the neighbours' slowdown and the estimate's interval.
+    """Maximises :func:`gkestimator.placement.expected.expect`: requests answered within their objective after
+    the batch has filled, the replica's queue, the neighbours' slowdown and the estimate's interval.
 
-    How: (1) each model's ways (batch size, SM share) that could matter; (2) the fluid relaxation, by HiGHS, which says how much of
-    which GPU type each model should have, and bounds the optimum (`gap_pct`); (3) whole GPUs by it, the rest by best
-    fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each kept only if the evaluator gains.
-    Replicas of one model may differ in batch size, several may share a GPU, and a model has no place in an order or group.
+    How: (1) each model's ways (batch size, SM share) that could matter; (2) the fluid relaxation, by HiGHS,
+    which says how much of which GPU type each model should have, and bounds the optimum (`gap_pct`); (3) whole
+    GPUs by it, the rest by best fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each
+    kept only if the evaluator gains. Replicas of one model may differ in batch size, several may share a GPU,
+    and a model has no place in an order or group.
 
-    The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must share a GPU that each of
-    them fills, they take turns in one partition or get shares of the SMs. ``oversubscribe`` lifts that: what it costs
-    is then counted by the contention model alone. Confined replicas are never mixed with unconfined ones.
+    The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must
+    share a GPU that each of them fills, they take turns in one partition or get shares of the SMs.
+    ``oversubscribe`` lifts that: what it costs is then counted by the contention model alone. Confined
+    replicas are never mixed with unconfined ones.
 
-    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their model's weight (1 unless
-    the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share of its rate that a model is
-    served is raised, and the next smallest, while the total stays within ``fairness_loss_pct`` (default 0.5) of the
-    most. ``attainment`` (default 0.99): the part of each
-    rate that must be on time where the objective is cost. ``effort`` (default 1) scales the search. At equal
+    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with
+    their model's weight (1 unless the workload says so); ``maxmin`` (default): as ``weighted``, then the
+    smallest share of its rate that a model is served is raised, and the next smallest, while the total stays
+    within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default 0.99): the part of each
+    rate that must be on time where the objective is cost. ``effort`` (default 1) scales the search. ``turns`` (default true): false for plans that go
+    to schedulers without turns (HAMi, Ray Serve). At equal
     worth the smallest batch and the fewest replicas are taken. Source: ours; answers section 5 of
     Elvinger (ETH Zurich, 2024).
     """
@@ -50,7 +53,7 @@ class GkestPolicy(Policy):
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe")
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns")
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class GkestPolicy(Policy):
         attainment: float = 0.99,
         effort: float = 1.0,
         oversubscribe: bool = False,
+        turns: bool = True,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -72,18 +76,24 @@ class GkestPolicy(Policy):
                 raise UsageError(
                     f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
                 )
+        for name, flag in (("oversubscribe", oversubscribe), ("turns", turns)):
+            if not isinstance(flag, bool):
+                raise UsageError(f"policy gkest: {name} {flag!r}: expected true or false")
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
         self.effort = effort
         self.oversubscribe = oversubscribe
+        self.turns = turns
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
-        """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement without mixed confinement passes.
-        With ``maxmin`` it includes what fairness gave up."""
-        by_name = tuple(sorted(problem.models, key=lambda m: m.name))  # so that their order in the file decides nothing
-        menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe)
+        """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement
+        without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
+        by_name = tuple(
+            sorted(problem.models, key=lambda m: m.name)
+        )  # so that their order in the file decides nothing
+        menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe, turns=self.turns)
         if not menus.ways:
             return Placement(gap_pct=None)
         if problem.elastic or problem.objective == "cost":
@@ -114,14 +124,17 @@ class GkestPolicy(Policy):
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = pools_of(problem)
         most = [most_rps(menus, w) for w in menus.ways]
-        many = len(menus.of) > _MODELS_BY_GPU
+        many = len(menus.of) > MANY
         bound = fluid(menus, most, pools=pools, weights=weights)
         # with many models the bound's optimum is near enough to start from
         rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
         aim = fluid(menus, rates, pools=pools, weights=weights)
-        by_gpu = None
+        by_gpu = sure = None
         if not many:
             by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
+            narrow = narrow_rates(menus)
+            if narrow is not None:
+                sure = fluid(menus, narrow, pools=pools, weights=weights)
         assert bound is not None and aim is not None  # nothing served is a solution
         state = State(
             menus, {Pattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v
@@ -129,7 +142,7 @@ class GkestPolicy(Policy):
         search = Search(
             state, budget=self.looks(menus), seed=problem.seed, enough=bound.value * (1 - _ENOUGH)
         )
-        search.run([aim, *([] if by_gpu is None else [by_gpu])])
+        search.run([aim, *([] if by_gpu is None else [by_gpu])], sure)
         if self.fairness == "maxmin":
             search.level(self.fairness_loss_pct / 100, self.looks(menus) // 4)
         search.tidy()
@@ -147,8 +160,8 @@ class GkestPolicy(Policy):
 
 
 def pools_of(problem: Problem) -> list[float]:
-    """GPUs by type: those of the cluster, or the most that may be rented (where that is not limited: as many as each model's rate
-    could need)."""
+    """GPUs by type: those of the cluster, or the most that may be rented (where that is not limited: as many
+    as each model's rate could need)."""
     if problem.gpus:
         return [float(problem.counts[t]) for t in problem.types]
     return [float(o.limit) if o.limit is not None else math.inf for o in problem.offers]

@@ -1,10 +1,11 @@
-"""The fluid relaxation of a placement: replicas may be split without end, and GPUs of a type are one pool of compute and memory.
+"""The fluid relaxation of a placement: replicas may be split without end, and GPUs of a type are one pool of
+compute and memory.
 
-Its optimum bounds what any placement without mixed confinement reaches, and says which model should have how much of which GPU
-type. Side by side, replicas that run parts u_i of the time with SM demands d_i and slowdowns f_i >= (d_i + sum_{j != i}
-u_j d_j) / 100 serve parts u_i / f_i of their capacities, so sum d_i u_i / f_i <= 100: the pool's compute is never exceeded,
-whatever is placed beside what. (Derivation: 1 / f_i <= 100 / sum_j u_j d_j, as u_i <= 1.) The same holds of Creq where its sum is
-kept within 100 %, turns by the time that they take.
+Its optimum bounds what any placement without mixed confinement reaches, and says which model should have how
+much of which GPU type. Side by side, replicas that run parts u_i of the time with SM demands d_i and slowdowns
+f_i >= (d_i + sum_{j != i} u_j d_j) / 100 serve parts u_i / f_i of their capacities, so sum d_i u_i / f_i <=
+100: the pool's compute is never exceeded, whatever is placed beside what. (Derivation: 1 / f_i <= 100 / sum_j
+u_j d_j, as u_i <= 1.) The same holds of Creq where its sum is kept within 100 %, turns by the time that they take.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _NEAR = 1.3  # times the upper end of the latency's interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fluid:
-    """Optimum of the relaxation. ``value``: worth served (or the cost per hour); ``share[m][t]``: GPUs of type t for model m, by
-    compute; ``gpus[t]``: GPUs of type t in use; ``price[t]``: worth of one GPU more of type t."""
+    """Optimum of the relaxation. ``value``: worth served (or the cost per hour); ``share[m][t]``: GPUs of type
+    t for model m, by compute; ``gpus[t]``: GPUs of type t in use; ``price[t]``: worth of one GPU more of type t."""
 
     value: float
     share: tuple[dict[int, float], ...]
@@ -41,9 +42,9 @@ class Fluid:
 
 
 def most_rps(menus: Menus, way: Way) -> float:
-    """No placement serves more requests on time by one replica of ``way``: the best of its batch sizes and those below, back to back;
-    where its latency is near the objective, what is on time of that when it is pooled with a million others, so that a
-    batch leaves at once and finds no queue."""
+    """No placement serves more requests on time by one replica of ``way``: the best of its batch sizes and
+    those below, back to back; where its latency is near the objective, what is on time of that when it is
+    pooled with a million others, so that a batch leaves at once and finds no queue."""
     model = menus.model(way.model)
     alone = menus.server(way.number, None)
     most = max(1e3 * b / t for b, t in zip(alone.batches, alone.latencies_ms, strict=True))
@@ -78,9 +79,9 @@ def fluid(
 ) -> Fluid | None:
     """Optimum where one replica of way w serves ``rates[w]`` requests a second on time.
 
-    ``pools``: GPUs by type (inf: any number). With ``prices`` (cost per hour by type) and ``needs`` (requests a second by model
-    that must be served) the cheapest pools, else the most worth (``weights`` by model). None: no optimum (the needs cannot
-    be met).
+    ``pools``: GPUs by type (inf: any number). With ``prices`` (cost per hour by type) and ``needs`` (requests
+    a second by model that must be served) the cheapest pools, else the most worth (``weights`` by model).
+    None: no optimum (the needs cannot be met).
     """
     import highspy
 

@@ -13,11 +13,14 @@ from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
 from gkestimator.placement.queueing import Server
 
-__all__ = ["WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
+__all__ = ["MANY", "WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
 
 # Slowdowns at which a replica's rate is worked out; between them it is linear.
 _SLOWDOWNS = (1.0, 1.12, 1.3, 1.6, 2.0, 2.6, 3.5, 5.0)
 _MOST_POOLED = 64
+_AS_WIDE = 1.05  # intervals as wide as another, but for this factor
+# With more models than this, ways are picked for a try by a rough rate; what a try is worth is worked out as ever.
+MANY = 64
 _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
 # What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate looked for.
 WORK_LIGHT, WORK_FULL = 2, 8
@@ -25,8 +28,8 @@ WORK_LIGHT, WORK_FULL = 2, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs (None: unknown,
-    it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs
+    (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
 
     number: int
     model: int
@@ -39,6 +42,11 @@ class Way:
     memory_pct: float
     share_pct: float
     batch: int
+
+    @property
+    def width(self) -> float:
+        """Upper end of its latency's interval over the latency."""
+        return self.candidate.latency_high_ms / self.latency_ms
 
     @property
     def part(self) -> float:
@@ -57,19 +65,23 @@ class Serves:
 
 
 class Menus:
-    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another way of the same share
-    matches or betters in capacity, latency, SM demand and memory at once. Ways are numbered; equal input, equal numbers.
+    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another
+    way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
+    numbered; equal input, equal numbers.
 
-    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``work`` counts what the queueing model was asked."""
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work`` counts what the queueing model was
+    asked."""
 
-    def __init__(self, problem: Problem, *, oversubscribe: bool = False) -> None:
+    def __init__(self, problem: Problem, *, oversubscribe: bool = False, turns: bool = True) -> None:
         self.problem = problem
         self.oversubscribe = oversubscribe
+        self.turns = turns
         self.work = 0
         self.types = problem.types
         self.ways: list[Way] = []
         self.of: list[dict[int, list[Way]]] = []
-        self._serves: dict[tuple[int, float | None, int], Serves] = {}
+        self._serves: dict[tuple[int, float | None, int, int], Serves] = {}
+        self._narrowest: dict[int, float] = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
         index = {t: i for i, t in enumerate(self.types)}
         for m, model in enumerate(problem.models):
@@ -91,6 +103,12 @@ class Menus:
         """The ``m``-th model."""
         return self.problem.models[m]
 
+    def narrowest(self, m: int) -> float:
+        """The smallest :attr:`Way.width` of model ``m``."""
+        if m not in self._narrowest:
+            self._narrowest[m] = min(w.width for ways in self.of[m].values() for w in ways)
+        return self._narrowest[m]
+
     def server(self, way: int, cycle_ms: float | None) -> Server:
         """One replica alone, as the queueing model sees it."""
         key = (way, cycle_ms)
@@ -103,24 +121,28 @@ class Menus:
             self._servers[key] = found
         return found
 
-    def serves(self, way: int, cycle_ms: float | None, slowdown: float) -> Serves:
-        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however much is asked for."""
+    def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
+        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however
+        much is asked for. ``widest``: the way of its model whose interval is the widest in use, and holds for
+        all."""
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
-        low = self._at(way, cycle_ms, at)
+        low = self._at(way, cycle_ms, at, widest)
         if at + 1 >= len(_SLOWDOWNS):
             scale = _SLOWDOWNS[-1] / slowdown
             return Serves(rate_rps=low.rate_rps * scale, admitted_rps=low.admitted_rps * scale)
         part = (slowdown - _SLOWDOWNS[at]) / (_SLOWDOWNS[at + 1] - _SLOWDOWNS[at])
         if part < 1e-6:
             return low
-        high = self._at(way, cycle_ms, at + 1)
+        high = self._at(way, cycle_ms, at + 1, widest)
         return Serves(
             rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
             admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
         )
 
-    def _at(self, way: int, cycle_ms: float | None, at: int) -> Serves:
-        key = (way, cycle_ms, at)
+    def _at(self, way: int, cycle_ms: float | None, at: int, widest: int | None) -> Serves:
+        if widest is None or self.ways[widest].width <= self.ways[way].width * _AS_WIDE:
+            widest = way
+        key = (way, cycle_ms, at, widest)
         found = self._serves.get(key)
         if found is None:
             w = self.ways[way]
@@ -135,7 +157,7 @@ class Menus:
                 weight=model.weight,
                 candidates=model.candidates,
             )
-            answer = model_on_time(asked, [server], [w.candidate])
+            answer = model_on_time(asked, [server], [w.candidate, self.ways[widest].candidate])
             self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
             found = Serves(
                 rate_rps=answer.rate_rps / pooled,
@@ -145,8 +167,9 @@ class Menus:
         return found
 
     def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
-        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that serves them, the one that serves
-        most, the one that asks least of the GPU for each request, and the one between."""
+        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that
+        serves them, the one that serves most, the one that asks least of the GPU for each request, and the one
+        between."""
         ways = [
             w
             for w in self.of[m].get(t, ())
@@ -154,7 +177,11 @@ class Menus:
         ]
         if len(ways) <= 2:
             return ways
-        rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
+        if len(self.of) > MANY:
+            slo = self.model(m).slo_ms
+            rates = [w.capacity_rps * min(_MOST_LOAD, 1.0 - (w.latency_ms / slo) ** 2) for w in ways]
+        else:
+            rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
         order = range(len(ways))
         enough = [i for i in order if rates[i] >= need_rps]
         picks = []
@@ -163,6 +190,9 @@ class Menus:
             picks.append(min(enough, key=lambda i: (ways[i].part / ways[i].capacity_rps, ways[i].batch)))
         picks.append(max(order, key=lambda i: (rates[i], -ways[i].batch)))
         picks.append(max(order, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        narrow = min(w.width for w in ways) * _AS_WIDE
+        sure = [i for i in order if ways[i].width <= narrow]
+        picks.append(max(sure, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
         return [ways[i] for i in dict.fromkeys(picks)]
 
 
@@ -201,7 +231,8 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
 
 
 def _betters(a: Candidate, b: Candidate) -> bool:
-    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or better somewhere."""
+    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or
+    better somewhere."""
     pairs: Sequence[tuple[float, float]] = (
         (-a.throughput_rps, -b.throughput_rps),
         (a.latency_ms, b.latency_ms),

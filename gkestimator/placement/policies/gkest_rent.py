@@ -19,8 +19,8 @@ _PRICE_AS_TIE = 1e-6
 
 
 def reachable_rps(menus: Menus, m: int) -> float:
-    """Requests a second of model ``m`` that are on time however many GPUs it has to itself: twice its rate in replicas of its best way, and
-    one more."""
+    """Requests a second of model ``m`` that are on time however many GPUs it has to itself: twice its rate in
+    replicas of its best way, and one more."""
     model, best = menus.model(m), 0.0
     for ways in menus.of[m].values():
         for way in ways:
@@ -39,9 +39,9 @@ def reachable_rps(menus: Menus, m: int) -> float:
 
 
 class Renting:
-    """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then give back, one by one, those
-    whose replicas the others can take. ``gap_pct`` is against the fluid optimum (rounded up to whole GPUs where there is
-    one type). ``notes`` say what could not be."""
+    """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then give
+    back, one by one, those whose replicas the others can take. ``gap_pct`` is against the fluid optimum
+    (rounded up to whole GPUs where there is one type). ``notes`` say what could not be."""
 
     def __init__(self, menus: Menus, *, attainment: float, looks: int, seed: int) -> None:
         self.menus = menus
@@ -68,7 +68,8 @@ class Renting:
             self.limits = [math.inf if o.limit is None else float(o.limit) for o in problem.offers]
 
     def run(self) -> Change | None:
-        """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say so)."""
+        """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say
+        so)."""
         aim = self._fluid([self.menus.serves(w.number, None, 1.0).rate_rps for w in self.menus.ways])
         start = (
             [math.ceil(n - 1e-6) for n in aim.gpus]
@@ -174,7 +175,7 @@ class Renting:
         while search.budget > 0:
             left = sorted(
                 (p for p in state.counts if p not in refused),
-                key=lambda p: (search.usage(p) / self.prices[p.type], p),
+                key=lambda p: (state.usage(p) / self.prices[p.type], p),
             )
             if not left:
                 return

@@ -1,4 +1,5 @@
-"""A placement under construction: GPUs by what they hold, and what each model is served, kept up to date change by change.
+"""A placement under construction: GPUs by what they hold, and what each model is served, kept up to date
+change by change.
 
 GPUs of one type that hold the same are one entry with a count, so 6,000 alike cost as much as one.
 """
@@ -20,7 +21,8 @@ __all__ = ["Member", "Pattern", "State", "Trial", "allowed", "pattern"]
 
 
 class Member(NamedTuple):
-    """One replica: number of its way; the partition in which it takes turns (-1: none) and that partition's cycle (0: none)."""
+    """One replica: number of its way; the partition in which it takes turns (-1: none) and that partition's
+    cycle (0: none)."""
 
     way: int
     turn: int = -1
@@ -60,9 +62,9 @@ def pattern(gpu_type: int, members: Iterable[Member]) -> Pattern:
 
 
 def allowed(menus: Menus, p: Pattern) -> bool:
-    """Whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %, turns that fit their cycle
-    and the objectives. Confined and unconfined replicas are not mixed, and neighbours whose SM demand is unknown are not
-    placed side by side."""
+    """Whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %,
+    turns that fit their cycle and the objectives. Confined and unconfined replicas are not mixed, and
+    neighbours whose SM demand is unknown are not placed side by side."""
     memory = confined = creq = 0.0
     free = unknown = False
     groups: dict[int, list[Member]] = {}
@@ -92,8 +94,9 @@ def allowed(menus: Menus, p: Pattern) -> bool:
 
 
 class State:
-    """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the quicker estimate that
-    sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is worth, ``value`` its sum."""
+    """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the
+    quicker estimate that sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is
+    worth, ``value`` its sum."""
 
     def __init__(self, menus: Menus, counts: Change, worth: Callable[[int, float], float]) -> None:
         self.menus = menus
@@ -107,6 +110,7 @@ class State:
         self._contents: dict[Pattern, tuple[tuple[int, Member, float], ...]] = {}
         self._factors: dict[tuple[Pattern, tuple[float, ...]], tuple[float, ...]] = {}
         self._exact: dict[tuple[int, tuple[tuple[int, float, float, int], ...]], float] = {}
+        self._usage: dict[Pattern, float] = {}
         self.value = 0.0
         self.commit(counts)
 
@@ -218,8 +222,10 @@ class State:
 
     def _estimate(self, m: int, groups: Mapping[tuple[int, float, float], int]) -> float:
         rate, admitted = 0.0, 0.0
+        ways = self.menus.ways
+        widest = max((key[0] for key in groups), key=lambda w: (ways[w].width, w), default=None)
         for (way, cycle, factor), n in groups.items():
-            serves = self.menus.serves(way, cycle or None, factor)
+            serves = self.menus.serves(way, cycle or None, factor, widest)
             rate += n * serves.rate_rps
             admitted += n * serves.admitted_rps
         asked = self.menus.model(m).rate_rps
@@ -251,6 +257,10 @@ class State:
                     self.hosts[m][p] = None
                 else:
                     self.hosts[m].pop(p, None)
+        for p in change:
+            for m, _, _ in self.content(p):
+                for q in self.hosts[m]:
+                    self._usage.pop(q, None)
         for m in exact.served:
             if not self.hosts[m]:
                 self.capacity[m] = 0.0
@@ -259,6 +269,19 @@ class State:
             self.served[m] = v
         for m, v in guess.served.items():
             self.guess[m] = v
+
+    def usage(self, p: Pattern) -> float:
+        """Part of the GPU's compute that ``p`` keeps busy."""
+        total = self._usage.get(p)
+        if total is None:
+            total = 0.0
+            models = self.menus.problem.models
+            for m, x, capacity in self.content(p):
+                way = self.menus.ways[x.way]
+                load = min(1.0, models[m].rate_rps / max(self.capacity[m], 1e-12))
+                total += way.part * (1.0 if way.share_pct < 100 else load * capacity / way.capacity_rps)
+            self._usage[p] = total
+        return total
 
     def saved(self) -> Saved:
         """What :meth:`restore` goes back to."""
@@ -269,6 +292,7 @@ class State:
         self.counts = dict(saved.counts)
         self.served, self.guess, self.capacity = list(saved.served), list(saved.guess), list(saved.capacity)
         self.value = math.fsum(self.worth(m, v) for m, v in enumerate(self.served))
+        self._usage = {}
         self.hosts = [{} for _ in self.served]
         for p in self.counts:
             for m, _, _ in self.content(p):

@@ -44,6 +44,8 @@ __all__ = ["UsherPolicy", "groups_of"]
 # One group of many models has more configurations than can be enumerated, pruned or not.
 _UNDIVIDED_MODELS = 100
 _UNDIVIDED_NODES = 20_000
+# Of one model, where GPUs are rented without limit: as many as the largest cluster that may be written down.
+_MOST_REPLICAS = 100_000
 
 
 class UsherPolicy(Policy):
@@ -76,6 +78,7 @@ class UsherPolicy(Policy):
         types, garage = problem.types, garage_of(problem)
         packing = Packing([], [], (0,) * len(types))
         order = {m.name: i for i, m in enumerate(problem.models)}
+        by_type = [[g for g in problem.gpus if g.type == t] for t in types]
         placed: list[Placed] = []
         reasons: dict[str, str] = {}
         notes: list[str] = []
@@ -88,7 +91,7 @@ class UsherPolicy(Policy):
                     model,
                     len(choices),
                     types=types,
-                    most=sum(garage.limits),
+                    most=min(sum(garage.limits), _MOST_REPLICAS),
                     sort=not self.no_sort,
                     heavy=not self.no_heavy,
                 )
@@ -103,28 +106,8 @@ class UsherPolicy(Policy):
                     f"the search of the group of {len(choices)} models stopped after {_UNDIVIDED_NODES} beginnings; "
                     "its configuration is the best of those"
                 )
-            packing = self._carry_out(best.steps, packing, garage, problem, placed)
+            packing = _carry_out(best.steps, packing, garage, problem, by_type, placed)
         return Placement(placed=tuple(placed), reasons=reasons, notes=tuple(notes))
-
-    @staticmethod
-    def _carry_out(
-        steps: Iterable[Step], packing: Packing, garage: Garage, problem: Problem, placed: list[Placed]
-    ) -> Packing:
-        """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next
-        group."""
-        by_type = [[g for g in problem.gpus if g.type == t] for t in problem.types]
-        for choice, degree in steps:
-            packing, taken = put(packing, choice.creq, choice.mreq, degree, garage)
-            for t, _, _, count, start, _ in taken:
-                candidate = choice.candidates[t]
-                assert candidate is not None
-                gpus: Sequence[Gpu] = (
-                    [problem.rented(problem.types[t], i) for i in range(start, start + count)]
-                    if problem.elastic
-                    else by_type[t][start : start + count]
-                )
-                placed += [Placed(gpu=g, model=choice.name, candidate=candidate) for g in gpus]
-        return Packing([], settled(packing), packing.opened)
 
 
 def groups_of(models: Sequence[Model], *, divide: bool = True) -> tuple[Group, ...]:
@@ -141,7 +124,7 @@ def groups_of(models: Sequence[Model], *, divide: bool = True) -> tuple[Group, .
 
 def _single(model: Model) -> Group:
     rows = considered(model)
-    creq = [min(c.creq_pct, 100.0) for c in rows if c.creq_pct is not None]
+    creq = [c.creq_pct for c in rows if c.creq_pct is not None]
     mreq = [c.memory_pct for c in rows if c.memory_pct is not None]
     # Without a row on whole GPUs nothing of it will be placed: it balances nothing.
     return Group(
@@ -149,6 +132,29 @@ def _single(model: Model) -> Group:
         creq_pct=sum(creq) / len(creq) if creq else 0.0,
         mreq_pct=sum(mreq) / len(mreq) if mreq else 0.0,
     )
+
+
+def _carry_out(
+    steps: Iterable[Step],
+    packing: Packing,
+    garage: Garage,
+    problem: Problem,
+    by_type: Sequence[Sequence[Gpu]],
+    placed: list[Placed],
+) -> Packing:
+    """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next group."""
+    for choice, degree in steps:
+        packing, taken = put(packing, choice.creq, choice.mreq, degree, garage)
+        for t, _, _, count, start, _ in taken:
+            candidate = choice.candidates[t]
+            assert candidate is not None
+            gpus: Sequence[Gpu] = (
+                [problem.rented(problem.types[t], i) for i in range(start, start + count)]
+                if problem.elastic
+                else by_type[t][start : start + count]
+            )
+            placed += [Placed(gpu=g, model=choice.name, candidate=candidate) for g in gpus]
+    return Packing([], settled(packing), packing.opened)
 
 
 def garage_of(problem: Problem) -> Garage:
@@ -177,4 +183,4 @@ def _why_none(model: Model) -> str:
             f"no batch size from {low} to {high} within its SLO {model.slo_ms:g} ms: the fastest takes "
             f"{fastest.latency_ms:.4g} ms (batch {fastest.batch_size} on {fastest.gpu})"
         )
-    return f"its rate {model.rate_rps:g} req/s asks for more replicas than there are GPUs"
+    return f"its rate {model.rate_rps:g} req/s asks for more replicas than there are GPUs, at one on each"

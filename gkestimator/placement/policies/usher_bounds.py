@@ -21,7 +21,7 @@ _HALF = 50.0
 _Room = tuple[float, float, float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Needs:
     """Of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``, replicas
     that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per weighted
@@ -41,7 +41,7 @@ class _Needs:
     least_mreq: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """Of models that are still to be placed with the choices that remain: the ``most`` they can serve, the least
     demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of the model
@@ -93,7 +93,20 @@ class Bounds:
             units.append(min(weighted.values()))
             areas.append(max(count * units[-1], most * min(w / choice.rps[t] for t, w in weighted.items())))
             pers.append(max(choice.rps[t] / w if w > 0 else math.inf for t, w in weighted.items()))
-        return _Needs(most, enough, count, *areas, *pers, rps, *units, min(choice.creq), min(choice.mreq))
+        return _Needs(
+            most=most,
+            enough=enough,
+            count=count,
+            creq=areas[0],
+            mreq=areas[1],
+            per_creq=pers[0],
+            per_mreq=pers[1],
+            rps=rps,
+            unit_creq=units[0],
+            unit_mreq=units[1],
+            least_creq=min(choice.creq),
+            least_mreq=min(choice.mreq),
+        )
 
     def enough(self, choice: Choice) -> int:
         """Replicas of ``choice`` that serve as much as it can serve."""
@@ -135,21 +148,21 @@ class Bounds:
             if min(n.least_mreq for n in needs) > _HALF + EPSILON:
                 large_m.append(good)
         return Demand(
-            total,
-            low_c,
-            low_m,
-            _slots(100.0, 100.0, len(models), low_c, low_m),
-            creq,
-            mreq,
-            replicas,
-            single,
-            half_c,
-            half_m,
-            tuple(sorted(by_creq, reverse=True)),
-            tuple(sorted(by_mreq, reverse=True)),
-            tuple(by_replica),
-            tuple(large_c),
-            tuple(large_m),
+            most=total,
+            least_creq=low_c,
+            least_mreq=low_m,
+            slots=_slots(100.0, 100.0, len(models), low_c, low_m),
+            creq=creq,
+            mreq=mreq,
+            replicas=replicas,
+            single=single,
+            half_creq=half_c,
+            half_mreq=half_m,
+            by_creq=tuple(sorted(by_creq, reverse=True)),
+            by_mreq=tuple(sorted(by_mreq, reverse=True)),
+            by_replica=tuple(by_replica),
+            large_creq=tuple(large_c),
+            large_mreq=tuple(large_m),
         )
 
     def usable(self, runs: Sequence[Run]) -> list[Run]:

@@ -70,8 +70,8 @@ def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[t
     odd number.
 
     Of all matchings whose total is within a relative 1e-9 of the least, those whose largest weight is the
-    least (within the same), and of those the one whose sorted list of sorted name tuples comes first.
-    ``names`` are disjoint sorted tuples. O(n) vectorised steps of O(n) each.
+    least (within the same), and of those the one whose sorted list of pairs, each a sorted tuple of names,
+    comes first. ``names`` are disjoint sorted tuples. O(n) vectorised steps of O(n) each.
     """
     a = np.asarray(balances, dtype=np.float64)
     if len(a) < 2:
@@ -135,12 +135,10 @@ class _Matcher:
         for row, left in enumerate(self.left):
             allowed[row] = self._allowed(i, others, left)
         possible = np.flatnonzero(allowed.any(axis=0))
-        best = int(possible[np.argmin(self.rank[others[possible]])]) if len(possible) else None
-        # Alone, the tuple comes before every longer one that it begins: before partners named after its last model.
-        alone = value in self.left
-        if alone and (best is None or self.names[others[best]] > (self.names[i][-1],)):
+        if not len(possible):
+            assert value in self.left, "a best matching is always within reach"
             return None, [None]
-        assert best is not None, "the least matching is always within reach"
+        best = int(possible[np.argmin(self.rank[others[possible]])])
         return int(others[best]), [v for v, ok in zip(self.left, allowed[:, best], strict=True) if ok]
 
     def _allowed(self, i: int, others: npt.NDArray[Any], left: float | None) -> _Flags:

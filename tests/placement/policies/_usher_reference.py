@@ -1,5 +1,5 @@
-"""USHER by exhaustive enumeration, written for reading: every configuration of a group, packed GPU by GPU. Shares no code with the policy beside the
-groups and the problem's types."""
+"""USHER by exhaustive enumeration, written for reading: every configuration of a group, packed GPU by GPU.
+Shares no code with the policy beside the groups and the problem's types."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ TYPES = ("V100-SXM2-16GB", "A100-SXM4-40GB", "T4")
 
 
 def instance(seed: int, *, most: int = 2000) -> Problem:
-    """The ``seed``-th random problem with at most ``most`` configurations: 2 to 7 models, 1 to 3 GPU types, fixed or rented;
-    demands from crumbs to whole GPUs, loads from light to several times too much."""
+    """The ``seed``-th random problem with at most ``most`` configurations: 2 to 7 models, 1 to 3 GPU types,
+    fixed or rented; demands from crumbs to whole GPUs, loads from light to several times too much."""
     rng = random.Random(seed)
     while True:
         found = _drawn(rng)
@@ -164,10 +164,10 @@ def instance(seed: int, *, most: int = 2000) -> Problem:
             return found
 
 
-def size_of(problem: Problem) -> int:
+def size_of(problem: Problem, *, divide: bool = True) -> int:
     """How many configurations :func:`exhaustive` packs."""
     total = 0
-    for group in groups_of(problem.models):
+    for group in groups_of(problem.models, divide=divide):
         total += math.prod(len(configurations(problem, problem.by_name[n])) or 1 for n in group.names)
     return total
 
@@ -242,7 +242,8 @@ def problem_of(
     elastic: bool = False,
     limited: bool = False,
 ) -> Problem:
-    """``models``: name, rate, SLO, rows. ``counts``: GPUs of a fixed cluster by type; the limits of a rented one if ``limited``."""
+    """``models``: name, rate, SLO, rows. ``counts``: GPUs of a fixed cluster by type; the limits of a rented
+    one if ``limited``."""
     catalogue = gpu_catalogue()
     order = list(counts)
     built = tuple(
