@@ -202,7 +202,8 @@ def _totals(plan: PlacementPlan) -> str:
         f"cost {number_text(totals.cost_per_hour)} USD per hour",
     ]
     if totals.gap_pct is not None:
-        parts.append(f"at most {number_text(totals.gap_pct)} % from its policy's best")
+        gap = "under 0.01" if totals.gap_pct < 0.01 else f"at most {number_text(totals.gap_pct)}"
+        parts.append(f"{gap} % from its policy's best")
     return " · ".join(parts)
 
 
