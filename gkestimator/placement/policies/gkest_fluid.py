@@ -88,7 +88,8 @@ def fluid(
     problem = menus.problem
     models, types = len(problem.models), len(pools)
     ways = [w for w in menus.ways if rates[w.number] > 0]
-    # columns: replicas by way, requests by model, GPUs by type; rows: requests by model, compute, memory and Creq by type
+    # columns: replicas by way, requests by model, GPUs by type; rows: requests by model;
+    # compute, memory and Creq by type
     infinity = highspy.kHighsInf
     columns = len(ways) + models + types
     cost = np.zeros(columns)

@@ -22,7 +22,8 @@ _AS_WIDE = 1.05  # intervals as wide as another, but for this factor
 # With more models than this, ways are picked for a try by a rough rate; what a try is worth is worked out as ever.
 MANY = 64
 _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
-# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate looked for.
+# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate
+# looked for.
 WORK_LIGHT, WORK_FULL = 2, 8
 
 
@@ -69,8 +70,8 @@ class Menus:
     way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
     numbered; equal input, equal numbers.
 
-    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work`` counts what the queueing model was
-    asked."""
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work``
+    counts what the queueing model was asked."""
 
     def __init__(self, problem: Problem, *, oversubscribe: bool = False, turns: bool = True) -> None:
         self.problem = problem

@@ -56,8 +56,8 @@ class Renting:
             need = attainment * model.rate_rps
             if menus.of[m] and most < need:
                 self.notes += (
-                    f"{model.name}: at most {100 * most / model.rate_rps:.4g} % of its requests can be expected on time, "
-                    f"whatever the GPUs: aimed at that instead of {100 * attainment:g} %",
+                    f"{model.name}: at most {100 * most / model.rate_rps:.4g} % of its requests can be expected "
+                    f"on time, whatever the GPUs: aimed at that instead of {100 * attainment:g} %",
                 )
                 need = 0.995 * most
             self.wanted.append(need if menus.of[m] else 0.0)
@@ -163,8 +163,8 @@ class Renting:
             if state.served[m] < want * (1 - 1e-9):
                 self.wanted[m] = state.served[m] * (1 - 1e-6)
                 self.notes += (
-                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its requests "
-                    "can be expected on time, another GPU does not raise that",
+                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its "
+                    "requests can be expected on time, another GPU does not raise that",
                 )
 
     def _give_back(self, state: State, search: Search) -> None:

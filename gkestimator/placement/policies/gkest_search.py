@@ -287,11 +287,13 @@ class Search(Moves):
         state, ways = self.state, self.menus.ways
         least = state.value * (1 - _HAIR)
         for p in sorted(state.counts):
-            if any(x.turn >= 0 for x in p.members):
-                for change in self.side_by_side(p):
-                    exact = state.trial(change, exact=True)
-                    if state.value + exact.gain >= least and self._kept(change, exact, holds):
-                        break
+            in_turns = any(x.turn >= 0 for x in p.members)
+            for change in self.side_by_side(p) if in_turns else self.as_one(p):
+                if state.value + state.trial(change, exact=False).gain < least - 0.02 * abs(least):
+                    continue
+                exact = state.trial(change, exact=True)
+                if state.value + exact.gain >= least and self._kept(change, exact, holds):
+                    break
         for p in sorted(state.counts):
             changed = p
             for x in p.members:
