@@ -322,11 +322,16 @@ class Moves:
         needs: dict[int, float] = {}
         for model, _, capacity in content:
             part = capacity / max(self.state.capacity[model], 1e-12)
-            needs[model] = needs.get(model, 0.0) + self.state.served[model] * part + max(self.short(model), 0.0)
+            needs[model] = (
+                needs.get(model, 0.0) + self.state.served[model] * part + max(self.short(model), 0.0)
+            )
         if m is not None:
             needs[m] = needs.get(m, 0.0) + max(self.short(m), 0.0)
         if m is None and content and ways[p.members[0].way].share_pct < 100 and len(content) <= 5:
-            loose = [self.menus.best(x, p.type, self.asked[x], most_share=100, confined=False) for x, _, _ in content]
+            loose = [
+                self.menus.best(x, p.type, self.asked[x], most_share=100, confined=False)
+                for x, _, _ in content
+            ]
             if all(loose):
                 yield from self._made(p, [Member(found[0].number) for found in loose])
         if not 2 <= len(needs) <= 5:
@@ -335,7 +340,7 @@ class Moves:
             left, members = 100.0, []
             order = sorted(needs, key=lambda x: (needs[x] / self._fastest(x, p.type), x))
             for i, x in enumerate(order):
-                        found = self.menus.best(x, p.type, scale * needs[x], most_share=left, confined=True)
+                found = self.menus.best(x, p.type, scale * needs[x], most_share=left, confined=True)
                 if i < len(order) - 1:
                     found = [w for w in found if w.share_pct < left]
                 if not found:
