@@ -40,6 +40,7 @@ class Way:
     latency_ms: float
     demand_pct: float | None
     creq_pct: float | None
+    dram_pct: float | None
     memory_pct: float
     share_pct: float
     batch: int
@@ -225,6 +226,7 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
         latency_ms=candidate.latency_ms,
         demand_pct=compute_demand_pct(probe),
         creq_pct=candidate.creq_pct,
+        dram_pct=candidate.row.dram_util_mean_pct,
         memory_pct=candidate.memory_pct or 0.0,
         share_pct=candidate.sm_share_pct,
         batch=candidate.batch_size,

@@ -8,8 +8,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.policies.gkest_menu import MANY, Menus, Way
 from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, allowed, pattern
+from gkestimator.placement.policy import Placed
+from gkestimator.placement.problem import Gpu
 
 __all__ = ["Moves", "narrow_rates", "saturated", "total", "whole_gpu_rates", "without"]
 
@@ -36,7 +39,7 @@ def saturated(menus: Menus, m: int, t: int) -> tuple[float, Pattern] | None:
             p = pattern(t, [Member(way.number)] * copies)
             if not allowed(menus, p):
                 break
-            slowdown = 1.0 if way.share_pct < 100 else max(1.0, copies * (way.demand_pct or 0.0) / 100)
+            slowdown = _slowdown(menus, way, copies)
             rate = copies * menus.serves(way.number, None, slowdown).rate_rps
             if rate <= last * (1 + 1e-3):
                 break
@@ -44,6 +47,13 @@ def saturated(menus: Menus, m: int, t: int) -> tuple[float, Pattern] | None:
             if best is None or rate > best[0] * (1 + 1e-3):
                 best = (rate, p)
     return best
+
+
+def _slowdown(menus: Menus, way: Way, copies: int) -> float:
+    """Of ``copies`` alike on one GPU, all busy."""
+    name = menus.model(way.model).name
+    one = Placed(gpu=Gpu(id="", type=way.candidate.gpu), model=name, candidate=way.candidate)
+    return slowdowns([one] * copies, [way.capacity_rps] * copies)[0] or 1.0
 
 
 def whole_gpu_rates(menus: Menus) -> list[float]:
