@@ -9,8 +9,8 @@ With N ~ Poisson(L W) and K = B - 1:
   E[T^2] = E[M (M - 1)] / L^2 with M = min(N, B) (the integral of t P(T > t) is a sum of Poisson tails). A request
   waits W where it opened a batch that timed out, else it is spread evenly over E[T^2] / E[T], the time that the
   mean request's batch fills;
-- service: the table's latency at the actual batch (size-biased mean and spread, by quadrature), linear between
-  the table's batch sizes, slowed by neighbours;
+- service: the table's latency at the actual batch, at equally likely points of N, requests weighted by the batch
+  that they are in; linear between the table's batch sizes, slowed by neighbours;
 - queue: each of n replicas gets every n-th batch, so the gaps between its batches are sums of n fill times; s is
   the squared variation of gap and service together, rho the load, S the service.
   P(queue > t) = exp(-d (t + o)) with d = ln(1 + y) / (s S), y the root of ln(1 + y) = rho y: the exact decay for
@@ -50,6 +50,7 @@ _FILL_PARTS = np.array([0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 
 _HAIR = 1e-3
 _EXACT_COUNTS = 8
 _Z90 = 1.6448536269514722
+# Mean overshoot of a random walk with normal steps, in their deviations; the bounds are parts of the service (M/D/1).
 _OVERSHOOT = 0.5826
 _MOST_OVERSHOOT, _TAIL_OVERSHOOT = 0.55, 0.32
 # Equally likely points of a normal law: for the requests that fill a batch (alone, or each with a point of the
@@ -173,7 +174,7 @@ def _batches(
     factors: Array,
     points: Array,
 ) -> tuple[Array, Array]:
-    """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, node."""
+    """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, point."""
     most = server.batch_size - 1
     rate = model_rps[:, None] / 1e3  # per ms
     if most:
