@@ -9,6 +9,7 @@ with 95 % of the throughput of the whole GPU.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -33,6 +34,8 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         paths = find_models([str(given.models)])[0] if given.models else golden_set(Path(folder))
+        if not paths:
+            sys.exit(f"{given.models}: found no ONNX file")
         taken = {}
         for shares in ((100.0,), SM_SHARES):
             start = time.process_time()
