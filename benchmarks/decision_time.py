@@ -25,7 +25,7 @@ from importlib.resources import as_file, files
 from typing import TypeVar
 
 from gkestimator.documents import Cluster, GpuCount, ModelLoad, Workload
-from gkestimator.errors import GkestimatorError
+from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.goodput import goodput_rps
@@ -69,31 +69,42 @@ def measure_setting(setting: str, names: Sequence[str], repeats: int, time_limit
         f"\n{models:,} models on {gpus:,} GPUs, {total:,.0f} req/s within {SLO_MS / factor:.4g} ms "
         f"(speeds x {factor:.3g}); goal {GOALS_S[setting]:g} s"
     )
-    ends: dict[str, float] = {}
-    for name in names:
+    others = [n for n in names if n != "milp"]
+    ends: dict[tuple[str, str], float] = {}
+    for name in (*others, *(n for n in names if n == "milp")):
         try:
             default = policy_class(name).creq
         except (ImportError, GkestimatorError) as e:
-            print(f"{name:28s} not here: {e}")
+            print(f"{name:8s} not here: {e}")
             continue
-        measures = CREQ_COLUMNS if name == "usher" else (default,)
+        measures = list(CREQ_COLUMNS) if name == "usher" else [default]
+        if name == "milp":  # by every measure that another policy packs by unless told otherwise
+            measures = sorted(
+                {policy_class(n).creq for n in others if any(n == e for e, _ in ends)} or {default}
+            )
         for creq in measures:
             problem = problem_of(rows, workload, gpus, creq)
             options = {"time_limit_s": time_limit} if name == "milp" else {}
-            line, seconds, proven = decide(
-                make_policy(name, **options), problem, 1 if name == "milp" else repeats
-            )
+            policy = make_policy(name, **options)
+            try:
+                line, seconds, proven = decide(policy, problem, 1 if name == "milp" else repeats)
+            except UsageError as e:
+                print(f"{name:8s} {creq:15s} refused: {e}", flush=True)
+                continue
             print(f"{name:8s} {creq:15s} {line}", flush=True)
-            if creq == default and (name != "milp" or proven):
-                ends[name] = seconds
-    if "milp" in ends:
-        for name, seconds in ends.items():
-            if name != "milp":
-                print(
-                    f"{name}: {seconds / ends['milp']:.3g} of milp's time, which proved its optimum in {ends['milp']:.3g} s"
+            if name != "milp" or proven:
+                ends[name, creq] = seconds
+    for (name, creq), seconds in ends.items():
+        if name != "milp" and creq == policy_class(name).creq and "milp" in names:
+            proof = ends.get(("milp", creq))
+            print(
+                f"{name} to milp by {creq}: "
+                + (
+                    "no ratio, milp did not prove its answer"
+                    if proof is None
+                    else f"{seconds:.3g} s / {proof:.3g} s = {seconds / proof:.3g}"
                 )
-    elif "milp" in names:
-        print(f"milp did not end within {time_limit:g} s: no ratio")
+            )
 
 
 def decide(policy: Policy, problem: Problem, repeats: int) -> tuple[str, float, bool]:

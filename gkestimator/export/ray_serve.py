@@ -6,6 +6,7 @@ on one GPU type is one deployment.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -222,13 +223,11 @@ def _remarks(deployment: Deployment, found: Sequence[Variant]) -> tuple[str, ...
 
 
 def _gpus_needed(fractions: Sequence[float]) -> int:
-    """GPUs on which ``fractions`` fit, the largest placed first, each on the first GPU with room: what Ray may need;
-    no fewer than their sum."""
-    free: list[int] = []
+    """GPUs on which ``fractions`` fit, the largest placed first, each where it leaves the least room: what Ray may
+    need; no fewer than their sum."""
+    free: list[int] = []  # room on each GPU, ascending
     for size in sorted((round(f * _STEPS) for f in fractions), reverse=True):
-        gpu = next((g for g, room in enumerate(free) if room >= size), None)
-        if gpu is None:
-            free.append(_STEPS - size)
-        else:
-            free[gpu] -= size
+        gpu = bisect.bisect_left(free, size)
+        room = free.pop(gpu) if gpu < len(free) else _STEPS
+        bisect.insort(free, room - size)
     return len(free)

@@ -76,11 +76,12 @@ def plain_name(name: str, taken: set[str]) -> str:
 
 
 def wait_ms(instance: Instance) -> float | None:
-    """How long a batch may wait to fill, in milliseconds: what the plan says, else the slack between objective
+    """How long a batch may wait to fill, in milliseconds: what the plan says, at most the slack between objective
     and latency; None where neither is known. Raises UsageError where the latency alone is above the objective."""
     latency, slo = instance.latency_ms, instance.slo_ms
-    if latency is not None and slo is not None and latency > slo * (1 + 1e-9):
-        raise UsageError(f"{instance.id}: latency {latency:.6g} ms is above its SLO {slo:g} ms")
-    if instance.max_wait_ms is not None:
+    if latency is None or slo is None:
         return instance.max_wait_ms
-    return None if latency is None or slo is None else max(slo - latency, 0.0)
+    if latency > slo * (1 + 1e-9):
+        raise UsageError(f"{instance.id}: latency {latency:.6g} ms is above its SLO {slo:g} ms")
+    slack = max(slo - latency, 0.0)
+    return slack if instance.max_wait_ms is None else min(instance.max_wait_ms, slack)

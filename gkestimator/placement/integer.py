@@ -85,10 +85,11 @@ class Program:
         seed: int = 0,
         deadline: Deadline | None = None,
         start: Sequence[float] | None = None,
+        nodes: int | None = None,
     ) -> Solution | None:
         """The best values of the columns. ``start``: values to begin from, kept when time runs out before
-        better ones are found. None: no values hold the rows, or none were found in time. Raises
-        SolverError."""
+        better ones are found. ``nodes``: a bound on the search that is the same on every machine. None: no
+        values hold the rows, or none were found in time. Raises SolverError."""
         import highspy
 
         if not self.lower:
@@ -98,13 +99,15 @@ class Program:
         for tolerance in _TOLERANCES:
             left = deadline.left_s() if deadline is not None else math.inf
             solver = _solver(model, tolerance=tolerance, seed=seed, limit_s=left, start=start)
+            if nodes is not None:
+                solver.setOptionValue("mip_max_nodes", nodes)
             solver.run()
             status, info = solver.getModelStatus(), solver.getInfo()
             if status != states.kSolveError:
                 break
         if status in (states.kInfeasible, states.kUnboundedOrInfeasible):
             return None
-        if status not in (states.kOptimal, states.kTimeLimit):
+        if status not in (states.kOptimal, states.kTimeLimit, states.kSolutionLimit):
             raise SolverError(f"HiGHS: {solver.modelStatusToString(status)}, expected optimal or out of time")
         if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
             return None
@@ -112,7 +115,7 @@ class Program:
             float(round(v)) if whole else float(v)
             for v, whole in zip(solver.getSolution().col_value, self.integer, strict=True)
         ]
-        optimal = status != states.kTimeLimit
+        optimal = status == states.kOptimal
         value = sum(c * values[i] for i, c in objective.items())
         bound = info.mip_dual_bound if any(self.integer) else info.objective_function_value
         return Solution(values=values, objective=value, bound=value if optimal else bound, optimal=optimal)

@@ -6,6 +6,7 @@ programs' solutions that differ only in which of them is which.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -91,11 +92,14 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
     # The hungriest first: what is left over is small early, and the search narrow.
     models = sorted(grouped.values(), key=lambda m: (-min(c + g for _, c, g in m), m[0][0]))
     # What the models from here on take at most, all together: where that fits beside a model that was skipped, the
-    # pattern cannot become maximal any more.
-    tail = [(0.0, 0.0)]
+    # pattern cannot become maximal any more. And what one of them takes at least: where not even that fits, it is done.
+    most, least = [(0.0, 0.0)], [(math.inf, math.inf)]
     for model in reversed(models):
-        tail.append((tail[-1][0] + max(c for _, c, _ in model), tail[-1][1] + max(g for _, _, g in model)))
-    tail.reverse()
+        creqs, memories = [c for _, c, _ in model], [g for _, _, g in model]
+        most.append((most[-1][0] + max(creqs), most[-1][1] + max(memories)))
+        least.append((min(least[-1][0], *creqs), min(least[-1][1], *memories)))
+    most.reverse()
+    least.reverse()
     found: list[Pattern] = []
     steps = 0
     stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float, float]] = [(0, (), (), 0.0, 0.0)]
@@ -104,13 +108,21 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
         steps += 1
         if steps > limit:
             return None
-        if any(
-            creq + tail[depth][0] + c <= ROOM_PCT and memory + tail[depth][1] + g <= ROOM_PCT
-            for s in skipped
-            for _, c, g in models[s]
+        done = creq + least[depth][0] > ROOM_PCT or memory + least[depth][1] > ROOM_PCT
+        more = (0.0, 0.0) if done else most[depth]
+        most_creq, most_memory = creq + more[0], memory + more[1]
+        # least[0]: of all models, skipped ones among them.
+        if (
+            most_creq + least[0][0] <= ROOM_PCT
+            and most_memory + least[0][1] <= ROOM_PCT
+            and any(
+                most_creq + c <= ROOM_PCT and most_memory + g <= ROOM_PCT
+                for s in skipped
+                for _, c, g in models[s]
+            )
         ):
             continue
-        if depth == len(models):
+        if done:
             if members:
                 found.append(Pattern(gpu_type=gpu_type, members=tuple(sorted(members))))
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,47 +101,72 @@ def _compute(replica: Replica) -> float | None:
 
 def _draw_row(axes: Any, row: Sequence[_Pair], per_row: int, top: float, names: Sequence[str]) -> None:
     look = {name: _look(i) for i, name in enumerate(names)}
+    boxes: dict[tuple[str, bool], list[Any]] = defaultdict(list)
+    unknown: list[Any] = []
     for x, pair in enumerate(row):
-        for side, values in (
-            (-0.2, [_compute(r) for r in pair.gpu.replicas]),
-            (0.2, [r.mreq_pct for r in pair.gpu.replicas]),
-        ):
-            base = 0.0
-            for replica, value in zip(pair.gpu.replicas, values, strict=True):
-                hue, hatch = look[replica.model]
-                if value is None:  # unknown is not zero: an open box that says so
-                    axes.bar(
-                        x + side,
-                        8,
-                        0.36,
-                        bottom=base,
-                        fill=False,
-                        edgecolor=hue,
-                        linestyle=":",
-                        linewidth=0.8,
-                    )
-                    axes.text(x + side, base + 4, "?", ha="center", va="center", fontsize=6)
-                    base += 8
-                    continue
-                axes.bar(
-                    x + side, value, 0.36, bottom=base, color=hue, hatch=hatch, alpha=1.0 if side < 0 else 0.5,
-                    edgecolor="white", linewidth=0.5,
-                )  # fmt: skip
-                if side < 0 and per_row <= _LABELLED and value > 5:
-                    axes.text(
-                        x + side, base + value / 2, f"{replica.batch_size:,}", ha="center", va="center", fontsize=6,
-                        color=INK, bbox=_PAPER,
-                    )  # fmt: skip
-                base += value
+        for compute in (True, False):
+            left, base = x + (-0.38 if compute else 0.02), 0.0
+            for replica in pair.gpu.replicas:
+                value = _compute(replica) if compute else replica.mreq_pct
+                # Unknown is not zero: an open box that says so.
+                height = 8.0 if value is None else value
+                corners = (
+                    (left, base),
+                    (left, base + height),
+                    (left + 0.36, base + height),
+                    (left + 0.36, base),
+                )
+                (unknown if value is None else boxes[replica.model, compute]).append(corners)
+                if value is None:
+                    _write(axes, left + 0.18, base + 4, "?")
+                elif compute and per_row <= _LABELLED and value > 5:
+                    _write(axes, left + 0.18, base + value / 2, f"{replica.batch_size:,}", bbox=_PAPER)
+                base += height
+    # A collection for each model: thousands of single bars would take a minute.
+    for (model, compute), shapes in boxes.items():
+        hue, hatch = look[model]
+        _add(
+            axes,
+            shapes,
+            facecolor=hue,
+            hatch=hatch,
+            alpha=1.0 if compute else 0.5,
+            edgecolor="white",
+            linewidth=0.5,
+        )
+    _add(axes, unknown, facecolor="none", edgecolor=INK, linestyle=":", linewidth=0.8)
     axes.axhline(100, color=INK, linewidth=0.8)
     axes.set_ylim(0, 1.04 * top)
     axes.set_xlim(-0.6, per_row - 0.4)
     axes.set_ylabel("% of the GPU")
     axes.grid(axis="x", visible=False)
-    axes.tick_params(axis="x", length=0)
     size = 7 if per_row <= 30 else 6
-    axes.set_xticks(range(len(row)), [_label(p) for p in row], fontsize=size)
+    axes.set_xticks([])
+    under = _points_below(axes, 3)
+    for x, pair in enumerate(row):  # texts: hundreds of ticks would take seconds
+        _write(axes, x, 0, _label(pair), transform=under, va="top", fontsize=size)
     _types_below(axes, row, size)
+
+
+def _points_below(axes: Any, points: float) -> Any:
+    """Where x is a bar's number and y is ``points`` below the axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    shift = ScaledTranslation(0, -points / 72, axes.get_figure().dpi_scale_trans)
+    return axes.get_xaxis_transform() + shift
+
+
+def _write(axes: Any, x: float, y: float, text: str, **how: Any) -> None:
+    found = axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": 6, "color": INK} | how)
+    found.set_in_layout(False)  # inside the axes: nothing to make room for
+
+
+def _add(axes: Any, shapes: Sequence[Any], **how: Any) -> None:
+    from matplotlib.collections import PolyCollection
+
+    found = PolyCollection(shapes, **how)
+    found.set_in_layout(False)
+    axes.add_collection(found, autolim=False)
 
 
 def _label(pair: _Pair) -> str:
@@ -150,11 +176,7 @@ def _label(pair: _Pair) -> str:
 
 def _types_below(axes: Any, row: Sequence[_Pair], size: float) -> None:
     """Each run of GPUs of one type, named below its numbers."""
-    from matplotlib.transforms import ScaledTranslation
-
-    points = (3.2 if any(p.count > 1 for p in row) else 2.0) * size
-    figure = axes.get_figure()
-    below = axes.get_xaxis_transform() + ScaledTranslation(0, -points / 72, figure.dpi_scale_trans)
+    below = _points_below(axes, (3.2 if any(p.count > 1 for p in row) else 2.0) * size)
     start = 0
     for i in range(1, len(row) + 1):
         if i < len(row) and row[i].gpu.type == row[start].gpu.type:

@@ -261,14 +261,21 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
         if found is None:
             if best is None:
                 return None
-            notes.append(f"time ran out before {what} was looked at")
+            if deadline.left_s() > 0:
+                notes.append(
+                    f"the solver found no plan again that serves as much: {what} may not be the least"
+                )
+            else:
+                notes.append(f"time ran out before {what} was looked at")
             break
         asked = problem.objective == "cost" and everything and what == _asked(problem)
         if not found.optimal:
             notes.append(f"time ran out before {what} was proven to be the least")
             gap = _gap_pct(found.objective, found.bound) if asked else gap
         if best is not None and _useful(form, found.values)[1] < _useful(form, best.values)[1] * (1 - 1e-9):
-            break  # the solver's tolerance would have given goodput away
+            # The solver's tolerance would give goodput away.
+            notes.append(f"{what} is the least only among the plans that were tried")
+            break
         best = found
         program.row(objective.items(), high=found.objective + SLACK * max(1.0, abs(found.objective)))
     assert best is not None

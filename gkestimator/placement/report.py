@@ -105,7 +105,7 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
             shown += [(gpu, alike[content], r, i == 0) for i, r in enumerate(gpu.replicas)]
     columns = [
         TextColumn(
-            heading="GPU", cells=[g.id if first else "" for g, _, _, first in shown], right=False, shrink=10
+            heading="GPU", cells=[g.id if first else "" for g, _, _, first in shown], right=False, shrink=8
         )
     ]
     if any(n > 1 for _, n, _, _ in shown):
@@ -113,7 +113,7 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
     columns += [
         _column("Cuti %", [percent_text(g.cuti_pct) if first else "" for g, _, _, first in shown]),
         _column("Muti %", [percent_text(g.muti_pct) if first else "" for g, _, _, first in shown]),
-        TextColumn(heading="model", cells=[r.model for _, _, r, _ in shown], right=False, shrink=10),
+        TextColumn(heading="model", cells=[r.model for _, _, r, _ in shown], right=False, shrink=8),
     ]
     replicas = [r for _, _, r, _ in shown]
     for heading, cells in (
@@ -122,14 +122,14 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
         ("dims", [r.dims for r in replicas]),
     ):
         if len(set(cells)) > 1:
-            columns.append(TextColumn(heading=heading, cells=cells, right=False, shrink=6))
+            columns.append(TextColumn(heading=heading, cells=cells, right=False, shrink=4))
     columns.append(_column("batch", [f"{r.batch_size:,}" for r in replicas]))
     if any(r.sm_share_pct < 100 for r in replicas):
         columns.append(_column("SM share", [f"{r.sm_share_pct:g}" for r in replicas]))
     if any(r.duty_cycle_ms is not None for r in replicas):
         columns.append(
             TextColumn(
-                heading="turn every ms",
+                heading="turn ms",
                 cells=[_turn(r) for r in replicas],
                 right=False,
                 shrink=8,
@@ -202,7 +202,8 @@ def _totals(plan: PlacementPlan) -> str:
         f"cost {number_text(totals.cost_per_hour)} USD per hour",
     ]
     if totals.gap_pct is not None:
-        parts.append(f"at most {number_text(totals.gap_pct)} % from its policy's best")
+        gap = "under 0.01" if totals.gap_pct < 0.01 else f"at most {number_text(totals.gap_pct)}"
+        parts.append(f"{gap} % from its policy's best")
     return " · ".join(parts)
 
 

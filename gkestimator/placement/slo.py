@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gkestimator.documents import Application, ModelLoad, Workload
+from gkestimator.placement.integer import SLACK, Program
 from gkestimator.placement.problem import Candidate
 
 __all__ = [
@@ -225,83 +226,40 @@ def _spread(application: Application, times: Mapping[str, float]) -> dict[str, f
 def cheapest_choices(
     application: Application, menus: Mapping[str, Sequence[StageChoice]]
 ) -> dict[str, int] | None:
-    """The index of the choice of each stage: of all splits within the objective whose cost is within
-    ``_WORTH`` of the least, the one whose longest way is shortest. None where the search found none within its
-    bound."""
-    program = _Program(application, menus)
-    best = program.solve(least="cost", within=None)
-    if best is None or len(menus) > _MOST_STAGES:
-        return best
-    allowed = (1 + _WORTH) * sum(menus[name][i].cost for name, i in best.items())
-    return program.solve(least="time", within=allowed) or best
-
-
-class _Program:
-    """The choices as a mixed-integer program: a binary for each, the finishing time of each stage and of all
-    (in parts of the objective)."""
-
-    def __init__(self, application: Application, menus: Mapping[str, Sequence[StageChoice]]) -> None:
-        # In the order of names: neither the file's order nor that of the rows may decide between equals.
-        self._stages = sorted(application.stages, key=lambda s: s.model)
-        self._menus = menus
-        self._slo_ms = application.slo_ms
-        self._first: dict[str, int] = {}
-        columns = 0
-        for stage in self._stages:
-            self._first[stage.model] = columns
-            columns += len(menus[stage.model])
-        self._binaries = columns
-        self._finish = {stage.model: columns + i for i, stage in enumerate(self._stages)}
-        self._end = columns + len(self._stages)
-        costs = [choice.cost for s in self._stages for choice in menus[s.model]]
-        self._scale = max(costs) or 1.0
-        self._costs = [c / self._scale for c in costs]
-
-    def _rows(self, within: float | None) -> list[tuple[list[tuple[int, float]], float, float]]:
-        """(column and factor pairs, least, most) of every constraint."""
-        rows: list[tuple[list[tuple[int, float]], float, float]] = []
-        for stage in self._stages:
-            menu, at, end = self._menus[stage.model], self._first[stage.model], self._finish[stage.model]
-            rows.append(([(at + i, 1.0) for i in range(len(menu))], 1.0, 1.0))
-            times = [(at + i, -c.response_ms / self._slo_ms) for i, c in enumerate(menu)]
-            rows.append(([(end, 1.0), *times], 0.0, math.inf))
-            rows += [([(end, 1.0), (self._finish[b], -1.0), *times], 0.0, math.inf) for b in stage.after]
-            rows.append(([(self._end, 1.0), (end, -1.0)], 0.0, math.inf))
-        if within is not None:
-            rows.append(([(i, c) for i, c in enumerate(self._costs)], 0.0, within / self._scale * (1 + 1e-9)))
-        return rows
-
-    def solve(self, *, least: str, within: float | None) -> dict[str, int] | None:
-        """The choice of each stage with the least ``cost`` or ``time``, at most at a cost of ``within``."""
-        import highspy
-        import numpy as np
-
-        rows = self._rows(within)
-        others = self._end + 1 - self._binaries
-        cost = [*self._costs, *[0.0] * others] if least == "cost" else [*[0.0] * self._end, 1.0]
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self._end + 1, len(rows)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(len(cost)), np.ones(len(cost))
-        lp.row_lower_, lp.row_upper_ = np.array([r[1] for r in rows]), np.array([r[2] for r in rows])
-        kinds = highspy.HighsVarType
-        lp.integrality_ = [kinds.kInteger] * self._binaries + [kinds.kContinuous] * others
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(r[0]) for r in rows)])
-        lp.a_matrix_.index_ = np.array([i for r in rows for i, _ in r[0]])
-        lp.a_matrix_.value_ = np.array([v for r in rows for _, v in r[0]])
-        solver = highspy.Highs()
-        for name, setting in (
-            ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0), ("mip_abs_gap", 1e-9),
-            ("mip_max_nodes", max(1, _MAX_WORK // self._binaries)),
-            ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
-        ):  # fmt: skip
-            solver.setOptionValue(name, setting)
-        solver.passModel(lp)
-        solver.run()
-        if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-            return None
-        solution = np.array(solver.getSolution().col_value)
-        return {
-            s.model: int(np.argmax(solution[self._first[s.model] :][: len(self._menus[s.model])]))
-            for s in self._stages
-        }
+    """The index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH`` of
+    the least, the one whose longest way is shortest (beyond ``_MOST_STAGES`` the cheapest as it is). None
+    where the search found none within its bound."""
+    program = Program()
+    # In the order of names: neither the file's order nor that of the rows may decide between equals.
+    stages = sorted(application.stages, key=lambda s: s.model)
+    chosen = {s.model: [program.column(upper=1.0, integer=True) for _ in menus[s.model]] for s in stages}
+    # Times in parts of the objective, of which the solver's tolerance may take a hair.
+    end = program.column(upper=1.0 - 2 * SLACK)
+    finish = {s.model: program.column(upper=1.0) for s in stages}
+    most = max(choice.cost for s in stages for choice in menus[s.model]) or 1.0
+    cost = {
+        i: choice.cost / most
+        for s in stages
+        for i, choice in zip(chosen[s.model], menus[s.model], strict=True)
+    }
+    for stage in stages:
+        columns = chosen[stage.model]
+        program.row([(i, 1.0) for i in columns], low=1.0, high=1.0)
+        taken = [
+            (i, -choice.response_ms / application.slo_ms)
+            for i, choice in zip(columns, menus[stage.model], strict=True)
+        ]
+        program.row([(finish[stage.model], 1.0), *taken], low=0.0)
+        for before in stage.after:
+            program.row([(finish[stage.model], 1.0), (finish[before], -1.0), *taken], low=0.0)
+        program.row([(end, 1.0), (finish[stage.model], -1.0)], low=0.0)
+    nodes = max(1, _MAX_WORK // len(cost))
+    best = program.solve(cost, nodes=nodes)
+    if best is not None and len(stages) <= _MOST_STAGES:
+        program.row(cost.items(), high=(1 + _WORTH) * best.objective + SLACK)
+        best = program.solve({end: 1.0}, nodes=nodes, start=best.values) or best
+    if best is None:
+        return None
+    return {
+        name: next(n for n, i in enumerate(columns) if best.values[i]) for name, columns in chosen.items()
+    }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.export.deployment import Deployment
-from gkestimator.export.ray_serve import ACCELERATORS, RayServeExporter, gpu_fraction
+from gkestimator.export.ray_serve import ACCELERATORS, RayServeExporter, _gpus_needed, gpu_fraction
 from gkestimator.export.registry import make_exporters
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -98,6 +98,16 @@ def test_a_plan_that_one_number_cannot_say_is_told_so() -> None:
     (message,) = RayServeExporter().messages(deployment(here))
     assert "fit on 2 GPUs, the plan uses 1" in message and "stay pending" in message
     assert message in exported(deployment(here))[0]
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=40))
+def test_the_gpus_that_ray_needs_are_enough_and_few(steps: list[int]) -> None:
+    """No fewer than the sum or the large ones ask for; no two of them could be one."""
+    found = _gpus_needed([s / 10_000 for s in steps])
+    least = math.ceil(sum(steps) / 10_000)
+    halves = sum(s > 5_000 for s in steps)
+    assert max(least, halves) <= found <= len(steps)
+    assert found <= 2 * least  # two GPUs that are both at most half full would be one
 
 
 def test_a_table_without_objectives_leaves_the_wait_to_ray() -> None:
@@ -262,8 +272,8 @@ def test_ray_has_every_accelerator_type() -> None:
 
 
 def test_waits_are_never_longer_than_the_slack() -> None:
-    for slack in (0.0, 0.0004, 1.0, 7.0007, 87.4999):
-        found = instance(latency_ms=100.0 - slack, max_wait_ms=None)
+    for slack, said in ((0.0, None), (0.0004, None), (1.0, 1e15), (7.0007, None), (87.4999, 90.0)):
+        found = instance(latency_ms=100.0 - slack, max_wait_ms=said)
         document = exported(deployment([found]))[1]
         wait = document["applications"][0]["deployments"][0]["user_config"]["batch_wait_timeout_s"]
         assert 0 <= wait * 1e3 <= slack + 1e-9 and math.isfinite(wait)

@@ -18,6 +18,7 @@ THIRD_PARTY_AT_START = {
     "from gkestimator.cli import run; run(['--help'])": {"click"},
     "from gkestimator.cli import run; run(['estimate', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['evaluate', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['schedule', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['gpus'])": {"click", "numpy"},
 }
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.

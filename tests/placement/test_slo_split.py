@@ -97,15 +97,15 @@ def test_the_split_is_the_best_of_all_combinations(seed: int) -> None:
     least, way = best
     # What is left is spread, so that a stage may even afford a cheaper choice than the program gave it.
     cost = sum(min(c.cost for c in menus[n] if c.response_ms <= budgets[n] * (1 + 1e-9)) for n in menus)
-    assert cost <= 1.05 * least * (1 + 1e-7)
+    assert cost <= 1.05 * least * (1 + 1e-5)
     # All stages of the longest way are stretched alike, by as much as the best of the combinations allows.
     stretch = application.slo_ms / way
-    assert all(any(budgets[n] >= c.response_ms * stretch * (1 - 1e-6) for c in menus[n]) for n in menus)
+    assert all(any(budgets[n] >= c.response_ms * stretch * (1 - 1e-5) for c in menus[n]) for n in menus)
     chosen = cheapest_choices(application, menus)
     assert longest_way(application, {n: menus[n][i].response_ms for n, i in chosen.items()}) == pytest.approx(
-        way, rel=1e-6
+        way, rel=1e-5
     )
-    assert sum(menus[n][i].cost for n, i in chosen.items()) <= 1.05 * least * (1 + 1e-6)
+    assert sum(menus[n][i].cost for n, i in chosen.items()) <= 1.05 * least * (1 + 1e-5)
 
 
 def test_the_brute_force_instances_cover_both_outcomes() -> None:
@@ -196,3 +196,14 @@ def test_a_thousand_stages_are_split() -> None:
     for stage in application.stages:
         until[stage.model] = budgets[stage.model] + max((until[m] for m in stage.after), default=0.0)
     assert max(until.values()) <= 4000.0 * (1 + 1e-9)
+
+
+def test_an_objective_without_any_room_is_split_so_that_the_fastest_still_keep_it() -> None:
+    application = Application(
+        name="a", rate_rps=0.001, slo_ms=30.0, stages=(Stage(model="m0"), Stage(model="m1", after=("m0",)))
+    )  # fmt: skip
+    table = {"m0": [candidate("m0", 1, 10.0)], "m1": [candidate("m1", 1, 20.0), candidate("m1", 4, 25.0)]}
+    budgets, how = split_objective(application, table)
+    assert budgets == {"m0": 10.0, "m1": 20.0} and "in proportion" in how
+    budgets, how = split_objective(replace(application, slo_ms=30.001), table)
+    assert how == "by least GPU time" and budgets["m0"] >= 10.0 and budgets["m1"] >= 20.0

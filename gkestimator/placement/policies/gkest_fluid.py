@@ -5,7 +5,8 @@ Its optimum bounds what any placement without mixed confinement reaches, and say
 much of which GPU type. Side by side, replicas that run parts u_i of the time with SM demands d_i and slowdowns
 f_i >= (d_i + sum_{j != i} u_j d_j) / 100 serve parts u_i / f_i of their capacities, so sum d_i u_i / f_i <=
 100: the pool's compute is never exceeded, whatever is placed beside what. (Derivation: 1 / f_i <= 100 / sum_j
-u_j d_j, as u_i <= 1.) The same holds of Creq where its sum is kept within 100 %, turns by the time that they take.
+u_j d_j, as u_i <= 1.) The same holds of DRAM bandwidth, and of Creq where its sum is kept within 100 %, turns
+by the time that they take.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def fluid(
     problem = menus.problem
     models, types = len(problem.models), len(pools)
     ways = [w for w in menus.ways if rates[w.number] > 0]
-    # columns: replicas by way, requests by model, GPUs by type; rows: requests by model, compute, memory and Creq by type
+    # columns: replicas by way, requests by model, GPUs by type; rows: requests by model;
+    # compute, memory, Creq and DRAM bandwidth by type
     infinity = highspy.kHighsInf
     columns = len(ways) + models + types
     cost = np.zeros(columns)
@@ -106,25 +108,25 @@ def fluid(
     value: list[float] = []
     start = [0]
     for w in ways:
-        row = models + 3 * w.type
-        index += [w.model, row, row + 1, row + 2]
+        row = models + 4 * w.type
+        index += [w.model, row, row + 1, row + 2, row + 3]
         creq = 0.0 if menus.oversubscribe or w.creq_pct is None else w.creq_pct / 100
-        value += [rates[w.number], w.part, w.memory_pct / 100, creq]
+        value += [rates[w.number], w.part, w.memory_pct / 100, creq, (w.dram_pct or 0.0) / 100]
         start.append(len(index))
     for m in range(models):
         index.append(m)
         value.append(-1.0)
         start.append(len(index))
     for t in range(types):
-        index += [models + 3 * t, models + 3 * t + 1, models + 3 * t + 2]
-        value += [-1.0, -1.0, -1.0]
+        index += [models + 4 * t + i for i in range(4)]
+        value += [-1.0] * 4
         start.append(len(index))
-    rows = models + 3 * types
+    rows = models + 4 * types
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, rows
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
-    lp.row_lower_ = np.concatenate([np.zeros(models), np.full(3 * types, -infinity)])
-    lp.row_upper_ = np.concatenate([np.full(models, infinity), np.zeros(3 * types)])
+    lp.row_lower_ = np.concatenate([np.zeros(models), np.full(4 * types, -infinity)])
+    lp.row_upper_ = np.concatenate([np.full(models, infinity), np.zeros(4 * types)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = np.array(start, dtype=np.int32)
     lp.a_matrix_.index_ = np.array(index, dtype=np.int32)

@@ -22,7 +22,8 @@ _AS_WIDE = 1.05  # intervals as wide as another, but for this factor
 # With more models than this, ways are picked for a try by a rough rate; what a try is worth is worked out as ever.
 MANY = 64
 _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
-# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate looked for.
+# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate
+# looked for.
 WORK_LIGHT, WORK_FULL = 2, 8
 
 
@@ -39,6 +40,7 @@ class Way:
     latency_ms: float
     demand_pct: float | None
     creq_pct: float | None
+    dram_pct: float | None
     memory_pct: float
     share_pct: float
     batch: int
@@ -69,8 +71,8 @@ class Menus:
     way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
     numbered; equal input, equal numbers.
 
-    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work`` counts what the queueing model was
-    asked."""
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work``
+    counts what the queueing model was asked."""
 
     def __init__(self, problem: Problem, *, oversubscribe: bool = False, turns: bool = True) -> None:
         self.problem = problem
@@ -224,6 +226,7 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
         latency_ms=candidate.latency_ms,
         demand_pct=compute_demand_pct(probe),
         creq_pct=candidate.creq_pct,
+        dram_pct=candidate.row.dram_util_mean_pct,
         memory_pct=candidate.memory_pct or 0.0,
         share_pct=candidate.sm_share_pct,
         batch=candidate.batch_size,

@@ -8,15 +8,19 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.policies.gkest_menu import MANY, Menus, Way
 from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, allowed, pattern
+from gkestimator.placement.policy import Placed
+from gkestimator.placement.problem import Gpu
 
 __all__ = ["Moves", "narrow_rates", "saturated", "total", "whole_gpu_rates", "without"]
 
 _MOST_COPIES = 8
 _MOST_MEMBERS = 10
 _MOST_TURNS = 4
-# Cycles tried, as parts of the shortest objective; parts of the needs, where all of them do not fit; load of a turn's batch.
+# Cycles tried, as parts of the shortest objective; parts of the needs, where all of them
+# do not fit; load of a turn's batch.
 _CYCLES = (0.2, 0.33, 0.48)
 _SCALES = (1.0, 0.7, 0.45, 0.25, 0.1)
 _TURN_LOAD = 0.85
@@ -35,7 +39,7 @@ def saturated(menus: Menus, m: int, t: int) -> tuple[float, Pattern] | None:
             p = pattern(t, [Member(way.number)] * copies)
             if not allowed(menus, p):
                 break
-            slowdown = 1.0 if way.share_pct < 100 else max(1.0, copies * (way.demand_pct or 0.0) / 100)
+            slowdown = _slowdown(menus, way, copies)
             rate = copies * menus.serves(way.number, None, slowdown).rate_rps
             if rate <= last * (1 + 1e-3):
                 break
@@ -43,6 +47,13 @@ def saturated(menus: Menus, m: int, t: int) -> tuple[float, Pattern] | None:
             if best is None or rate > best[0] * (1 + 1e-3):
                 best = (rate, p)
     return best
+
+
+def _slowdown(menus: Menus, way: Way, copies: int) -> float:
+    """Of ``copies`` alike on one GPU, all busy."""
+    name = menus.model(way.model).name
+    one = Placed(gpu=Gpu(id="", type=way.candidate.gpu), model=name, candidate=way.candidate)
+    return slowdowns([one] * copies, [way.capacity_rps] * copies)[0] or 1.0
 
 
 def whole_gpu_rates(menus: Menus) -> list[float]:
@@ -115,6 +126,7 @@ class Moves:
             else:
                 yield from self._together(p, m)
                 yield from self._in_turns(p, m)
+                yield from self._confined(p, m)
 
     def full(self, m: int, t: int) -> Pattern | None:
         """:func:`saturated`, worked out once."""
@@ -281,8 +293,8 @@ class Moves:
                     break
 
     def side_by_side(self, p: Pattern) -> Iterator[Change]:
-        """The models of ``p``, of which some take turns, side by side: each at the smallest batch with capacity for what it is
-        served, with some to spare."""
+        """The models of ``p``, of which some take turns, side by side: each at the smallest batch with capacity
+        for what it is served, with some to spare."""
         content = self.state.content(p)
         ladders = {m: self._ladder(m, p.type) for m, _, _ in content}
         for spare in (1.1, 1.4, 2.0, 3.0):
@@ -295,6 +307,16 @@ class Moves:
             if len(members) == len(ladders):
                 yield from self._made(p, members)
 
+    def as_one(self, p: Pattern) -> Iterator[Change]:
+        """One replica, from the smallest batch up, for the several that a model has side by side on ``p``."""
+        ways = self.menus.ways
+        for m in sorted({x[0] for x in self.state.content(p)}):
+            own = [x for x in p.members if ways[x.way].model == m]
+            if len(own) > 1 and all(x.turn < 0 and ways[x.way].share_pct >= 100 for x in own):
+                rest = [x for x in p.members if ways[x.way].model != m]
+                for way in self._ladder(m, p.type):
+                    yield from self._made(p, [*rest, Member(way.number)])
+
     def _ladder(self, m: int, t: int) -> list[Way]:
         """Ways of ``m`` on whole GPUs of type ``t``, by ascending batch."""
         key = (m, t)
@@ -303,28 +325,45 @@ class Moves:
             self._ladders[key] = sorted(ways, key=lambda w: w.batch)
         return self._ladders[key]
 
-    def _confined(self, p: Pattern) -> Iterator[Change]:
-        """The same models, each on an own share of the SMs by what it needs; or all of them unconfined."""
-        ways = self.menus.ways
-        if not 2 <= len(p.members) <= 5 or any(x.turn >= 0 for x in p.members):
-            return
-        models = [ways[x.way].model for x in p.members]
-        if ways[p.members[0].way].share_pct < 100:
+    def _confined(self, p: Pattern, m: int | None = None) -> Iterator[Change]:
+        """The models of ``p`` (and ``m``), each on an own share of the SMs by what it needs, the least needy first;
+        or all of them unconfined."""
+        ways, content = self.menus.ways, self.state.content(p)
+        needs: dict[int, float] = {}
+        for model, _, capacity in content:
+            part = capacity / max(self.state.capacity[model], 1e-12)
+            needs[model] = (
+                needs.get(model, 0.0) + self.state.served[model] * part + max(self.short(model), 0.0)
+            )
+        if m is not None:
+            needs[m] = needs.get(m, 0.0) + max(self.short(m), 0.0)
+        if m is None and content and ways[p.members[0].way].share_pct < 100 and len(content) <= 5:
             loose = [
-                self.menus.best(m, p.type, self.asked[m], most_share=100, confined=False) for m in models
+                self.menus.best(x, p.type, self.asked[x], most_share=100, confined=False)
+                for x, _, _ in content
             ]
             if all(loose):
                 yield from self._made(p, [Member(found[0].number) for found in loose])
+        if not 2 <= len(needs) <= 5:
             return
-        left, members = 100.0, []
-        for x, m in sorted(zip(p.members, models, strict=True), key=lambda y: ways[y[0].way].capacity_rps):
-            served = self.state.served[m] * ways[x.way].capacity_rps / max(self.state.capacity[m], 1e-12)
-            found = self.menus.best(m, p.type, served, most_share=left, confined=True)
-            if not found:
-                return
-            members.append(Member(found[0].number))
-            left -= found[0].share_pct
-        yield from self._made(p, members)
+        for scale in (1.1, 0.6):
+            left, members = 100.0, []
+            order = sorted(needs, key=lambda x: (needs[x] / self._fastest(x, p.type), x))
+            for i, x in enumerate(order):
+                found = self.menus.best(x, p.type, scale * needs[x], most_share=left, confined=True)
+                if i < len(order) - 1:
+                    found = [w for w in found if w.share_pct < left]
+                if not found:
+                    break
+                way = found[0] if i < len(order) - 1 else max(found, key=lambda w: (w.capacity_rps, -w.batch))
+                members.append(Member(way.number))
+                left -= way.share_pct
+            if len(members) == len(needs):
+                yield from self._made(p, members)
+
+    def _fastest(self, m: int, t: int) -> float:
+        """Requests a second of ``m``'s fastest way on a GPU of type ``t``."""
+        return max((w.capacity_rps for w in self.menus.of[m].get(t, ())), default=1.0)
 
 
 def _turn(ladder: Sequence[Way], within_ms: float, batch: float) -> Way | None:

@@ -16,6 +16,8 @@ __all__ = ["Renting", "reachable_rps"]
 
 # On a fixed cluster every GPU counts 1; its price only decides between equal numbers.
 _PRICE_AS_TIE = 1e-6
+# A bound further off than this says nothing: models need whole GPUs and slack that the fluid optimum does not.
+_TELLING_PCT = 50.0
 
 
 def reachable_rps(menus: Menus, m: int) -> float:
@@ -41,7 +43,8 @@ def reachable_rps(menus: Menus, m: int) -> float:
 class Renting:
     """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then give
     back, one by one, those whose replicas the others can take. ``gap_pct`` is against the fluid optimum
-    (rounded up to whole GPUs where there is one type). ``notes`` say what could not be."""
+    (rounded up to whole GPUs where there is one type), None where that is too far off to say anything.
+    ``notes`` say what could not be."""
 
     def __init__(self, menus: Menus, *, attainment: float, looks: int, seed: int) -> None:
         self.menus = menus
@@ -56,8 +59,8 @@ class Renting:
             need = attainment * model.rate_rps
             if menus.of[m] and most < need:
                 self.notes += (
-                    f"{model.name}: at most {100 * most / model.rate_rps:.4g} % of its requests can be expected on time, "
-                    f"whatever the GPUs: aimed at that instead of {100 * attainment:g} %",
+                    f"{model.name}: at most {100 * most / model.rate_rps:.4g} % of its requests can be expected "
+                    f"on time, whatever the GPUs: aimed at that instead of {100 * attainment:g} %",
                 )
                 need = 0.995 * most
             self.wanted.append(need if menus.of[m] else 0.0)
@@ -107,6 +110,8 @@ class Renting:
             if len(self.prices) == 1:
                 least = self.prices[0] * math.ceil(bound.gpus[0] - 1e-6)
             self.gap_pct = 100 * max(0.0, cost / least - 1) if least > 0 else 0.0
+            if self.gap_pct > _TELLING_PCT:
+                self.gap_pct = None
         return state.counts
 
     def _fluid(self, rates: Sequence[float]) -> Fluid | None:
@@ -163,8 +168,8 @@ class Renting:
             if state.served[m] < want * (1 - 1e-9):
                 self.wanted[m] = state.served[m] * (1 - 1e-6)
                 self.notes += (
-                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its requests "
-                    "can be expected on time, another GPU does not raise that",
+                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its "
+                    "requests can be expected on time, another GPU does not raise that",
                 )
 
     def _give_back(self, state: State, search: Search) -> None:

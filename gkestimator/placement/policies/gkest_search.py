@@ -18,7 +18,8 @@ __all__ = ["Search"]
 
 _TINY = 1e-7
 _WORSE = 0.004
-_HAIR = 1e-3
+_HAIR = 3e-4
+_STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _NO_END = 1_000_000_000
 
@@ -244,8 +245,9 @@ class Search(Moves):
         self.state.commit(total(*steps))
 
     def level(self, loss: float, looks: int) -> None:
-        """Raise the smallest served share of a rate, then the next, while the worth stays within ``loss`` (a
-        part) of what it is now. A change counts if the smallest share among the models it touches rises."""
+        """Raise the smallest served share of a rate, then the next, while it is below _STARVED and the worth
+        stays within ``loss`` (a part) of what it is now. A change counts if the smallest share among the
+        models it touches rises."""
         state = self.state
         least = state.value * (1 - loss)
         done: set[int] = set()
@@ -256,7 +258,7 @@ class Search(Moves):
                 for m in range(len(self.asked))
                 if m not in done and self.menus.of[m]
             )
-            if not shares or shares[0][0] > 0.999:
+            if not shares or shares[0][0] >= _STARVED:
                 return
             m = shares[0][1]
             if not self._raise(m, least):
@@ -287,11 +289,13 @@ class Search(Moves):
         state, ways = self.state, self.menus.ways
         least = state.value * (1 - _HAIR)
         for p in sorted(state.counts):
-            if any(x.turn >= 0 for x in p.members):
-                for change in self.side_by_side(p):
-                    exact = state.trial(change, exact=True)
-                    if state.value + exact.gain >= least and self._kept(change, exact, holds):
-                        break
+            in_turns = any(x.turn >= 0 for x in p.members)
+            for change in self.side_by_side(p) if in_turns else self.as_one(p):
+                if state.value + state.trial(change, exact=False).gain < least - 0.02 * abs(least):
+                    continue
+                exact = state.trial(change, exact=True)
+                if state.value + exact.gain >= least and self._kept(change, exact, holds):
+                    break
         for p in sorted(state.counts):
             changed = p
             for x in p.members:
@@ -334,5 +338,6 @@ class Search(Moves):
 
 
 def _more_turns(change: Change) -> bool:
-    """Whether more replicas take turns after ``change``: to be exported to few schedulers, so it has to be worth it."""
+    """Whether more replicas take turns after ``change``: to be exported to few schedulers, so it has to be
+    worth it."""
     return sum(n * sum(x.turn >= 0 for x in p.members) for p, n in change.items()) > 0

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.expected import model_on_time
-from gkestimator.placement.policy import Placed
 from gkestimator.placement.policies.gkest_menu import WORK_FULL, WORK_LIGHT, Menus
+from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu
 
 __all__ = ["Member", "Pattern", "State", "Trial", "allowed", "pattern"]

@@ -16,8 +16,7 @@ from gkestimator.placement.problem import Candidate, Model, Problem
 __all__ = ["MOST_PAIRS", "MOST_WAYS", "Filled", "best_of", "fillings"]
 
 MOST_WAYS = 200_000
-MOST_PAIRS = 4_000_000
-_BLOCK = 2048
+MOST_PAIRS = 1_000_000
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -68,20 +67,9 @@ def fillings(problem: Problem, gpu: str, coefficients: Coefficients | None) -> l
     models = problem.models
     rates = np.array([m.rate_rps for m in models])
     shares = sizes(problem, gpu)
-    interfering = coefficients is not None
     ways = {size: _ways(models, gpu, size, coefficients) for size in shares}
-    heaviest = max((float(w.memory.max()) for w in ways.values() if len(w.memory)), default=0.0)
-    kept = {}
-    for size, found in ways.items():
-        goods = [np.minimum(found.served, rates)]
-        if 2 * heaviest > 100:  # otherwise no two gpu-lets can exceed the memory
-            goods.append(-found.memory[:, None])
-        if (
-            interfering
-        ):  # what a slowed gpu-let still serves is below its rate only if it was before: not capped
-            goods[0] = found.served
-            goods.append(np.stack([-found.own, -found.other, found.bearable], axis=1))
-        kept[size] = found.take(best_of(np.hstack(goods)))
+    limits = _limits(list(ways.values()), coefficients)
+    kept = {size: found.take(best_of(_goods(found, rates, limits))) for size, found in ways.items()}
     splits = {tuple(sorted((size, rest))) for size in shares for rest in _rest(shares, size)}
     whole = [_pairs(kept[one], kept[two], rates, coefficients) for one, two in sorted(splits)]
     for size in shares:
@@ -90,6 +78,44 @@ def fillings(problem: Problem, gpu: str, coefficients: Coefficients | None) -> l
             every = np.arange(len(alone.memory))
             whole.append((np.minimum(alone.served, rates), ((alone, every),), np.ones((len(every), 1))))
     return _undominated(models, gpu, whole, rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """Beyond what a way's figures make no difference beside any neighbour: memory and pressures (below it), and the
+    slowdown that it bears (above it)."""
+
+    memory: float
+    own: float
+    other: float
+    slowdown: float
+
+
+def _limits(ways: Sequence[_Ways], coefficients: Coefficients | None) -> _Limits:
+    heaviest = max((float(w.memory.max()) for w in ways if len(w.memory)), default=0.0)
+    if coefficients is None:
+        return _Limits(memory=100 - heaviest, own=0.0, other=0.0, slowdown=1.0)
+    own = max((float(w.own.max()) for w in ways if len(w.memory)), default=0.0)
+    other = max((float(w.other.max()) for w in ways if len(w.memory)), default=0.0)
+    return _Limits(
+        memory=100 - heaviest,
+        own=1 - coefficients.constant - other,
+        other=1 - coefficients.constant - own,
+        slowdown=max(1.0, coefficients.constant + own + other),
+    )
+
+
+def _goods(ways: _Ways, rates: Array, limits: _Limits) -> Array:
+    """What makes one way at least as good as another beside every neighbour, more being better, a row each."""
+    return np.column_stack(
+        [
+            np.minimum(ways.served, rates * limits.slowdown),
+            -np.maximum(ways.memory, limits.memory),
+            -np.maximum(ways.own, limits.own),
+            -np.maximum(ways.other, limits.other),
+            np.minimum(ways.bearable, limits.slowdown),
+        ]
+    )
 
 
 def _rest(shares: Sequence[float], size: float) -> list[float]:
@@ -153,13 +179,12 @@ def _options(model: Model, gpu: str, size: float) -> list[Candidate]:
 
 
 def best_of(goods: Array) -> Whole:
-    """Rows (n x k, more is better in every column) that no other is at least as good as; of equal ones the
+    """Rows (n x k, finite, more is better in every column) that no other is at least as good as; of equal ones the
     first. Ascending."""
     if not len(goods):
         return np.empty(0, dtype=np.int64)
     scale = np.abs(goods).max(axis=0)
-    finite = np.where(np.isfinite(goods), goods, 1e300)
-    rank = (finite / np.where((scale > 0) & np.isfinite(scale), scale, 1.0)).sum(axis=1)
+    rank = (goods / np.where(scale > 0, scale, 1.0)).sum(axis=1)
     order = np.lexsort((np.arange(len(goods)), -rank))
     alive = goods[order]
     kept: list[int] = []

@@ -23,7 +23,8 @@ __all__ = ["GpuletIdealPolicy"]
 _TOLERANCE = 1e-9
 # Where not every rate can be served, proving the most goodput can take minutes; a count of nodes, unlike
 # time, ends alike on every machine.
-_MOST_NODES = 100
+_MOST_NODES = 20
+_RELATIVE_GAP = 1e-4
 
 
 class GpuletIdealPolicy(Policy):
@@ -160,7 +161,7 @@ def _price(problem: Problem, gpu: str) -> float:
     if problem.elastic:
         return 0.0 if price is None else price
     most = max((p for p in problem.prices.values() if p is not None), default=0.0)
-    return 1.0 if price is None or most <= 0 else 1.0 + 1e-4 * price / most
+    return 1.0 if price is None or most <= 0 or len(problem.types) == 1 else 1.0 + 1e-4 * price / most
 
 
 def _solve(
@@ -199,7 +200,7 @@ def _solve(
         ("output_flag", False),
         ("threads", 1),
         ("random_seed", 0),
-        ("mip_rel_gap", 0.0),
+        ("mip_rel_gap", 0.0 if nodes is None else _RELATIVE_GAP),
         ("mip_abs_gap", 1e-9),
         ("mip_feasibility_tolerance", 1e-9),
         ("primal_feasibility_tolerance", 1e-9),
@@ -213,7 +214,8 @@ def _solve(
     if status == highspy.HighsModelStatus.kInfeasible:
         return None
     if status == highspy.HighsModelStatus.kOptimal:
-        return np.array(solver.getSolution().col_value), 0.0
+        gap = 100 * float(info.mip_gap) if whole and nodes is not None else 0.0
+        return np.array(solver.getSolution().col_value), max(0.0, gap)
     if status == highspy.HighsModelStatus.kSolutionLimit and nodes is not None:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None

@@ -16,7 +16,7 @@ from gkestimator.specfiles import parse_spec, read_spec_text
 
 __all__ = ["Coefficients", "ModelCoefficients", "gpu_terms", "load_of", "read_coefficients"]
 
-_WHAT = "a file of iGniter coefficients"
+_WHAT = "file of iGniter coefficients"
 _ANY = -1e15
 
 
@@ -52,10 +52,10 @@ def read_coefficients(path: Path | str) -> Coefficients:
     naming the field. ``examples/igniter-coefficients.toml`` documents every field."""
     path = Path(path)
     if path.suffix.casefold() == ".json":
-        fields = load_json(path, what=_WHAT)
+        fields = load_json(path, what=f"a {_WHAT}")
     else:
         fields = Fields(
-            parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=_WHAT
+            parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
         )
     fields.whole("schema_version", low=1, high=1)
     gpus: dict[str, Mapping[str, float | None]] = {}
