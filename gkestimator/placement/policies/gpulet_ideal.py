@@ -25,17 +25,18 @@ _TOLERANCE = 1e-9
 # time, ends alike on every machine.
 _MOST_NODES = 20
 _RELATIVE_GAP = 1e-4
+_PROVEN_PCT = 1e-6
 
 
 class GpuletIdealPolicy(Policy):
-    """The exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, section 6): the most
+    """The exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, evaluation): the most
     goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
     batches, and all ways to divide the rates; then the fewest GPUs (elastic: the lowest cost). Feasible is
     what gpulet calls feasible.
 
     Ways to fill one GPU are enumerated and those kept that no other is at least as good as; how often each is
-    used is an integer program (HiGHS), solved to optimality. Refuses problems with more ways than
-    ``gpulet_columns`` allows.
+    used is an integer program (HiGHS), solved to optimality; where the rates cannot all be served, to a gap that
+    is stated. Refuses problems with more ways than ``gpulet_columns`` allows.
     """
 
     name: ClassVar[str] = "gpulet-ideal"
@@ -212,7 +213,7 @@ def _solve(
         return None
     if status == highspy.HighsModelStatus.kOptimal:
         gap = 100 * float(info.mip_gap) if whole and nodes is not None else 0.0
-        return np.array(solver.getSolution().col_value), max(0.0, gap)
+        return np.array(solver.getSolution().col_value), gap if gap > _PROVEN_PCT else 0.0
     if status == highspy.HighsModelStatus.kSolutionLimit and nodes is not None:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
