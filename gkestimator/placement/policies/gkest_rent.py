@@ -4,40 +4,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.policies.gkest_fluid import Fluid, fluid, most_rps
-from gkestimator.placement.policies.gkest_menu import Menus
+from gkestimator.placement.policies.gkest_menu import WORK_FULL, WORK_LIGHT, Menus, Way
 from gkestimator.placement.policies.gkest_search import Search
-from gkestimator.placement.policies.gkest_state import Change, Pattern, State
+from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, allowed, pattern
 from gkestimator.placement.queueing import Server
 
-__all__ = ["Renting", "reachable_rps"]
+__all__ = ["Reach", "Renting", "reach"]
 
 # On a fixed cluster every GPU counts 1; its price only decides between equal numbers.
 _PRICE_AS_TIE = 1e-6
 # A bound further off than this says nothing: models need whole GPUs and slack that the fluid optimum does not.
 _TELLING_PCT = 50.0
+# Loads of a replica at which the share on time is looked at; rounds of adding GPUs; replicas alike on one GPU.
+_LOADS = (0.9, 0.75, 0.5, 0.25, 0.1)
+_ROUNDS = 4
+_MOST_COPIES = 8
+_MOST_AT_ONCE = 100_000
 
 
-def reachable_rps(menus: Menus, m: int) -> float:
-    """Requests a second of model ``m`` that are on time however many GPUs it has to itself: twice its rate in
-    replicas of its best way, and one more."""
-    model, best = menus.model(m), 0.0
-    for ways in menus.of[m].values():
-        for way in ways:
-            alone = menus.server(way.number, None)
-            count = 1 + math.ceil(2 * model.rate_rps / alone.capacity_rps)
-            server = Server(
-                batch_size=alone.batch_size,
-                batches=alone.batches,
-                latencies_ms=alone.latencies_ms,
-                count=count,
-            )
-            best = max(best, model_on_time(model, [server], [way.candidate]).rate_rps)
-            if best >= model.rate_rps * (1 - 1e-9):
-                return best
-    return best
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Of one way, alone on as many GPUs as its model's rate needs: the largest share of requests on time, and how
+    many requests a second one replica may be asked for with the share that is aimed at."""
+
+    share: float
+    rate_rps: float = 0.0
+
+
+def reach(menus: Menus, way: Way, aim: float) -> Reach:
+    """How far ``way`` comes at a share on time of at least ``aim``; ``rate_rps`` is 0 where no load reaches it."""
+    model, best = menus.model(way.model), 0.0
+    alone = menus.server(way.number, None)
+    for load in _LOADS:
+        count = max(1, math.ceil(model.rate_rps / (load * alone.capacity_rps)))
+        server = Server(
+            batch_size=alone.batch_size,
+            batches=alone.batches,
+            latencies_ms=alone.latencies_ms,
+            count=count,
+        )
+        found = model_on_time(model, [server], [way.candidate]).rate_rps / model.rate_rps
+        menus.work += WORK_LIGHT if found > 0.999 else WORK_FULL
+        best = max(best, found)
+        if found >= aim:
+            return Reach(share=best, rate_rps=load * alone.capacity_rps)
+    return Reach(share=best)
 
 
 class Renting:
@@ -54,16 +69,28 @@ class Renting:
         self.gap_pct: float | None = None
         problem = menus.problem
         self.wanted = []
+        self.rates = [0.0] * len(menus.ways)
         for m, model in enumerate(problem.models):
-            most = reachable_rps(menus, m)
-            need = attainment * model.rate_rps
-            if menus.of[m] and most < need:
+            ways = [w for by_type in menus.of[m].values() for w in by_type]
+            found = {w.number: reach(menus, w, attainment) for w in ways}
+            aim = attainment
+            most = max((r.share for r in found.values()), default=0.0)
+            if ways and most < attainment:
                 self.notes += (
-                    f"{model.name}: at most {100 * most / model.rate_rps:.4g} % of its requests can be expected "
-                    f"on time, whatever the GPUs: aimed at that instead of {100 * attainment:g} %",
+                    f"{model.name}: at most {100 * most:.4g} % of its requests can be expected on time, whatever the "
+                    f"GPUs: aimed at 99 % of that instead of {100 * attainment:g} %",
                 )
-                need = 0.995 * most
-            self.wanted.append(need if menus.of[m] else 0.0)
+                aim = 0.99 * most
+                found = {w.number: reach(menus, w, aim) for w in ways if found[w.number].share >= aim}
+            for number, r in found.items():
+                self.rates[number] = r.rate_rps
+            # only ways that come so far: one that does not spoils it for the others
+            menus.of[m] = {
+                t: kept
+                for t, by_type in menus.of[m].items()
+                if (kept := [w for w in by_type if self.rates[w.number] > 0])
+            }
+            self.wanted.append(aim * model.rate_rps if menus.of[m] else 0.0)
         self.prices = [_price(menus, t) for t in range(len(problem.types))]
         if problem.gpus:
             self.limits = [float(problem.counts[t]) for t in problem.types]
@@ -73,7 +100,7 @@ class Renting:
     def run(self) -> Change | None:
         """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say
         so)."""
-        aim = self._fluid([self.menus.serves(w.number, None, 1.0).rate_rps for w in self.menus.ways])
+        aim = self._fluid(self.rates)
         start = (
             [math.ceil(n - 1e-6) for n in aim.gpus]
             if aim is not None
@@ -85,22 +112,26 @@ class Renting:
             self._worth,
         )
         search = Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted)
-        self.state = state
         if aim is not None:
             search.construct(aim)
-        while not self._met(state):
-            while search.budget > 0 and search.improve():
-                if self._met(state):
-                    break
-            if self._met(state) or self._rent(state, search):
-                continue
-            if any(math.isinf(n) for n in self.limits):
-                self._give_up(state)
-            else:
-                self.notes += (
-                    "the GPUs do not suffice for every model to be on time: as much as can be is served",
-                )
-                return None
+        for _ in range(_ROUNDS):
+            for m in self._short(state):
+                self._rent(state, search, m)
+        for m in self._short(state):
+            self._dedicate(state, search, m)
+        left = self._short(state)
+        if left and not any(math.isinf(n) for n in self.limits):
+            self.notes += (
+                "the GPUs do not suffice for every model to be on time: as much as can be is served",
+            )
+            return None
+        for m in left:
+            self.wanted[m] = state.served[m] * (1 - 1e-6)
+            name, asked = self.menus.model(m).name, self.menus.model(m).rate_rps
+            self.notes += (
+                f"{name}: {100 * state.served[m] / asked:.4g} % of its requests can be expected on time",
+            )
+        search.budget = self.looks
         self._give_back(state, search)
         search.tidy(self._met)
         cost = self._cost(state.counts)
@@ -134,43 +165,65 @@ class Renting:
     def _cost(self, counts: Change) -> float:
         return math.fsum(self.prices[p.type] * n for p, n in counts.items() if p.members)
 
-    def _rent(self, state: State, search: Search) -> bool:
-        """Add a GPU of the type that serves the shortest model cheapest, and use it; whether one could be added."""
-        used = [0] * len(self.limits)
-        for p, n in state.counts.items():
-            used[p.type] += n
-        short = sorted(
-            range(len(self.wanted)), key=lambda m: (self._worth(m, state.served[m]) - (self.wanted[m] > 0), m)
-        )
-        for m in short:
-            if state.served[m] >= self.wanted[m] * (1 - 1e-9):
-                break
-            options = sorted(
-                (
-                    self.prices[t]
-                    * min(w.part / max(self.menus.serves(w.number, None, 1.0).rate_rps, 1e-12) for w in ways),
-                    t,
-                )
-                for t, ways in self.menus.of[m].items()
-                if used[t] < self.limits[t]
-            )
-            for _, t in options:
-                state.commit({Pattern(t): 1})
-                search.budget = max(search.budget, 200)
-                if search.serve(m, wide=2):
-                    return True
-                state.commit({Pattern(t): -1})
-        return False
+    def _short(self, state: State) -> list[int]:
+        """Models that are not on time, the shortest first."""
+        short = [m for m, w in enumerate(self.wanted) if state.served[m] < w * (1 - 1e-9)]
+        return sorted(short, key=lambda m: (self._worth(m, state.served[m]), m))
 
-    def _give_up(self, state: State) -> None:
-        """Another GPU does not help who is short: ask for what they have."""
-        for m, want in enumerate(self.wanted):
-            if state.served[m] < want * (1 - 1e-9):
-                self.wanted[m] = state.served[m] * (1 - 1e-6)
-                self.notes += (
-                    f"{self.menus.model(m).name}: {100 * state.served[m] / self.menus.model(m).rate_rps:.4g} % of its "
-                    "requests can be expected on time, another GPU does not raise that",
-                )
+    def _cheapest(self, state: State, m: int) -> tuple[Way, int, int] | None:
+        """The way of ``m`` that costs least for each request where GPUs may still be rented, how many of its
+        replicas a GPU of its own holds, and how many GPUs may be had."""
+        best: tuple[float, int] | None = None
+        found = None
+        for t, ways in sorted(self.menus.of[m].items()):
+            used = sum(n for p, n in state.counts.items() if p.type == t)
+            room = self.limits[t] - used
+            for way in ways if room >= 1 else ():
+                copies = 1
+                while copies < _MOST_COPIES and allowed(
+                    self.menus, pattern(t, [Member(way.number)] * (copies + 1))
+                ):
+                    copies += 1
+                if way.share_pct >= 100 and copies * max(way.demand_pct or 100.0, way.dram_pct or 0.0) > 100:
+                    copies = 1
+                elif copies * (way.dram_pct or 0.0) > 100:
+                    copies = max(1, int(100 / (way.dram_pct or 100.0)))
+                cost = (self.prices[t] / (copies * self.rates[way.number]), way.number)
+                if best is None or cost < best:
+                    best, found = cost, (way, copies, int(min(room, _MOST_AT_ONCE)))
+        return found
+
+    def _rent(self, state: State, search: Search, m: int) -> None:
+        """Add the GPUs that ``m`` is short of, of the type that serves it cheapest, and use them."""
+        found = self._cheapest(state, m)
+        if found is None:
+            return
+        way, copies, room = found
+        missing = self.wanted[m] - state.served[m]
+        many = min(room, max(1, math.ceil(missing / (copies * self.rates[way.number]))))
+        full = pattern(way.type, [Member(way.number)] * copies)
+        before = state.saved()
+        state.commit({full: many})
+        if state.served[m] <= before.served[m] * (1 + 1e-9):
+            state.restore(before)
+            state.commit({Pattern(way.type): 1})
+            search.budget = self.looks
+            if not search.serve(m, wide=2):
+                state.restore(before)
+
+    def _dedicate(self, state: State, search: Search, m: int) -> None:
+        """GPUs for ``m`` alone, all by its cheapest way, in place of what it has: as :func:`reach` has it."""
+        before = state.saved()
+        search.without_model(m)
+        for p in [q for q in state.counts if not q.members]:
+            state.commit({p: -state.counts[p]})
+        found = self._cheapest(state, m)
+        if found is not None:
+            way, copies, room = found
+            many = min(room, math.ceil(self.menus.model(m).rate_rps / (copies * self.rates[way.number])))
+            state.commit({pattern(way.type, [Member(way.number)] * copies): many})
+        if state.served[m] < before.served[m]:
+            state.restore(before)
 
     def _give_back(self, state: State, search: Search) -> None:
         """Give back GPUs that the others can stand in for, the dearest and emptiest first."""

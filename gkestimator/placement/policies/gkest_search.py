@@ -212,9 +212,7 @@ class Search(Moves):
                 break
             before, kept = state.value, state.saved()
             if self.random.random() < _MODEL_ANEW:
-                self._without_model(
-                    self.random.choice(sorted({x[0] for p in held for x in state.content(p)}))
-                )
+                self.without_model(self.random.choice(sorted({x[0] for p in held for x in state.content(p)})))
             else:
                 chosen = self.random.sample(held, min(len(held), self.random.choice((1, 2, 2, 3))))
                 state.commit(total(*[(p, -1) for p in chosen], *[(Pattern(p.type), 1) for p in chosen]))
@@ -229,7 +227,7 @@ class Search(Moves):
         if state.value < top:
             state.restore(best)
 
-    def _without_model(self, m: int) -> None:
+    def without_model(self, m: int) -> None:
         """Take every replica of ``m`` away."""
         ways, steps = self.menus.ways, []
         for p in list(self.state.hosts[m]):
