@@ -110,13 +110,15 @@ def measure_setting(setting: str, names: Sequence[str], repeats: int, time_limit
 def decide(policy: Policy, problem: Problem, repeats: int) -> tuple[str, float, bool]:
     """A line of figures, the median decision time, and whether the policy says that its answer is the best."""
     usable = checked_problem(policy, problem)
+    before = time.process_time()
     answer, seconds = timed(lambda: policy.place(usable), repeats)
+    processor = (time.process_time() - before) / repeats
     _, checking = timed(lambda: verify(policy, usable, answer), 1)
     plan, writing = timed(lambda: plan_of(policy.name, usable, answer), 1)
     served = sum(goodput_rps(usable, answer.placed).values())
     asked = sum(m.rate_rps for m in usable.models)
     line = (
-        f"decided in {seconds:8.4f} s; checked in {checking:.3f} s, plan in {writing:.3f} s; "
+        f"decided in {seconds:8.4f} s ({processor:.4f} s of processor time); checked in {checking:.3f} s, plan in {writing:.3f} s; "
         f"{100 * served / asked:5.1f} % served by {len(answer.placed):,} replicas on {plan.totals.gpus_used:,} GPUs"
     )
     if policy.name == "usher":

@@ -9,6 +9,7 @@ with 95 % of the throughput of the whole GPU.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -40,6 +41,8 @@ def main() -> None:
             taken[shares] = time.process_time() - start
     for path, error in found.failures:
         print(f"{path}: left out: {error}")
+    if not found.rows:
+        sys.exit("nothing to compare")
     curves: dict[tuple[str, int], dict[float, float]] = {}
     for row in found.rows:
         if row.latency_ms is not None:

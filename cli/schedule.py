@@ -80,7 +80,7 @@ def command(
     such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
     from gkestimator.placement.options import policy_options
-    from gkestimator.placement.picture import PICTURE_SUFFIXES, draw
+    from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
     from gkestimator.tables import write_bytes
@@ -90,6 +90,7 @@ def command(
     form = form or ("table" if output is None else _by_suffix("-o", output, PLAN_SUFFIXES))
     if plot is not None:
         _by_suffix("--plot", plot, PICTURE_SUFFIXES)
+        check_drawable()
     flags = ("no_heavy", "no_division", "no_sort")
     given = {name: options.pop(name) or None for name in (*flags, "coefficients")}
     try:

@@ -16,7 +16,7 @@ from gkestimator.picture_style import GREY, INK, STYLE
 from gkestimator.placement.report import plan_content
 from gkestimator.tables.layout import clipped, printable
 
-__all__ = ["PICTURE_SUFFIXES", "draw"]
+__all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
 PICTURE_SUFFIXES = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 # Files that do not change from run to run: matplotlib would write the date and its version.
@@ -46,15 +46,22 @@ class _Pair:
     count: int
 
 
+def check_drawable() -> None:
+    """Raises UsageError without matplotlib (extra ``plot``): to be known before a plan is computed, not after."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as e:
+        raise UsageError("a picture needs matplotlib: pip install 'gkestimator[plot]'") from e
+
+
 def draw(plan: PlacementPlan, form: str) -> bytes:
     """The picture of ``plan`` as ``png``, ``svg`` or ``pdf``: the left bar of a pair is compute (Creq), the
     right and paler one memory (Mreq), in percent of the GPU; GPUs with the same content stand once, with their
     number. The same plan gives the same bytes."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        raise UsageError("a picture needs matplotlib: pip install 'gkestimator[plot]'") from e
+    check_drawable()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     pairs = _pairs(plan)
     drawn = pairs[: _PER_ROW * _MOST_ROWS]
     per_row = min(_PER_ROW, max(_FEWEST, len(drawn)))

@@ -38,8 +38,8 @@ def policy_names() -> tuple[str, ...]:
 
 
 def policy_summaries() -> dict[str, str]:
-    """What each policy is, in a line, by name. Ours are read from the sources' class bodies: importing nine
-    policies and HiGHS for a help page would cost a second. Of third parties' it says whose they are: nothing
+    """What each policy is, in a line, by name. Ours are read from the sources' class bodies: a help page
+    must not import every policy and its solver. Of third parties' it says whose they are: nothing
     of theirs is loaded unless named."""
     found = {}
     for name, (module, attribute) in POLICIES.items():

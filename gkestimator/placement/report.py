@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import statistics
+import string
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -81,17 +82,25 @@ def plan_text(plan: PlacementPlan) -> str:
 
 
 def plan_content(gpu: PlacedGpu) -> tuple[object, ...]:
-    """What two GPUs that look alike in the table share."""
+    """What two GPUs that look alike in the table and in the picture share."""
+    sets = _letters(gpu)
     return (
         gpu.type,
         *(
             (
-                r.model, r.runtime, r.dtype, r.dims, r.batch_size, r.sm_share_pct, r.partition, r.duty_cycle_ms,
-                r.latency_ms, number_text(r.goodput_rps), number_text(r.max_wait_ms),
+                r.model, r.runtime, r.dtype, r.dims, r.batch_size, r.sm_share_pct, sets.get(r.partition),
+                r.duty_cycle_ms, r.latency_ms, number_text(r.goodput_rps), number_text(r.max_wait_ms),
             )
             for r in gpu.replicas
         ),
     )  # fmt: skip
+
+
+def _letters(gpu: PlacedGpu) -> dict[str | None, str]:
+    """A letter (a number, from the 27th on) for each partition of ``gpu``: their names are long and say no more."""
+    names = dict.fromkeys(r.partition for r in gpu.replicas if r.partition is not None)
+    letters = string.ascii_lowercase
+    return {name: letters[i] if i < len(letters) else str(i + 1) for i, name in enumerate(names)}
 
 
 def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
@@ -130,7 +139,7 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
         columns.append(
             TextColumn(
                 heading="turn ms",
-                cells=[_turn(r) for r in replicas],
+                cells=[_turn(g, r) for g, _, r, _ in shown],
                 right=False,
                 shrink=8,
             )
@@ -145,9 +154,9 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
     ]
 
 
-def _turn(replica: Replica) -> str:
-    cycle = replica.duty_cycle_ms
-    return "" if cycle is None else f"{number_text(cycle)} ({replica.partition})"
+def _turn(gpu: PlacedGpu, replica: Replica) -> str:
+    cycle, letter = replica.duty_cycle_ms, _letters(gpu).get(replica.partition)
+    return "" if cycle is None else f"{number_text(cycle)} {letter}"
 
 
 def _model_columns(plan: PlacementPlan) -> list[TextColumn]:

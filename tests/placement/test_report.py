@@ -75,7 +75,7 @@ def test_shares_and_turns_have_columns_where_there_are_any() -> None:
             )
         )
     )
-    assert "SM share" in shared and "turn ms" in shared and "25.0 (x)" in shared
+    assert "SM share" in shared and "turn ms" in shared and "25.0 a" in shared
 
 
 def test_what_is_unknown_is_a_dash_and_never_zero() -> None:

@@ -117,7 +117,10 @@ class _Filling:
 
     def __init__(self, problem: Problem, board: Board, *, temporal: bool, published: bool) -> None:
         self.problem, self.board, self.temporal, self.published = problem, board, temporal, published
-        self._open: dict[tuple[int, int], Let] = {}  # gpu-lets with time left, by GPU number and part
+        # gpu-lets with time left, and the part of it that is taken at least, by GPU number and part
+        self._open: dict[tuple[int, int], tuple[Let, float]] = {}
+        self._work: dict[tuple[str, str, float], float | None] = {}
+        self._knees: dict[str, float | None] = {}
 
     def serve(self, model: Model) -> float:
         """Give ``model`` gpu-lets until its rate is served or nothing more fits. Returns the rate that is
@@ -127,6 +130,7 @@ class _Filling:
             gpu: [(size, affordable(model, gpu, size)[0]) for size in self.board.sizes[gpu]]
             for gpu in self.problem.types
         }
+        self._knees = {gpu: knee(curve) for gpu, curve in curves.items()}
         while left > CLOSE * model.rate_rps:
             found = self._best_fit(model, left, curves)
             if found is None and not self.published:
@@ -141,7 +145,7 @@ class _Filling:
         place = fitted.place
         before = 0.0
         if place.slot is not None and (place.slot, place.part) in self._open:
-            old = self._open[place.slot, place.part]
+            old, _ = self._open[place.slot, place.part]
             before = sum(load.rate_rps for load in old.loads if load.model is model)
         place = self.board.put(fitted)
         assert place.slot is not None
@@ -151,8 +155,9 @@ class _Filling:
         return sum(load.rate_rps for load in fitted.mine.loads if load.model is model) - before
 
     def _note_open(self, gpu: str, slot: int, part: int, let: Let) -> None:
-        if self.temporal and _least_busy(let, gpu) < 1 - _SMALLEST_PART:
-            self._open[slot, part] = let
+        busy = self._busy(let, gpu)
+        if self.temporal and busy < 1 - _SMALLEST_PART:
+            self._open[slot, part] = (let, busy)
         else:
             self._open.pop((slot, part), None)
 
@@ -162,7 +167,7 @@ class _Filling:
         options: list[tuple[tuple[float, ...], Place]] = []
         rest = False
         for order, gpu in enumerate(self.problem.types):
-            efficient = knee(curves[gpu])
+            efficient = self._knees[gpu]
             if efficient is None:
                 continue
             rates = dict(curves[gpu])
@@ -227,19 +232,19 @@ class _Filling:
         """``rate`` of ``model`` by turns in a gpu-let that has time left: in the smallest, of those in the
         busiest."""
         tried = []
-        for (slot, part), let in self._open.items():
+        for (slot, part), (let, taken) in self._open.items():
             gpu = self.board.type_of(slot)
-            own = _least_work(model, gpu, let.size_pct)
+            own = self._least_work(model, gpu, let.size_pct)
             if own is None:
                 continue
-            busy = _least_busy(let, gpu) + rate * own
+            busy = taken + rate * own
             if busy <= 1 + CLOSE:
                 tried.append((let.size_pct, -busy, slot, part))
         for size, _, slot, part in sorted(tried):
             gpu = self.board.type_of(slot)
             asked = [
                 Asked(model=a.model, rate_rps=a.rate_rps + (rate if a.model is model else 0.0))
-                for a in self._open[slot, part].asked
+                for a in self._open[slot, part][0].asked
             ]
             if all(a.model is not model for a in asked):
                 asked.append(Asked(model=model, rate_rps=rate))
@@ -251,14 +256,17 @@ class _Filling:
                 return fitted
         return None
 
+    def _least_work(self, model: Model, gpu: str, size: float) -> float | None:
+        """Seconds of a gpu-let for one request of ``model`` at its most efficient batch; None where it cannot run
+        there."""
+        key = (model.name, gpu, size)
+        if key not in self._work:
+            here = model.feasible(gpu, sm_share_pct=size)
+            self._work[key] = min((c.latency_ms / 1e3 / c.batch_size for c in here), default=None)
+        return self._work[key]
 
-def _least_work(model: Model, gpu: str, size: float) -> float | None:
-    """Seconds of a gpu-let for one request of ``model`` at its most efficient batch; None where it cannot run
-    there."""
-    here = model.feasible(gpu, sm_share_pct=size)
-    return min((c.latency_ms / 1e3 / c.batch_size for c in here), default=None)
-
-
-def _least_busy(let: Let, gpu: str) -> float:
-    """Part of the time that ``let`` is busy at least."""
-    return sum(load.rate_rps * (_least_work(load.model, gpu, let.size_pct) or 0.0) for load in let.loads)
+    def _busy(self, let: Let, gpu: str) -> float:
+        """Part of the time that ``let`` is busy at least."""
+        return sum(
+            load.rate_rps * (self._least_work(load.model, gpu, let.size_pct) or 0.0) for load in let.loads
+        )

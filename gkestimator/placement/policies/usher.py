@@ -74,6 +74,7 @@ class UsherPolicy(Policy):
                 f"{_UNDIVIDED_MODELS} in one group"
             )
         types, garage = problem.types, garage_of(problem)
+        most = min(sum(garage.limits), _MOST_REPLICAS)
         packing = Packing([], [], (0,) * len(types))
         order = {m.name: i for i, m in enumerate(problem.models)}
         by_type = [[g for g in problem.gpus if g.type == t] for t in types]
@@ -89,14 +90,14 @@ class UsherPolicy(Policy):
                     model,
                     len(choices),
                     types=types,
-                    most=min(sum(garage.limits), _MOST_REPLICAS),
+                    most=most,
                     sort=not self.no_sort,
                     heavy=not self.no_heavy,
                 )
                 if mine:
                     choices.append(mine)
                 else:
-                    reasons[name] = _why_none(model)
+                    reasons[name] = _why_none(model, most)
             limit = _UNDIVIDED_NODES if len(choices) > 2**MAX_ROUNDS else math.inf
             best = search(choices, packing, garage, rented=problem.elastic, most_nodes=limit)
             if best.cut:
@@ -170,7 +171,7 @@ def garage_of(problem: Problem) -> Garage:
     )
 
 
-def _why_none(model: Model) -> str:
+def _why_none(model: Model, most: float) -> str:
     low, high = BATCH_SIZES
     rows = considered(model)
     if not rows:
@@ -181,4 +182,4 @@ def _why_none(model: Model) -> str:
             f"no batch size from {low} to {high} within its SLO {model.slo_ms:g} ms: the fastest takes "
             f"{fastest.latency_ms:.4g} ms (batch {fastest.batch_size} on {fastest.gpu})"
         )
-    return f"its rate {model.rate_rps:g} req/s asks for more replicas than there are GPUs, at one on each"
+    return f"its rate {model.rate_rps:g} req/s asks for more than {most:,.0f} replicas, one on each GPU"

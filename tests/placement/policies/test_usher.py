@@ -230,7 +230,7 @@ def test_offers_with_a_limit_are_not_exceeded_and_what_is_left_is_said() -> None
     assert place(UsherPolicy(), problem).totals.gpus_used == 4
     short = replace(problem, offers=(replace(problem.offers[0], limit=3),))
     plan = place(UsherPolicy(), short)
-    assert plan.gpus == () and "more replicas than there are GPUs" in plan.unserved[0].reason
+    assert plan.gpus == () and "more than 3 replicas" in plan.unserved[0].reason
 
 
 def test_one_batch_size_per_model_and_one_replica_per_gpu() -> None:
