@@ -20,8 +20,8 @@ __all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
-_FEW = 32  # models; with more, half the looks: each takes longer
-_ENOUGH = 1e-4  # of the bound may be left
+_FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
+_ENOUGH = 1e-3  # of the bound may be left
 
 
 class GkestPolicy(Policy):
@@ -134,7 +134,7 @@ class GkestPolicy(Policy):
         rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
         aim = fluid(menus, rates, pools=pools, weights=weights)
         by_gpu = sure = None
-        if not many:
+        if len(menus.of) <= _FEW:
             by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
             narrow = narrow_rates(menus)
             if narrow is not None:

@@ -21,6 +21,8 @@ _MOST_POOLED = 64
 _AS_WIDE = 1.05  # intervals as wide as another, but for this factor
 # With more models than this, ways are picked for a try by a rough rate; what a try is worth is worked out as ever.
 MANY = 64
+# What a batch's turn is counted on for, where the next turn would still be in time and where not.
+_TURN_LOADS = (0.95, 0.8)
 _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
 # What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate
 # looked for.
@@ -127,6 +129,8 @@ class Menus:
         """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however
         much is asked for. ``widest``: the way of its model whose interval is the widest in use, and holds for
         all."""
+        if cycle_ms is not None:
+            return self._in_turn(self.ways[way], cycle_ms, slowdown)
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
         low = self._at(way, cycle_ms, at, widest)
         if at + 1 >= len(_SLOWDOWNS):
@@ -140,6 +144,13 @@ class Menus:
             rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
             admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
         )
+
+    def _in_turn(self, way: Way, cycle_ms: float, slowdown: float) -> Serves:
+        """Roughly: cycles are many, and what a try is worth is worked out before it is kept."""
+        slack = self.model(way.model).slo_ms - way.latency_ms * slowdown
+        load = _TURN_LOADS[0] if slack >= 2 * cycle_ms * slowdown else _TURN_LOADS[1]
+        rate = 1e3 * way.batch / cycle_ms * load / (slowdown * math.sqrt(way.width))
+        return Serves(rate_rps=rate, admitted_rps=rate)
 
     def _at(self, way: int, cycle_ms: float | None, at: int, widest: int | None) -> Serves:
         if widest is None or self.ways[widest].width <= self.ways[way].width * _AS_WIDE:

@@ -91,7 +91,7 @@ class Moves:
         self.many = len(self.menus.of) > MANY
         self.narrow = False
         self.asked = [m.rate_rps for m in self.menus.problem.models]
-        self._ladders: dict[tuple[int, int], list[Way]] = {}
+        self._ladders: dict[tuple[int, int, float], list[Way]] = {}
         self._full: dict[tuple[int, int], Pattern | None] = {}
         self.wanted = list(wanted) if wanted is not None else self.asked
 
@@ -239,7 +239,11 @@ class Moves:
         """The models of ``p`` (and ``m``) take turns on the whole GPU; or only ``m`` and the replica that asks
         most of it, beside the others. Or what takes turns goes back to running side by side."""
         ways, content = self.menus.ways, self.state.content(p)
-        if not self.menus.turns or any(ways[x.way].share_pct < 100 for _, x, _ in content):
+        if not self.menus.turns:
+            return
+        if any(ways[x.way].share_pct < 100 for _, x, _ in content):
+            if m is not None:
+                yield from self._in_turns_confined(p, m)
             return
         needs: dict[int, float] = {}
         for model, _, capacity in content:
@@ -260,12 +264,38 @@ class Moves:
                 for members in self.turns(p.type, {model: needs[model], m: needs[m]}, m):
                     yield from self._made(p, [*without(p.members, most), *members])
 
-    def turns(self, t: int, needs: Mapping[int, float], m: int | None) -> Iterator[list[Member]]:
-        """Partitions of one GPU of type ``t`` in which the models of ``needs`` (requests a second) take turns:
-        for a few cycles, each at the smallest batch that serves its need, or as much of it as the cycle
+    def _in_turns_confined(self, p: Pattern, m: int) -> Iterator[Change]:
+        """``m`` takes turns with what one of the shares of ``p`` holds."""
+        ways, groups = self.menus.ways, self.partitions(p)
+        for turn, group in enumerate(groups):
+            if len(group) >= _MOST_TURNS or any(ways[x.way].model == m for x in group):
+                continue
+            needs = {m: max(self.short(m), 0.0)}
+            for x in group:
+                model = ways[x.way].model
+                capacity = 1e3 * ways[x.way].batch / x.cycle_ms if x.cycle_ms else ways[x.way].capacity_rps
+                part = capacity / max(self.state.capacity[model], 1e-12)
+                needs[model] = needs.get(model, 0.0) + self.state.served[model] * part
+            rest = [x for i, other in enumerate(groups) if i != turn for x in other]
+            free = 1 + max((x.turn for x in rest), default=-1)
+            for members in self.turns(p.type, needs, m, ways[group[0].way].share_pct):
+                yield from self._made(p, [*rest, *[Member(x.way, free, x.cycle_ms) for x in members]])
+
+    def partitions(self, p: Pattern) -> list[list[Member]]:
+        """Replicas of ``p`` that take turns with each other together, others alone."""
+        groups: dict[int, list[Member]] = {}
+        for i, x in enumerate(p.members):
+            groups.setdefault(-1 - i if x.turn < 0 else x.turn, []).append(x)
+        return list(groups.values())
+
+    def turns(
+        self, t: int, needs: Mapping[int, float], m: int | None, share: float = 100.0
+    ) -> Iterator[list[Member]]:
+        """Partitions of ``share`` of a GPU of type ``t`` in which the models of ``needs`` (requests a second) take
+        turns: for a few cycles, each at the smallest batch that serves its need, or as much of it as the cycle
         allows; ``m`` also with a part of its need."""
         objective = min(self.menus.model(x).slo_ms for x in needs)
-        ladders = {x: self._ladder(x, t) for x in needs}
+        ladders = {x: self._ladder(x, t, share) for x in needs}
         if not all(ladders.values()):
             return
         quickest = math.fsum(min(w.latency_ms for w in ladder) for ladder in ladders.values())
@@ -317,11 +347,11 @@ class Moves:
                 for way in self._ladder(m, p.type):
                     yield from self._made(p, [*rest, Member(way.number)])
 
-    def _ladder(self, m: int, t: int) -> list[Way]:
-        """Ways of ``m`` on whole GPUs of type ``t``, by ascending batch."""
-        key = (m, t)
+    def _ladder(self, m: int, t: int, share: float = 100.0) -> list[Way]:
+        """Ways of ``m`` on ``share`` of the SMs of type ``t``, by ascending batch."""
+        key = (m, t, share)
         if key not in self._ladders:
-            ways = (w for w in self.menus.of[m].get(t, ()) if w.share_pct >= 100)
+            ways = (w for w in self.menus.of[m].get(t, ()) if w.share_pct == share)
             self._ladders[key] = sorted(ways, key=lambda w: w.batch)
         return self._ladders[key]
 

@@ -263,7 +263,8 @@ class Renting:
                 state.commit({q: -state.counts[q]})
 
     def _squeezed(self, state: State) -> State:
-        """Placed anew on a GPU less (the dearest first), or a cheaper one instead, as long as every model is on time."""
+        """Placed anew on a GPU less (the dearest first), or a cheaper one instead, as long as every model is
+        on time."""
         used = [self._used(state, t) for t in range(len(self.prices))]
         if sum(used) > _FEW_GPUS:
             return state

@@ -19,6 +19,7 @@ __all__ = ["Search"]
 _TINY = 1e-7
 _WORSE = 0.004
 _HAIR = 3e-4
+_FEW = 16  # models; with more, only the fluid optima are starts
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _NO_END = 1_000_000_000
@@ -49,14 +50,17 @@ class Search(Moves):
         replica a GPU; improve the best, and try anew until the budget is spent or all is served."""
         state = self.state
         empty, built = state.saved(), []
-        if not self.many:
-            self.spread()
-            built.append((state.value, state.saved()))
         for optimum in optima:
             state.restore(empty)
             self.construct(optimum)
             built.append((state.value, state.saved()))
-        if sure is not None:
+            if state.value >= self.enough:
+                return
+        if len(self.asked) <= _FEW:
+            state.restore(empty)
+            self.spread()
+            built.append((state.value, state.saved()))
+        if sure is not None and len(self.asked) <= _FEW:
             state.restore(empty)
             self.narrow = True
             self.construct(sure)
@@ -232,12 +236,15 @@ class Search(Moves):
         ways, steps = self.menus.ways, []
         for p in list(self.state.hosts[m]):
             n = self.state.counts[p]
-            left = [x for x in p.members if ways[x.way].model != m]
-            turns = [x for x in left if x.turn >= 0]
-            if turns:  # the others' turns come round sooner
-                cycle = math.fsum(ways[x.way].latency_ms for x in turns) if len(turns) > 1 else 0.0
-                left = [x for x in left if x.turn < 0]
-                left += [Member(x.way, x.turn, cycle) if cycle else Member(x.way) for x in turns]
+            left: list[Member] = []
+            for group in self.partitions(p):
+                stay = [x for x in group if ways[x.way].model != m]
+                if len(stay) < len(group) and len(stay) > 1:  # the others' turns come round sooner
+                    cycle = math.fsum(ways[x.way].latency_ms for x in stay)
+                    stay = [Member(x.way, x.turn, cycle) for x in stay]
+                elif len(stay) < len(group):
+                    stay = [Member(x.way) for x in stay]
+                left += stay
             q = pattern(p.type, left)
             steps += [(p, -n), (q if allowed(self.menus, q) else Pattern(p.type), n)]
         self.state.commit(total(*steps))
