@@ -120,7 +120,7 @@ class GkestPolicy(Policy):
     def looks(self, menus: Menus) -> int:
         """Looks at changes that the search may take."""
         models = len(menus.of)
-        return int(self.effort * (_LOOKS if models <= _FEW else max(_LOOKS // 2, 3 * models)))
+        return int(self.effort * (_LOOKS if models <= _FEW else max(_LOOKS // 2, 2 * models)))
 
     def most(self, menus: Menus) -> tuple[State, float]:
         """The placement of most worth that was found, and a bound on it."""

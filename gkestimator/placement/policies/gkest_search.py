@@ -20,6 +20,7 @@ _TINY = 1e-7
 _WORSE = 0.004
 _HAIR = 3e-4
 _FEW = 16  # models; with more, only the fluid optima are starts
+_HOPELESS = 0.05  # a part of a model's worth: changes that lose so much by the estimate are not looked at again
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _NO_END = 1_000_000_000
@@ -162,7 +163,7 @@ class Search(Moves):
 
     def serve(self, m: int, *, wide: int) -> bool:
         """The best way to add a replica (or several) of ``m``; whether one gained."""
-        return self.take_best(self.growth(m, self.places(m, wide)))
+        return self.take_best(self.growth(m, self.places(m, wide)), looks=1 if self.many else 2)
 
     def take_best(self, changes: Iterable[Change], *, looks: int = 2) -> bool:
         """Make the change that gains most, if one does: the ``looks`` best by the estimate are judged by the
@@ -319,6 +320,9 @@ class Search(Moves):
                     if not allowed(self.menus, q):
                         continue
                     change = total((changed, -state.counts[changed]), (q, state.counts[changed]))
+                    worth = state.worth(way.model, state.served[way.model])
+                    if state.trial(change, exact=False).gain < -_HOPELESS * worth:
+                        continue
                     exact = state.trial(change, exact=True)
                     spare = (
                         _HAIR * self.state.worth(way.model, state.served[way.model])
