@@ -131,7 +131,7 @@ class GkestPolicy(Policy):
         many = len(menus.of) > MANY
         bound = fluid(menus, most, pools=pools, weights=weights)
         # with many models the bound's optimum is near enough to start from
-        rates = most if many else [menus.serves(w.number, None, 1.0).rate_rps for w in menus.ways]
+        rates = most if many else [menus.rate(w) for w in menus.ways]
         aim = fluid(menus, rates, pools=pools, weights=weights)
         by_gpu = sure = None
         if len(menus.of) <= _FEW:

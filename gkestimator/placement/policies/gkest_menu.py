@@ -19,8 +19,9 @@ __all__ = ["MANY", "WORK_FULL", "WORK_LIGHT", "Menus", "Serves", "Way"]
 _SLOWDOWNS = (1.0, 1.12, 1.3, 1.6, 2.0, 2.6, 3.5, 5.0)
 _MOST_POOLED = 64
 _AS_WIDE = 1.05  # intervals as wide as another, but for this factor
-# With more models than this, ways are picked for a try by a rough rate; what a try is worth is worked out as ever.
-MANY = 64
+# With more ways than this, those for a try are picked by a rough rate; what a try is worth is worked out as ever.
+_MANY_WAYS = 300
+MANY = 64  # models
 # What a batch's turn is counted on for, where the next turn would still be in time and where not.
 _TURN_LOADS = (0.95, 0.8)
 _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
@@ -113,6 +114,18 @@ class Menus:
             self._narrowest[m] = min(w.width for ways in self.of[m].values() for w in ways)
         return self._narrowest[m]
 
+    def rate(self, way: Way) -> float:
+        """Requests a second that one replica without neighbours serves on time; roughly, where there are many
+        ways."""
+        if len(self.ways) <= _MANY_WAYS:
+            return self.serves(way.number, None, 1.0).rate_rps
+        # half of the time is lost where the upper end of the latency reaches the objective, all where the latency does
+        slo = self.model(way.model).slo_ms
+        slack = (
+            1.0 - 0.5 * (way.latency_ms / slo) ** 2 - 0.5 * min(1.0, way.candidate.latency_high_ms / slo) ** 2
+        )
+        return way.capacity_rps * min(_MOST_LOAD, max(slack, 0.02)) / math.sqrt(way.width)
+
     def server(self, way: int, cycle_ms: float | None) -> Server:
         """One replica alone, as the queueing model sees it."""
         key = (way, cycle_ms)
@@ -191,8 +204,7 @@ class Menus:
         if len(ways) <= 2:
             return ways
         if len(self.of) > MANY:
-            slo = self.model(m).slo_ms
-            rates = [w.capacity_rps * min(_MOST_LOAD, 1.0 - (w.latency_ms / slo) ** 2) for w in ways]
+            rates = [self.rate(w) for w in ways]
         else:
             rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
         order = range(len(ways))

@@ -17,6 +17,7 @@ from gkestimator.placement.problem import Gpu
 __all__ = ["Moves", "narrow_rates", "saturated", "total", "whole_gpu_rates", "without"]
 
 _MOST_COPIES = 8
+_MOST_FULL = 10  # ways that a GPU is filled with for a try
 _MOST_MEMBERS = 10
 _MOST_TURNS = 4
 # Cycles tried, as parts of the shortest objective; parts of the needs, where all of them
@@ -33,7 +34,11 @@ def saturated(menus: Menus, m: int, t: int) -> tuple[float, Pattern] | None:
     many requests a second that are; at a tie the fewest replicas, then the smallest batch. None: it has no way
     on that type."""
     best: tuple[float, Pattern] | None = None
-    for way in sorted(menus.of[m].get(t, ()), key=lambda w: (w.batch, w.number)):
+    ways = sorted(
+        menus.of[m].get(t, ()),
+        key=lambda w: (-menus.rate(w) / max(w.part, (w.dram_pct or 0.0) / 100), w.number),
+    )
+    for way in sorted(ways[:_MOST_FULL], key=lambda w: (w.batch, w.number)):
         last = 0.0
         for copies in range(1, _MOST_COPIES + 1):
             p = pattern(t, [Member(way.number)] * copies)
@@ -75,10 +80,7 @@ def narrow_rates(menus: Menus) -> list[float] | None:
     wide = [w.width > _NARROW * menus.narrowest(w.model) for w in menus.ways]
     if not any(wide):
         return None
-    return [
-        0.0 if too else menus.serves(w.number, None, 1.0).rate_rps
-        for w, too in zip(menus.ways, wide, strict=True)
-    ]
+    return [0.0 if too else menus.rate(w) for w, too in zip(menus.ways, wide, strict=True)]
 
 
 class Moves:

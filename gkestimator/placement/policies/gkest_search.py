@@ -20,7 +20,9 @@ _TINY = 1e-7
 _WORSE = 0.004
 _HAIR = 3e-4
 _FEW = 16  # models; with more, only the fluid optima are starts
-_HOPELESS = 0.05  # a part of a model's worth: changes that lose so much by the estimate are not looked at again
+_HOPELESS = (
+    0.05  # a part of a model's worth: changes that lose so much by the estimate are not looked at again
+)
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _NO_END = 1_000_000_000
@@ -110,11 +112,7 @@ class Search(Moves):
         options = []
         for m, by_type in enumerate(self.menus.of):
             for t, ways in sorted(by_type.items()):
-                rates = [
-                    (self.menus.serves(w.number, None, 1.0).rate_rps, -w.number)
-                    for w in ways
-                    if w.share_pct >= 100
-                ]
+                rates = [(self.menus.rate(w), -w.number) for w in ways if w.share_pct >= 100]
                 if rates and t in free:
                     options.append((*max(rates), m, t))
         steps: list[tuple[Pattern, int]] = []
