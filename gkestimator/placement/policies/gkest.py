@@ -103,7 +103,9 @@ class GkestPolicy(Policy):
             if found is not None:
                 return Placement(placed=_placed(menus, found), notes=renting.notes, gap_pct=renting.gap_pct)
             notes = renting.notes
-            menus = Menus(menus.problem, oversubscribe=self.oversubscribe, turns=self.turns)  # renting left some out
+            menus = Menus(
+                menus.problem, oversubscribe=self.oversubscribe, turns=self.turns
+            )  # renting left some out
         else:
             notes = ()
         state, bound = self.most(menus)

@@ -132,7 +132,7 @@ def fluid(
     lp.a_matrix_.index_ = np.array(index, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(value)
     lp.sense_ = highspy.ObjSense.kMaximize if prices is None else highspy.ObjSense.kMinimize
-    solver = highspy.Highs()
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, setting in (
         ("output_flag", False),
         ("threads", 1),

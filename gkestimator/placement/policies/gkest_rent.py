@@ -24,6 +24,9 @@ _LOADS = (0.9, 0.75, 0.5, 0.25, 0.1)
 _ROUNDS = 4
 _MOST_COPIES = 8
 _MOST_AT_ONCE = 100_000
+# Up to so many GPUs, so many times, a cheaper cluster is tried from scratch.
+_FEW_GPUS = 64
+_SQUEEZES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,8 @@ class Renting:
             )
         search.budget = self.looks
         self._give_back(state, search)
-        search.tidy(self._met)
+        state = self._squeezed(state)
+        Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted).tidy(self._met)
         cost = self._cost(state.counts)
         bound = self._fluid([most_rps(self.menus, w) for w in self.menus.ways])
         if bound is not None:
@@ -257,6 +261,43 @@ class Renting:
                 refused.add(p)
             for q in [q for q in state.counts if not q.members]:
                 state.commit({q: -state.counts[q]})
+
+    def _squeezed(self, state: State) -> State:
+        """Placed anew on a GPU less (the dearest first), or a cheaper one instead, as long as every model is on time."""
+        used = [self._used(state, t) for t in range(len(self.prices))]
+        if sum(used) > _FEW_GPUS:
+            return state
+        enough = sum(w > 0 for w in self.wanted) - 1e-9
+        tries = _SQUEEZES
+        while tries > 0:
+            options = []
+            for t, n in enumerate(used):
+                if n:
+                    less = [u - (i == t) for i, u in enumerate(used)]
+                    options.append((-self.prices[t], less))
+                    for i, price in enumerate(self.prices):
+                        if price < self.prices[t] * (1 - 1e-9) and used[i] < self.limits[i]:
+                            options.append(
+                                (price - self.prices[t], [u + (j == i) for j, u in enumerate(less)])
+                            )
+            for _, pools in sorted(options):
+                tries -= 1
+                if tries < 0 or not any(pools):
+                    continue
+                weights = [1 / w if w > 0 else 0.0 for w in self.wanted]
+                aim = fluid(self.menus, self.rates, pools=pools, weights=weights)
+                if aim is None or aim.value < 0.6 * enough:
+                    continue
+                new = State(self.menus, {Pattern(t): n for t, n in enumerate(pools) if n}, self._worth)
+                Search(new, budget=self.looks // 3, seed=self.seed, wanted=self.wanted, enough=enough).run(
+                    [aim]
+                )
+                if self._met(new):
+                    state, used = new, [self._used(new, t) for t in range(len(self.prices))]
+                    break
+            else:
+                break
+        return state
 
     def _used(self, state: State, t: int) -> int:
         return sum(n for p, n in state.counts.items() if p.type == t and p.members)
