@@ -105,7 +105,7 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
     stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float, float]] = [(0, (), (), 0.0, 0.0)]
     while stack:
         depth, members, skipped, creq, memory = stack.pop()
-        steps += 1
+        steps += 1 + len(skipped) // 32  # looking at the skipped is the work where models are many
         if steps > limit:
             return None
         done = creq + least[depth][0] > ROOM_PCT or memory + least[depth][1] > ROOM_PCT

@@ -18,7 +18,7 @@ from gkestimator.placement.policies.gpulet_lets import CLOSE, Asked, Let, afford
 from gkestimator.placement.policy import Placement, Policy
 from gkestimator.placement.problem import Model, Problem
 
-__all__ = ["GpuletPolicy", "interference_of"]
+__all__ = ["GpuletPolicy", "check_flags", "interference_of", "whole_only"]
 
 _HALVINGS = 20
 _MOST_PASSES = 8
@@ -57,6 +57,9 @@ class GpuletPolicy(Policy):
         temporal_sharing: bool = True,
         published: bool = False,
     ) -> None:
+        check_flags(
+            self.name, interference=interference, temporal_sharing=temporal_sharing, published=published
+        )
         if coefficients is not None and not interference:
             raise UsageError(f"policy {self.name}: coefficients are given, but interference is turned off")
         self._given = None if coefficients is None else read_coefficients(Path(coefficients))
@@ -82,6 +85,13 @@ class GpuletPolicy(Policy):
             order = again
         assert best is not None
         return Placement(placed=best[1].placed(), notes=tuple(notes))
+
+
+def check_flags(policy: str, **flags: object) -> None:
+    """Options arrive as text from outside. Raises UsageError: one that is neither true nor false."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"policy {policy}: option {name}: found {value!r}, expected true or false")
 
 
 def interference_of(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.errors import UsageError
-from gkestimator.placement.policies.gpulet import interference_of, whole_only
+from gkestimator.placement.policies.gpulet import check_flags, interference_of, whole_only
 from gkestimator.placement.policies.gpulet_board import placed_in
 from gkestimator.placement.policies.gpulet_columns import Filled, fillings
 from gkestimator.placement.policies.gpulet_interference import read_coefficients
@@ -44,6 +44,7 @@ class GpuletIdealPolicy(Policy):
     options: ClassVar[tuple[str, ...]] = ("coefficients", "interference")
 
     def __init__(self, *, coefficients: Path | str | None = None, interference: bool = True) -> None:
+        check_flags(self.name, interference=interference)
         if coefficients is not None and not interference:
             raise UsageError(f"policy {self.name}: coefficients are given, but interference is turned off")
         self._given = None if coefficients is None else read_coefficients(Path(coefficients))

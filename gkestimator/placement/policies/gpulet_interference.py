@@ -28,7 +28,7 @@ class Coefficients:
     """slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), with the
     utilisations of the L2 cache and of DRAM bandwidth as parts of 1, ' of the other gpu-let.
 
-    Source: Choi et al., USENIX ATC 2022, section 4.4 (interference model, fitted by linear regression on
+    Source: Choi et al., USENIX ATC 2022 (interference model, fitted by linear regression on
     pairs).
     """
 

@@ -61,7 +61,7 @@ class Let:
 
 def ewma(rates_rps: Sequence[float], alpha: float) -> float:
     """Exponentially weighted moving average of successive rates, the last counting most: e = alpha r + (1 -
-    alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022, section 4 (rates are tracked by it
+    alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022 (rates are tracked by it
     before each placement). Raises ValueError: no rates, or alpha outside 0 (exclusive) to 1."""
     if not rates_rps or not 0 < alpha <= 1:
         raise ValueError(f"found {len(rates_rps)} rates and alpha {alpha}, expected some and 0 < alpha <= 1")
@@ -105,7 +105,7 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
     where it bends down most, by the curvature of the circle through the point and its neighbours, both axes
     scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is above 0.
 
-    Source: Choi et al., USENIX ATC 2022, section 4 (MaxEfficientPartition: the knee of the rate curve is the
+    Source: Choi et al., USENIX ATC 2022 (MaxEfficientPartition: the knee of the rate curve is the
     point of highest curvature).
     """
     if not points or max(rate for _, rate in points) <= 0:

@@ -124,6 +124,8 @@ def test_coefficients_are_read_from_a_file_and_held_to_it(tmp_path: Path) -> Non
             GpuletPolicy(coefficients=tmp_path / "bad.yaml")
     with pytest.raises(UsageError, match="turned off"):
         GpuletPolicy(coefficients=good, interference=False)
+    with pytest.raises(UsageError, match="published: found 'maybe', expected true or false"):
+        GpuletPolicy(published="maybe")  # type: ignore[arg-type]
 
 
 def test_unknown_utilisation_is_a_note_unless_coefficients_were_given(tmp_path: Path) -> None:
