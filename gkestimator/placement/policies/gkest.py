@@ -164,8 +164,7 @@ class GkestPolicy(Policy):
 
 
 def pools_of(problem: Problem) -> list[float]:
-    """GPUs by type: those of the cluster, or the most that may be rented (where that is not limited: as many
-    as each model's rate could need)."""
+    """GPUs by type: those of the cluster, or the most that may be rented (inf: any number)."""
     if problem.gpus:
         return [float(problem.counts[t]) for t in problem.types]
     return [float(o.limit) if o.limit is not None else math.inf for o in problem.offers]

@@ -88,6 +88,9 @@ def test_what_a_gpu_may_hold() -> None:
     assert not allowed(menus, pattern(0, [Member(a, 0, 30.0), Member(b, 0, 30.0)]))  # b: 20 + 30 > 45 ms
     assert not allowed(menus, pattern(0, [Member(a, 0, 20.0), Member(b, 0, 20.0)]))  # 30 ms of turns in 20
     assert allowed(menus, pattern(0, [Member(a, 0, 20.0), Member(a, 0, 20.0)]))
+    in_half = [Member(x, 0, 30.0) for x in half]  # two take turns on one half, a third has the other
+    assert allowed(menus, pattern(0, [*in_half, Member(half[0])]))
+    assert not allowed(menus, pattern(0, [*in_half, Member(half[0]), Member(half[1])]))
 
 
 @pytest.mark.parametrize("seed", range(20))
