@@ -96,8 +96,8 @@ class Policy(abc.ABC):
 
 
 def checked_problem(policy: Policy, problem: Problem) -> Problem:
-    """``problem`` without the candidates that lack a column ``policy`` needs. Raises UsageError: the objective
-    is none of the policy's, or a model is left without candidates, naming the column."""
+    """``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete. Raises
+    UsageError: the objective is none of the policy's, or a model is left without candidates, naming the column."""
     if problem.objective not in policy.objectives:
         raise UsageError(
             f"policy {policy.name} cannot minimise cost on rented GPUs"
@@ -120,7 +120,11 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
                     f"{_column(need, problem)} is null"
                 )
             kept = having
-        models.append(replace(model, candidates=kept))
+        if len(kept) < len(model.candidates):
+            able = {id(c) for c in kept}
+            lacking = tuple(c for c in model.candidates if id(c) not in able)
+            model = replace(model, candidates=kept, incomplete=(*model.incomplete, *lacking))
+        models.append(model)
     return replace(problem, models=tuple(models), notes=tuple(notes))
 
 

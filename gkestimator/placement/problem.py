@@ -63,13 +63,16 @@ class Model:
     """One model of the workload. ``slo_ms`` is its own objective, or its part of an application's;
     ``candidates`` are its rows on the cluster's GPU types at every batch size and SM share, sorted by (GPU
     type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
-    here: what is feasible is for the policy to say."""
+    here: what is feasible is for the policy to say. ``incomplete`` are rows that cannot be placed, because a
+    column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts them
+    apart); what else they say was measured."""
 
     name: str
     rate_rps: float
     slo_ms: float
     weight: float = 1.0
     candidates: tuple[Candidate, ...]
+    incomplete: tuple[Candidate, ...] = ()
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
         """Candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and batch size."""

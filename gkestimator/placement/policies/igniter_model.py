@@ -5,11 +5,13 @@ Source: F. Xu, J. Xu, J. Chen, L. Chen, R. Shang, Z. Zhou, F. Liu, "iGniter: Int
 Provisioning for Predictable DNN Inference in the Cloud", IEEE TPDS 34(3), 2023, section 3. In its notation,
 for model i with batch b on a share r of a GPU that n models share:
 
-t = t_load + t_gpu + t_feedback t_load, t_feedback = bytes of the inputs, outputs / PCIe bandwidth t_gpu =
-(t_sch + t_act) F / f t_sch = (k_sch + D) n_k,                D = alpha_sch n + beta_sch where n > 1, else 0
-t_act = k_act (1 + alpha_cache sum c')  over the neighbours' L2 utilisations c' k_act = (k1 b^2 + k2 b + k3)
-/ (r + k4) + k5 f = F + alpha_f (p - P) where p = p_idle + sum of the models' powers > P, else F power and
-L2 utilisation of a model: linear in its processing ability b / k_act
+- t = t_load + t_gpu + t_feedback; t_load, t_feedback = bytes of the inputs, outputs / PCIe bandwidth
+- t_gpu = (t_sch + t_act) F / f
+- t_sch = (k_sch + D) n_k, D = alpha_sch n + beta_sch where n > 1, else 0
+- t_act = k_act (1 + alpha_cache sum c') over the neighbours' L2 utilisations c'
+- k_act = (k1 b^2 + k2 b + k3) / (r + k4) + k5
+- f = F + alpha_f (p - P) where p = p_idle + sum of the models' powers > P, else F
+- power and L2 utilisation of a model: linear in its processing ability b / k_act
 
 What the table knows replaces what a user would have to fit: k_act is the row's latency at its share less
 k_sch n_k.

@@ -111,7 +111,8 @@ class UsherPolicy(Policy):
 
 def groups_of(models: Sequence[Model], *, divide: bool = True) -> tuple[Group, ...]:
     """The groups of ``models`` in the order in which they are placed; one group of all where ``divide`` is
-    false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones included."""
+    false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones included, each over
+    those where it is known: a batch size whose Creq is null still has its Mreq."""
     singles = [_single(m) for m in models]
     if divide or not singles:
         return group(singles)
@@ -123,6 +124,9 @@ def groups_of(models: Sequence[Model], *, divide: bool = True) -> tuple[Group, .
 
 def _single(model: Model) -> Group:
     rows = considered(model)
+    low, high = BATCH_SIZES
+    if any(low <= c.batch_size <= high for c in rows):
+        rows += tuple(c for c in model.incomplete if c.sm_share_pct == 100 and low <= c.batch_size <= high)
     creq = [c.creq_pct for c in rows if c.creq_pct is not None]
     mreq = [c.memory_pct for c in rows if c.memory_pct is not None]
     # Without a row on whole GPUs nothing of it will be placed: it balances nothing.
