@@ -74,3 +74,13 @@ def test_answers_stand_and_serve_all_where_gpus_are_many(seed: int) -> None:
     hopeless = {m.name for m in found.models if all(2 * c.latency_ms > m.slo_ms for c in m.on(V100))}
     assert {u.model for u in plan.unserved} == hopeless
     assert all(p.duty_cycle_ms is not None for p in answer.placed)
+
+
+def test_merged_nodes_keep_the_shorter_cycle_and_shrink_the_other_batches() -> None:
+    # a: 4 requests come in 100 ms, b: 8 in 400. Every 400 ms would be too late for a (130 ms); every 100 ms b has 2.
+    rows = [row("a", 1, 10.0), row("a", 4, 20.0), row("b", 1, 10.0), row("b", 2, 15.0), row("b", 8, 40.0)]
+    found = problem(rows, {"a": (40.0, 130.0), "b": (20.0, 500.0)}, gpus=2)
+    (node,) = residual_nodes([(m, m.rate_rps) for m in found.models], V100)
+    assert node.cycle_ms == pytest.approx(100.0)
+    assert {s.model.name: s.candidate.batch_size for s in node.sessions} == {"a": 4, "b": 2}
+    assert node.occupancy == pytest.approx(0.35)
