@@ -98,6 +98,11 @@ def _model_files(arguments: Sequence[str]) -> dict[str, str]:
     found, failures = find_models(arguments)
     if failures:
         raise UsageError(failures[0][1])
+    for file in found:
+        if not file.is_file():
+            raise UsageError(
+                f"{file}: found no such file, expected an ONNX file, a folder of them or a pattern"
+            )
     return {name: str(file) for name, file in zip(distinct_names(found), found, strict=True)}
 
 

@@ -199,3 +199,14 @@ def test_a_folder_that_cannot_be_made(gkest: Gkest, tmp_path: Path) -> None:
     assert status == 2
     (line,) = errors(err)
     assert "cannot be written" in line
+
+
+def test_a_model_file_that_is_not_there_is_refused(gkest: Gkest, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    status, _, err = gkest(
+        plan(tmp_path), "--to", "triton", "--models", str(tmp_path / "none.onnx"), "-o", str(out)
+    )
+    assert status == 2
+    (line,) = errors(err)
+    assert "none.onnx" in line and "no such file" in line
+    assert not out.exists()
