@@ -119,7 +119,8 @@ def no_turns(instances: Iterable[Instance], target: str) -> None:
         if other is not instance:
             raise UsageError(
                 f"{other.id} and {instance.id} take turns on {instance.gpu_id} (partition {instance.partition}): "
-                f"{target} has no turns and would run both at once; expected a plan without time sharing"
+                f"{target} has no turns and would run both at once; expected a plan without time sharing, as "
+                "gkest schedule makes it under --option turns=false (policy gkest)"
             )
 
 

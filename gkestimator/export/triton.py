@@ -95,6 +95,14 @@ class TritonExporter(Exporter):
         for server in _servers(deployment, self._gpus_per_server):
             lines += _held_back(server)
         missing = sorted({i.model for i in deployment.instances} - set(deployment.models))
+        for model in list(missing):
+            alike = sorted(name for name in deployment.models if name.endswith(f"/{model}"))
+            if alike:  # files of one stem are told apart by their folders: which one is meant, nobody said
+                missing.remove(model)
+                lines.append(
+                    f"inputs and outputs of {model} are left to Triton: --models has several files of that name "
+                    f"({', '.join(alike[:4])}{', ...' * (len(alike) > 4)}); expected one"
+                )
         if missing:
             lines.append(
                 f"inputs and outputs of {', '.join(missing)} are left to Triton, which reads them from the file"

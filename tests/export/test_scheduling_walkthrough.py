@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -55,6 +56,26 @@ def example(mark: str) -> str:
     found = re.search(rf"<!-- {re.escape(mark)} -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None, mark
     return found[1]
+
+
+def test_every_option_of_a_policy_is_described_with_its_default() -> None:
+    table = re.search(r"<!-- options: begin -->\n(.*?)<!-- options: end -->", PAGE, re.DOTALL)
+    assert table is not None
+    described = {}
+    for line in table[1].strip().splitlines()[2:]:
+        policies, options, default, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        for policy in re.findall(r"`([\w-]+)`", policies):
+            described |= {(policy, option): default.strip("`") for option in re.findall(r"`(\w+)`", options)}
+    taken = {}
+    for policy in POLICIES:
+        known = inspect.signature(policy_class(policy)).parameters
+        for option in policy_class(policy).options:
+            default = known[option].default
+            shown = str(default).lower() if isinstance(default, bool) else default
+            taken[policy, option] = (
+                "-" if default is None else f"{shown:g}" if isinstance(shown, float) else shown
+            )
+    assert described == taken
 
 
 def shims(folder: Path) -> dict[str, str]:

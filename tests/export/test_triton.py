@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,15 @@ def test_what_cannot_be_expressed_is_refused(changes: dict[str, Any], said: str)
     with pytest.raises(GkestimatorError) as refused:
         exported(deployment([instance(**changes)]))
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_two_files_of_one_name_are_named() -> None:
+    files = {"timm/resnet50": "timm/resnet50.onnx", "ethz/resnet50": "ethz/resnet50.onnx"}
+    found = replace(deployment([instance("resnet50"), instance("bert")]), models=files)
+    lines = [line for line in TritonExporter().messages(found) if "left to Triton" in line]
+    assert len(lines) == 2
+    assert "several files of that name (ethz/resnet50, timm/resnet50)" in lines[0]
+    assert "outputs of bert are left to Triton" in lines[1]
 
 
 # --- the message --------------------------------------------------------------------------------------------------
