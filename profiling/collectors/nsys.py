@@ -112,7 +112,7 @@ class NsysCollector:
         report = folder / f"{_STEM}.nsys-rep"
         if not report.is_file() or report.stat().st_size == 0:
             raise CollectorError(
-                f"{self._label()} made no report{_stream_left(folder)}{_said(log, last=True)}"
+                f"{self._label()} made no report{_stream_left(folder)}{_said(log, last=True)}{_left_locked(log)}"
             )
         database = folder / f"{_STEM}.sqlite"
         self._export(report, database)
@@ -180,6 +180,16 @@ def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
                 path.unlink()
         except OSError:
             continue
+
+
+def _left_locked(log: str) -> str:
+    """What to do where nsys cannot start its agent: seen after a SIGKILL that met nsys holding its lock in shared
+    memory, for which every later agent waits."""
+    if "Agent launcher failed" not in log:
+        return ""
+    return (
+        "; a killed nsys may have left its lock: end processes `nsys --start-agent`, remove /dev/shm/NSys-*"
+    )
 
 
 def nsys_ranges(database: Path) -> frozenset[str]:

@@ -234,6 +234,11 @@ if sys.argv[1] == "crash":
 """
 
 
+def test_a_lock_left_by_a_killed_nsys_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectorError, match=r"Agent launcher failed.*remove /dev/shm/NSys-\*"):
+        make_collector("nsys", "cpu").finish(tmp_path, ["one"], "Agent launcher failed.\n")
+
+
 @pytest.mark.skipif(not REAL, reason="needs nsys on PATH or in GKEST_NSIGHT (.ci/install-nsight.sh)")
 @pytest.mark.parametrize("tool", REAL, ids=str)
 class TestRealNsys:
@@ -279,12 +284,21 @@ class TestRealNsys:
 
     def test_captures_side_by_side_do_not_disturb_each_other(self, tmp_path: Path) -> None:
         def one(number: int) -> tuple[str, ...]:
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            collector = make_collector("nsys", "cpu")
-            child = [sys.executable, "-P", "-c", CHILD, "well", "one,two"]
-            result = run_tool(collector.command(child, folder), timeout_s=120, env=collector.environment())
-            return collector.finish(folder, ["one", "two"], result.output)
+            # nsys loses a capture now and then on a busy machine; like the run, measure it again.
+            for attempt in range(3):
+                folder = tmp_path / f"{number}-{attempt}"
+                folder.mkdir()
+                collector = make_collector("nsys", "cpu")
+                child = [sys.executable, "-P", "-c", CHILD, "well", "one,two"]
+                result = run_tool(
+                    collector.command(child, folder), timeout_s=120, env=collector.environment()
+                )
+                try:
+                    return collector.finish(folder, ["one", "two"], result.output)
+                except CollectorError:
+                    if attempt == 2:
+                        raise
+            raise AssertionError("no attempt")
 
         with ThreadPoolExecutor(3) as pool:
             assert len(list(pool.map(one, range(6)))) == 6

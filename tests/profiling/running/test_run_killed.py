@@ -90,10 +90,12 @@ def test_killed_at_ten_random_moments(
     script = [sys.executable, "-P", str(Path(fakes.__file__ or "")), str(tmp_path / "plan.json")]
     kill_and_resume([*script, str(raw), collector], raw, wanted, seed=4, longest_s=1.6, last_s=60)
     ends = Counter(line.split()[-1] for line in journal.read_text().splitlines() if " end " in line)
-    assert set(ends) == {e.id for e in wanted.entries}
+    # Whole records of a chunk in the making are saved. One killed between its record and its word in the journal
+    # is not done again, and so has no word: at most one a kill.
+    missing = {e.id for e in wanted.entries} - set(ends)
+    assert len(missing) <= (KILLS if collector == "none" else 0)
     if collector == "none":
-        # Whole records of a chunk in the making are saved: an entry is done again only if it was killed between its
-        # record and its word in the journal, or while its folder was being sealed.
+        # An entry is done again only if it was killed before its record was whole, or while its folder was being sealed.
         assert sum(ends.values()) <= 60 + KILLS
 
 
