@@ -15,6 +15,8 @@ __all__ = ["COMMANDS", "Session", "debug_option", "gkest"]
 COMMANDS = {
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
     "schedule": "Place models on GPUs by what a requirement table says they need.",
+    "simulate": "Serve a plan under real arrivals, without a cluster: goodput, latency, use.",
+    "compare": "Compare placement policies over workloads, clusters and objectives.",
     "demo": "Write ResNet-50 as an ONNX file and estimate it.",
     "gpus": "What is known of each GPU, and from where.",
     "doctor": "What this machine can do: GPU, driver, profilers, runtimes, bundles, operators.",

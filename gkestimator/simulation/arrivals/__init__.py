@@ -1,0 +1,1 @@
+"""Arrival processes: when requests come, in chunks."""

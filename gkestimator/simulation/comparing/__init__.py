@@ -1,0 +1,1 @@
+"""Policies x workloads x clusters x SLO scales in one table."""

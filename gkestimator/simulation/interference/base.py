@@ -1,0 +1,32 @@
+"""The interface of an interference model: numbers of replicas and GPUs, and a law over them."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+from gkestimator.gpus import GpuSpec
+from gkestimator.tables import Requirement
+
+__all__ = ["Interference"]
+
+
+class Interference(abc.ABC):
+    """How much batches that run on one GPU at the same time slow each other down.
+
+    While the set of running batches does not change, a batch with features f advances at 1 / s of its speed alone,
+    s = ``slowdown(code, f, sum of the others' features, number of others, terms of the GPU)``, at least 1
+    (:mod:`gkestimator.simulation.interference.laws`, which the engine compiles).
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[int]
+    needs: ClassVar[tuple[str, ...]] = ()  # columns of the requirement table without which it cannot answer
+
+    @abc.abstractmethod
+    def features(self, row: Requirement) -> tuple[float, ...]:
+        """FEATURES numbers of a replica that runs as ``row`` says. Raises UsageError naming a column that is null."""
+
+    @abc.abstractmethod
+    def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
+        """TERMS numbers of a GPU type."""

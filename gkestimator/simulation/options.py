@@ -1,0 +1,55 @@
+"""How a simulation is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gkestimator.errors import UsageError
+
+__all__ = ["COPIES", "INTERFERENCES", "ROUTINGS", "SERVICES", "Options"]
+
+ROUTINGS = ("round-robin", "least-load")
+SERVICES = ("deterministic", "exponential", "interval")
+COPIES = ("none", "serial", "overlap")
+INTERFERENCES = ("none", "gpulet", "igniter", "contention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """``duration_ms`` of arrivals are simulated and all that came are served to the end; requests that come
+    before ``warmup_ms`` are served and not counted.
+
+    ``routing``: which replica the next batch of a model is for. ``service``: ``deterministic`` (the curve's
+    latency), ``exponential`` (that mean), ``interval`` (the curve times one lognormal factor for each model and
+    run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``: moving
+    inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one batch at a time,
+    in order) before the service, beside other batches' compute. ``interference``: a kind of INTERFERENCES;
+    the replicas' features and GPUs' terms are that kind's. ``window_ms`` of the timeline. ``keep_requests``:
+    the result has every request. ``seed``: one seed, one result, the same with and without numba.
+    """
+
+    duration_ms: float
+    warmup_ms: float = 0.0
+    routing: str = "round-robin"
+    service: str = "deterministic"
+    copy: str = "none"
+    interference: str = "none"
+    window_ms: float = 1000.0
+    keep_requests: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("routing", ROUTINGS),
+            ("service", SERVICES),
+            ("copy", COPIES),
+            ("interference", INTERFERENCES),
+        ):
+            if getattr(self, name) not in known:
+                raise UsageError(
+                    f"{name} {getattr(self, name)!r} is not known, expected one of {', '.join(known)}"
+                )
+        if not 0 <= self.warmup_ms < self.duration_ms:
+            raise UsageError(
+                f"warm-up of {self.warmup_ms / 1e3:g} s, expected less than the duration, {self.duration_ms / 1e3:g} s"
+            )

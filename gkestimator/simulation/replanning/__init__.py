@@ -1,0 +1,1 @@
+"""A policy that runs again while the simulation goes on."""

@@ -1,0 +1,109 @@
+"""What is simulated, in numbers alone: sources of requests, models, replicas, GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["FEATURES", "TERMS", "SimGpu", "SimModel", "SimReplica", "SimSource", "SimStage", "System"]
+
+# Numbers that an interference model may keep for a replica at one batch size, and for a GPU.
+FEATURES = 8
+TERMS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimModel:
+    """``slo_ms``: what a request to the model (alone, or as a stage of an application) is held to."""
+
+    name: str
+    slo_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimStage:
+    """One stage of a source: ``model`` (index) is asked ``fan_out`` times for each execution of each stage that it
+    follows (``after``: indices into the source's stages; the request itself where empty), once all of them are
+    done. A fractional fan-out is rounded up or down at random."""
+
+    model: int
+    after: tuple[int, ...] = ()
+    fan_out: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimSource:
+    """A stream of requests: a model asked for by itself (``application`` False, one stage) or an application.
+
+    ``rate_rps`` is what the workload says; ``admit``: chance (0 to 1) that a request is let in at the door, the
+    others are turned away at once."""
+
+    name: str
+    application: bool
+    rate_rps: float
+    slo_ms: float
+    stages: tuple[SimStage, ...]
+    admit: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimGpu:
+    """One GPU. ``price_per_hour`` in USD, None where unknown. ``terms``: what the interference model keeps of it."""
+
+    id: str
+    type: str
+    price_per_hour: float | None
+    terms: tuple[float, ...] = (0.0,) * TERMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimReplica:
+    """One replica of ``model`` on ``gpu`` (indices into the system).
+
+    ``weight``: the part of its model's requests that is meant for it (requests per second; above 0).
+    ``max_wait_ms``: a batch leaves the router after that, full or not. ``partition``: replicas with one number
+    share a server that runs one batch at a time (numbers are of the whole system; None: a server of its own).
+    ``duty_cycle_ms``: it may start at ``turn_offset_ms + k duty_cycle_ms`` alone, with what waits then, at most a
+    batch (None: whenever the server is free). Curves are at ``batches`` (ascending), linear between and constant
+    beyond: ``latencies_ms`` of a batch alone on the GPU, at its SM share; ``copies_ms`` (None: not counted);
+    ``request_ms`` and ``response_ms``, the network's delays (None: none); ``features``, by batch size, what the
+    interference model asks. ``sigma_below`` and ``sigma_above``: deviations of the logarithm of true over estimated
+    latency (:func:`gkestimator.placement.queueing.interval_sigmas`). ``creq_pct`` and ``memory_pct`` as packed.
+    """
+
+    id: str
+    model: int
+    gpu: int
+    batch_size: int
+    max_wait_ms: float
+    weight: float
+    sm_share_pct: float = 100.0
+    partition: int | None = None
+    duty_cycle_ms: float | None = None
+    turn_offset_ms: float = 0.0
+    batches: tuple[int, ...]
+    latencies_ms: tuple[float, ...]
+    copies_ms: tuple[float, ...] | None = None
+    request_ms: tuple[float, ...] | None = None
+    response_ms: tuple[float, ...] | None = None
+    features: tuple[tuple[float, ...], ...] | None = None
+    sigma_below: float = 0.0
+    sigma_above: float = 0.0
+    creq_pct: float | None = None
+    memory_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """Everything that is simulated. ``notes`` say what a reader must know (assumptions, columns that are null)."""
+
+    sources: tuple[SimSource, ...]
+    models: tuple[SimModel, ...]
+    gpus: tuple[SimGpu, ...]
+    replicas: tuple[SimReplica, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model_index(self) -> Mapping[str, int]:
+        """Index of each model by name."""
+        return {m.name: i for i, m in enumerate(self.models)}
