@@ -37,17 +37,22 @@ class Result:
     """Counts of the requests that came between ``from_ms`` and ``until_ms`` (the end of arrivals). M models, S
     sources, R replicas, G GPUs (in the order of the system and of later additions), W windows.
 
-    By model (requests of applications' stages included): ``arrived`` at the router, ``done``, ``done_by_end`` (those done
-    by ``until_ms``), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``histograms`` (M, stages,
-    BINS), ``batches`` (whose first request counts), ``batches_full``, ``batches_timed_out``. By source:
-    ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_done``, ``source_done_by_end``,
-    ``source_on_time``, ``source_sums_ms`` and ``source_histograms`` (S, BINS) of the whole response. By window of
-    ``window_ms`` from 0 (warm-up included), by time of arrival: ``arrived_by_window`` (M, W), ``on_time_by_window``,
-    ``wait_by_window_ms`` (sum of arrival to start of service). By replica, between ``from_ms`` and ``until_ms``:
-    ``busy_ms``; over all: ``replica_batches``, ``replica_requests``, ``last_done_ms`` (0 where it ran nothing). By
-    GPU, between ``from_ms`` and ``until_ms``: ``gpu_busy_ms`` (at least one replica runs), ``gpu_creq_ms`` (integral
-    of the running replicas' Creq, percent times ms; nan where one's Creq is unknown). ``end_ms``: when the last was
-    done."""
+    By model (requests of applications' stages included): ``arrived`` at the router, ``done``, ``done_by_end``
+    (those done by ``until_ms``), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``histograms``
+    (M, stages, BINS), ``batches`` (whose first request counts), ``batches_full``, ``batches_timed_out``.
+
+    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_done``,
+    ``source_done_by_end``, ``source_on_time``, ``source_sums_ms`` and ``source_histograms`` (S, BINS) of the
+    whole response.
+
+    By window of ``window_ms`` from 0 (warm-up included), by time of arrival: ``arrived_by_window`` (M, W),
+    ``on_time_by_window``, ``wait_by_window_ms`` (sum of arrival to start of service).
+
+    By replica, between ``from_ms`` and ``until_ms``: ``busy_ms``; over all: ``replica_batches``,
+    ``replica_requests``, ``last_done_ms`` (0 where it ran nothing). By GPU, between ``from_ms`` and ``until_ms``:
+    ``gpu_busy_ms`` (at least one replica runs), ``gpu_creq_ms`` (integral of the running replicas' Creq, percent
+    times ms; nan where one's Creq is unknown). ``end_ms``: when the last was done.
+    """
 
     from_ms: float
     until_ms: float
