@@ -32,8 +32,8 @@ def make_arrivals(
     ``kind``: one of PROCESSES (see :class:`Process`), else the path of a trace, replayed as ``replay`` says
     (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``Replayed``), or of rate profiles
     (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies
-    every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their mean
-    rate (``poisson`` and ``constant``).
+    every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their
+    mean rate (``poisson`` and ``constant``).
 
     Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown source;
     DocumentError: a trace that is malformed or has too little.
