@@ -40,6 +40,9 @@ def make_arrivals(
     """
     if len(rates_rps) != len(names):
         raise UsageError(f"arrivals: found {len(rates_rps)} rates and {len(names)} names, expected as many")
+    for name, rate in zip(names, rates_rps, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise UsageError(f"rate of {name!r}: found {rate:g} req/s, expected at least 0")
     if not 0 < rate_scale < float("inf"):
         raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
     if kind not in PROCESSES:

@@ -20,6 +20,7 @@ __all__ = ["MAX_STREAMS", "Counts", "Rows", "Trace"]
 # Streams are kept by name while a trace is read; so many names take about 100 MB.
 MAX_STREAMS = 500_000
 _MAX_LENGTH = 2**31
+_MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +90,15 @@ class Trace:
             raise DocumentError(f"{self.path}: found single requests, expected counts per minute")
         places = [self._place[c] for c in minutes(self.path, self._lines.header)]
         for block in self._lines.blocks():
-            yield Counts(counts=whole_numbers(self.path, block, places, "count"))
+            counts = whole_numbers(self.path, block, places, "count")
+            over = np.argwhere(counts > _MAX_COUNT)
+            if len(over):
+                row, minute = (int(i) for i in over[0])
+                raise DocumentError(
+                    f"{self.path}: line {block.lines[row]}: minute {minute + 1}: found {counts[row, minute]:,} "
+                    f"requests, expected at most {_MAX_COUNT:,}"
+                )
+            yield Counts(counts=counts)
 
     def _started(self) -> Iterator[Rows]:
         """Requests by their starts."""

@@ -128,6 +128,7 @@ def test_plain(tmp_path: Path) -> None:
         ("HashOwner,HashApp,HashFunction,Trigger,2,3\n", "column '1' of azure-functions-2019 is missing"),
         ("HashOwner,HashApp,HashFunction,Trigger,1,2\no,a,f,http,1,-2\n", "line 2: count: found '-2', expected a whole"),
         ("HashOwner,HashApp,HashFunction,Trigger,1,2\no,a,f,http,1,\n", "line 2: count: found '', expected a whole"),
+        ("HashOwner,HashApp,HashFunction,Trigger,1,2\no,a,f,http,1,1000000001\n", "line 2: minute 2: found 1,000,000,001 requests"),
         ("time_s\n1\n0.5\n", "line 3: time_s: found '0.5', earlier than line 2 (1), expected rows in order"),
         ("time_s\n1\n-0.5\n", "line 3: time_s: found '-0.5', expected a number of at least 0"),
         ("time_s\nnan\n", "line 2: time_s: found 'nan', expected a number"),
