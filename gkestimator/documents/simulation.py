@@ -27,7 +27,8 @@ __all__ = [
 SIMULATION_VERSION = 1
 MAX_SIMULATION_BYTES = 200 * 2**20
 # Percent of the requests at which ``latency_quantiles_ms`` stand.
-QUANTILES_PCT = (0.0, 1.0, 5.0, *(float(q) for q in range(10, 91, 10)), 95.0, 98.0, 99.0, 99.5, 99.9, 100.0)  # fmt: skip
+_TENS = tuple(float(q) for q in range(10, 91, 10))
+QUANTILES_PCT = (0.0, 1.0, 5.0, *_TENS, 95.0, 98.0, 99.0, 99.5, 99.9, 100.0)
 T = TypeVar("T")
 
 
@@ -199,4 +200,78 @@ def simulation_json(report: SimulationReport) -> str:
 
 def read_simulation(path: Path) -> SimulationReport:
     """The report in the JSON file at ``path``. Raises DocumentError naming the field."""
-    raise NotImplementedError
+    fields = load_json(path, what="a simulation's report", limit=MAX_SIMULATION_BYTES)
+    version = fields.take("schema_version")
+    if version != SIMULATION_VERSION or isinstance(version, bool):
+        raise fields.fail("schema_version", f"found {version!r}, expected {SIMULATION_VERSION}")
+    report = SimulationReport(
+        settings=_read(SimulationSettings, fields.object("settings", what="settings of a simulation")),
+        totals=_read(SimulationTotals, fields.object("totals", what="totals of a simulation")),
+        models=_all(SimulatedModel, fields, "models", "a model of a simulation"),
+        applications=_all(SimulatedApplication, fields, "applications", "an application of a simulation"),
+        gpus=_all(SimulatedGpu, fields, "gpus", "a GPU of a simulation"),
+        timeline=_all(TimelineModel, fields, "timeline", "a model over time"),
+        notes=tuple(_line(fields, "notes", n) for n in fields.items("notes", [], limit=10_000)),
+    )
+    fields.finish()
+    if [t.model for t in report.timeline] != [m.model for m in report.models]:
+        raise DocumentError(f"{fields.where}: timeline: found other models than in models, expected the same")
+    lengths = {len(v) for t in report.timeline for v in (t.arrived, t.on_time, t.wait_mean_ms)}
+    if len(lengths) > 1:
+        raise DocumentError(
+            f"{fields.where}: timeline: found lists of different lengths, expected one length"
+        )
+    return report
+
+
+def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
+    return tuple(_read(kind, entry) for entry in fields.objects(name, what=what))
+
+
+def _read(kind: type[T], fields: Fields) -> T:
+    """A ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
+    found: dict[str, Any] = {}
+    for name, hint in _hints(kind).items():
+        optional = type(None) in get_args(hint)
+        inner = next((a for a in get_args(hint) if a is not type(None)), hint) if optional else hint
+        if optional and not fields.has(name):
+            found[name] = fields.take(name, null=True)
+        elif inner is float:
+            found[name] = fields.number(name)
+        elif inner is int:
+            found[name] = fields.whole(name, low=0, high=10**15)
+        elif inner is str:
+            found[name] = fields.text(name)
+        elif inner is StageTimes:
+            found[name] = _read(StageTimes, fields.object(name, what="a stage's times"))
+        else:
+            found[name] = _numbers(fields, name, get_args(inner)[0])
+    fields.finish()
+    return kind(**found)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _numbers(fields: Fields, name: str, each: Any) -> tuple[Any, ...]:
+    """A list of numbers: whole where ``each`` is int, with nulls where it is float | None."""
+    values = fields.items(name)
+    if name == "latency_quantiles_ms" and len(values) != len(QUANTILES_PCT):
+        raise fields.fail(name, f"found {len(values)} numbers, expected {len(QUANTILES_PCT)}")
+    whole, nulls = each is int, type(None) in get_args(each)
+    for value in values:
+        if value is None and nulls:
+            continue
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value <= 1e15:
+            expected = f"{'whole ' if whole else ''}numbers of at least 0{' or null' if nulls else ''}"
+            raise fields.fail(name, f"found {value!r:.60} in the list, expected {expected}")
+    return tuple(v if v is None or whole else float(v) for v in values)
+
+
+def _line(fields: Fields, name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 2000:
+        raise fields.fail(name, "found something other than lines of text")
+    return value

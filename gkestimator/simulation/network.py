@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def read_network(path: Path | str) -> Network:
         fields.finish()
         if len(points) < 2:
             raise DocumentError(f"{path}: points: found {len(points)}, expected at least two")
-        for before, after in zip(points, points[1:], strict=False):
+        for before, after in itertools.pairwise(points):
             if after[0] <= before[0] or after[1] < before[1]:
                 raise DocumentError(
                     f"{path}: points: found {after[0]:g} bytes in {after[1]:g} ms after {before[0]:g} bytes in "
