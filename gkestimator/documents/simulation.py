@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from gkestimator.documents.checking import Fields, load_json
+from gkestimator.errors import DocumentError
 
 __all__ = [
     "QUANTILES_PCT",
