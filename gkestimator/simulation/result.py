@@ -38,7 +38,7 @@ class Result:
     sources, R replicas, G GPUs (in the order of the system and of later additions), W windows.
 
     By model (requests of applications' stages included): ``arrived`` at the router, ``done``, ``done_by_end``
-    (those done by ``until_ms``), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``wait_sums_ms``
+    (all answers given from ``from_ms`` to ``until_ms``, to requests from before ``from_ms`` too: the throughput), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``wait_sums_ms``
     (arrival to start of service: router, network there, queue), ``histograms`` (M, stages, BINS), ``batches``
     (whose first request counts), ``batches_full``, ``batches_timed_out``.
 
