@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["STAGES", "Requests", "Result"]
+__all__ = ["STAGES", "Counts", "Floats", "Requests", "Result"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
