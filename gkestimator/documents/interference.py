@@ -67,7 +67,7 @@ class LawError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRange:
-    """Least and most of a quantity among the measurements: ``slowdown``, or a demand such as ``dram_own`` (part of 1)."""
+    """Least and most of a measured quantity: ``slowdown``, or a demand such as ``dram_own`` (part of 1)."""
 
     name: str
     least: float
