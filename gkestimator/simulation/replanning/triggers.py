@@ -22,9 +22,7 @@ def with_rates(workload: Workload, rates_rps: Sequence[float]) -> Workload:
     """``workload`` with ``rates_rps`` by source, in the order of :func:`source_rates_rps`."""
     first = len(workload.models)
     return Workload(
-        models=tuple(
-            replace(m, rate_rps=r) for m, r in zip(workload.models, rates_rps[:first], strict=True)
-        ),
+        models=tuple(replace(m, rate_rps=r) for m, r in zip(workload.models, rates_rps[:first], strict=True)),
         applications=tuple(
             replace(a, rate_rps=r) for a, r in zip(workload.applications, rates_rps[first:], strict=True)
         ),
