@@ -26,8 +26,9 @@ but the instances left; and what follows costs no less, and leaves no less late,
 programming over (runtime, instances used) that keeps every pair (cost, carried) which no other beats in both is exact.
 
 Few pairs are kept, for two bounds. Above: an allocation that leaves the least late (a dynamic program with one number
-per state), improved by moving single instances. Below, of what follows a state with n instances used and R carried: with
-every later request at its own runtime, instances divisible, and L_i at least t_i (B + 1) / 2, Cauchy's inequality gives
+per state), improved by moving single instances. Below, of what follows a state with n instances used and R carried:
+with every later request at its own runtime, instances divisible, and L_i at least t_i (B + 1) / 2, Cauchy's inequality
+gives
 
     1/2 ((R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (G - n) + R t_(i+1) + sum of Q_j t_j)
 
@@ -49,8 +50,8 @@ from gkestimator.simulation.lengths.runtimes import Ladder
 __all__ = ["Allocation", "allocate", "assess", "even"]
 
 Floats = NDArray[np.float64]
-# Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are equal:
-# differences of float sums, not demand.
+# Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are
+# equal: differences of float sums, not demand.
 _NOTHING = 1e-9
 _EQUAL = 1e-12
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:
     found = sorted(runtimes, key=lambda r: r.length)
     if not found:
         raise UsageError("found no lengths, expected at least one runtime")
-    for one, other in zip(found, found[1:], strict=False):
+    for one, other in itertools.pairwise(found):
         if one.length == other.length:
             raise UsageError(f"length {one.length} stands twice, expected once")
     for runtime in found:
