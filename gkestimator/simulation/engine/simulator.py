@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Result
+from gkestimator.simulation.result import Counts, Result
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
 __all__ = ["Simulator", "simulate"]
@@ -44,6 +44,11 @@ class Simulator:
 
     def retire(self, replicas: Sequence[int]) -> None:
         """From now on no batch is opened for these; what they were given they serve to the end."""
+        raise NotImplementedError
+
+    def outstanding(self) -> Counts:
+        """Requests that each replica (in order of index) was given and whose service has not ended by ``now_ms``:
+        those of the batch under construction for it, on the network, being copied, queued or running."""
         raise NotImplementedError
 
     def set_admission(self, source: int, admit: float) -> None:

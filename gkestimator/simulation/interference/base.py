@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 from typing import ClassVar
 
+from gkestimator.errors import UsageError
 from gkestimator.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
-__all__ = ["Interference"]
+__all__ = ["Interference", "known", "padded"]
 
 
 class Interference(abc.ABC):
@@ -30,3 +31,19 @@ class Interference(abc.ABC):
     @abc.abstractmethod
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
         """TERMS numbers of a GPU type."""
+
+
+def known(law: Interference, row: Requirement, column: str) -> float:
+    """The number in ``column`` of ``row``. Raises UsageError where it is null, naming model and column."""
+    found = getattr(row, column)
+    if found is None:
+        raise UsageError(
+            f"interference {law.name} needs {column}, which is null for {row.model} on {row.gpu} at batch "
+            f"{row.batch_size}; expected a number, or --interference none"
+        )
+    return float(found)
+
+
+def padded(length: int, *numbers: float) -> tuple[float, ...]:
+    """``numbers``, and zeros up to ``length`` of them."""
+    return (*numbers, *(0.0,) * (length - len(numbers)))

@@ -1,0 +1,135 @@
+"""From a plan, rows and arrivals to what a simulation found: what ``gkest simulate`` does, for programs too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.documents import PlacementPlan
+from gkestimator.documents.simulation import SimulationReport, SimulationSettings
+from gkestimator.errors import UsageError, one_line
+from gkestimator.gpus import gpu_catalogue
+from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.building import build_system
+from gkestimator.simulation.engine.simulator import Simulator
+from gkestimator.simulation.interference.base import Interference
+from gkestimator.simulation.interference.registry import make_interference
+from gkestimator.simulation.network import read_network
+from gkestimator.simulation.options import Options
+from gkestimator.simulation.result import Result
+from gkestimator.simulation.summary import summarise
+from gkestimator.simulation.system import System
+from gkestimator.tables import Requirement
+
+__all__ = ["Simulated", "simulate_files", "simulate_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """``report`` is the document; ``system`` and ``result`` are what it was made of."""
+
+    report: SimulationReport
+    system: System
+    result: Result
+
+
+def simulate_plan(
+    plan: PlacementPlan,
+    rows: Iterable[Requirement],
+    arrivals: Arrivals,
+    options: Options,
+    *,
+    arrivals_name: str = "arrivals",
+    rate_scale: float = 1.0,
+    coefficients: Path | str | None = None,
+    network: Path | str | None = None,
+    max_wait_ms: float | None = None,
+    admission: str = "plan",
+    gpu_specs: Sequence[Path | str] = (),
+    table: str = "table",
+    notes: Sequence[str] = (),
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Simulated:
+    """Serve ``plan`` by ``rows`` under ``arrivals`` (streams in the order of the plan's workload: models, then
+    applications; already at the scaled rate).
+
+    ``options.interference`` names the interference model, ``coefficients`` its file. ``arrivals_name`` and
+    ``rate_scale`` are written into the report's settings alone. For the rest see
+    :func:`gkestimator.simulation.building.build_system`. Raises its errors.
+    """
+    law = _law(plan, options.interference, coefficients, gpu_specs)
+    wired = None if network is None else read_network(network)
+    system = build_system(
+        plan,
+        rows,
+        interference=law,
+        network=wired,
+        copy=options.copy,
+        max_wait_ms=max_wait_ms,
+        admission=admission,
+        gpu_specs=gpu_specs,
+        table=table,
+    )
+    if arrivals.sources != len(system.sources):
+        raise UsageError(
+            f"{arrivals_name}: found {arrivals.sources} streams, expected {len(system.sources)}: one for each model "
+            "and application of the plan's workload"
+        )
+    result = _served(system, arrivals, options, progress)
+    settings = SimulationSettings(
+        policy=plan.policy,
+        arrivals=arrivals_name,
+        duration_s=options.duration_ms / 1e3,
+        warmup_s=options.warmup_ms / 1e3,
+        rate_scale=rate_scale,
+        max_wait_ms=max_wait_ms,
+        admission=admission,
+        routing=options.routing,
+        service=options.service,
+        copy=options.copy,
+        interference=options.interference,
+        coefficients=None if coefficients is None else str(coefficients),
+        network=None if network is None else str(network),
+        window_s=options.window_ms / 1e3,
+        seed=options.seed,
+    )
+    said = tuple(one_line(n, limit=2000) for n in (*system.notes, *notes))
+    return Simulated(report=summarise(plan, system, result, settings, said), system=system, result=result)
+
+
+def _law(
+    plan: PlacementPlan, name: str, coefficients: Path | str | None, gpu_specs: Sequence[Path | str]
+) -> Interference | None:
+    if name == "none":
+        if coefficients is not None:
+            raise UsageError(f"coefficients {coefficients}: interference none has none")
+        return None
+    catalogue = gpu_catalogue(gpu_specs)
+    specs = {}
+    for gpu in plan.gpus:
+        if gpu.type not in specs:
+            with contextlib.suppress(UsageError):  # refused when interference asks for it
+                specs[gpu.type] = catalogue.spec(gpu.type)
+    return make_interference(name, coefficients, tuple(specs.values()))
+
+
+def _served(
+    system: System,
+    arrivals: Arrivals,
+    options: Options,
+    progress: Callable[[str, int, int], None] | None,
+) -> Result:
+    simulator = Simulator(system, options)
+    steps = max(1, round(options.duration_ms / 1e3))
+    for chunk in arrivals.chunks(options.duration_ms):
+        simulator.advance(chunk)
+        if progress is not None:
+            progress("seconds simulated", min(steps, int(chunk.end_ms / 1e3)), steps)
+    return simulator.finish()
+
+
+def simulate_files() -> Simulated:
+    """For the command; follows."""
+    raise NotImplementedError
