@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.documents import PlacementPlan
+from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
 from gkestimator.errors import UsageError, one_line
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.building import build_system
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.interference.base import Interference
@@ -21,7 +23,7 @@ from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
-from gkestimator.tables import Requirement
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
 __all__ = ["Simulated", "simulate_files", "simulate_plan"]
 
@@ -130,6 +132,87 @@ def _served(
     return simulator.finish()
 
 
-def simulate_files() -> Simulated:
-    """For the command; follows."""
-    raise NotImplementedError
+def simulate_files(
+    plan: Path | str,
+    tables: Sequence[Path | str],
+    *,
+    arrivals: str | Path = "poisson",
+    duration_s: float = 60.0,
+    warmup_s: float = 0.0,
+    rate_scale: float = 1.0,
+    bursts: Bursts | None = None,
+    max_wait_ms: float | None = None,
+    network: Path | str | None = None,
+    service: str = "deterministic",
+    interference: str = "contention",
+    coefficients: Path | str | None = None,
+    copy: str = "none",
+    routing: str = "round-robin",
+    admission: str = "plan",
+    window_s: float | None = None,
+    keep_requests: bool = False,
+    seed: int = 0,
+    gpu_specs: Sequence[Path | str] = (),
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Simulated:
+    """Serve the plan in the JSON file ``plan`` by the requirement ``tables`` (CSV, JSON, Parquet) for ``duration_s``
+    seconds of arrivals: a process (``poisson``, ``mmpp`` with ``bursts``, ``constant``) at the rates of the plan's
+    workload times ``rate_scale``, or the file of a trace.
+
+    ``window_s`` None: a sixtieth of the duration, at least a second. The rest is as in
+    :func:`gkestimator.simulation.building.build_system` and
+    :class:`gkestimator.simulation.options.Options`. ``progress`` is told (what is done, done, total). Raises
+    DocumentError and TableError for what is wrong with a file, UsageError for the rest.
+    """
+    options = Options(
+        duration_ms=duration_s * 1e3,
+        warmup_ms=warmup_s * 1e3,
+        routing=routing,
+        service=service,
+        copy=copy,
+        interference=interference,
+        window_ms=1e3 * (window_s if window_s is not None else max(1.0, duration_s / 60)),
+        keep_requests=keep_requests,
+        seed=seed,
+    )
+    placed = read_plan(Path(plan))
+    loads = (*placed.workload.models, *placed.workload.applications)
+    came = make_arrivals(
+        arrivals,
+        [load.rate_rps for load in loads],
+        [load.name for load in loads],
+        seed=seed,
+        rate_scale=rate_scale,
+        bursts=bursts,
+    )
+    rows = _rows(placed, tables, progress)
+    return simulate_plan(
+        placed,
+        rows,
+        came,
+        options,
+        arrivals_name=str(arrivals),
+        rate_scale=rate_scale,
+        coefficients=coefficients,
+        network=network,
+        max_wait_ms=max_wait_ms,
+        admission=admission,
+        gpu_specs=gpu_specs,
+        table=", ".join(str(t) for t in tables),
+        progress=progress,
+    )
+
+
+def _rows(
+    plan: PlacementPlan, tables: Sequence[Path | str], progress: Callable[[str, int, int], None] | None
+) -> list[Requirement]:
+    """Rows of the models that the plan places."""
+    if not tables:
+        raise UsageError("no requirement table is named: expected at least one")
+    names = frozenset(r.model for gpu in plan.gpus for r in gpu.replicas)
+    rows: list[Requirement] = []
+    for number, table in enumerate(tables):
+        if progress is not None:
+            progress(f"reading {Path(table).name}", number, len(tables))
+        rows += read_table(Path(table), REQUIREMENTS, where={"model": names})
+    return rows
