@@ -150,19 +150,19 @@ def _on_cluster(plan: PlacementPlan, cluster: Cluster, pool: Mapping[str, list[s
     """``plan`` on the cluster's GPUs: of other names those of their type, in order."""
     types = {spec.name for spec in cluster.types}
     free = {t: list(ids) for t, ids in (pool or {}).items()}
-    there = {i for ids in free.values() for i in ids}
+    own = {g.id for g in plan.gpus if g.id in free.get(g.type, ())}
     for gpu in plan.gpus:
         if gpu.type not in types:
             raise UsageError(
                 f"the plan uses {gpu.type}, expected GPUs of the cluster: {', '.join(sorted(types))}"
             )
-        if gpu.id in there:
+        if gpu.id in own:
             free[gpu.type].remove(gpu.id)
     if pool is None:
         return plan
     gpus = []
     for gpu in plan.gpus:
-        if gpu.id not in there:
+        if gpu.id not in own:
             if not free[gpu.type]:
                 raise UsageError(
                     f"the plan uses more {gpu.type} than the cluster has, {len(pool[gpu.type])} of them"
