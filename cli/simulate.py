@@ -56,8 +56,8 @@ _FROM_0 = click.FloatRange(min=0, max=1e9)
     help="Which replica takes the next batch.",
 )  # fmt: skip
 @click.option(
-    "--admission", type=click.Choice(["plan", "none"]), default="plan", show_default=True,
-    help="plan: what the plan does not serve is refused at the door.",
+    "--admission", type=click.Choice(["plan", "expected", "none"]), default="plan", show_default=True,
+    help="What is let in: what the plan serves, what it expects to serve on time, or all.",
 )  # fmt: skip
 @click.option("--window-s", type=_ABOVE_0, help="Of the timeline; default: a 60th, at least 1.")
 @click.option("--requests", type=_PATH, help="Write every request: .csv or .parquet.")

@@ -21,12 +21,14 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_STAGE_HUES = {"router": "#edc948", "network": "#76b7b2", "queue": "#e15759", "gpu": BLUE}
+# Waiting in warm hues, work in blue; the lines of models have other hues.
+_STAGE_HUES = {"router": "#f5dca8", "network": "#a9bfb5", "queue": "#d9a05b", "gpu": BLUE}
 _STAGE_WORDS = {"router": "filling at the router", "network": "network", "queue": "queue", "gpu": "GPU"}
 _MOST_BARS = 30
+_FEWEST = 6  # room for as many bars, so that one model's does not fill the page
 # Lines that can be told apart; the models with the least on time get a colour and a name, the others are grey.
 _NAMED = 6
-_HUES = ("#e15759", "#f28e2b", "#4e79a7", "#59a14f", "#b07aa1", "#9c755f")
+_HUES = ("#e15759", "#7a5195", "#4e79a7", "#59a14f", "#ff9da7", "#9c755f")
 
 
 def draw(report: SimulationReport, form: str) -> bytes:
@@ -91,7 +93,7 @@ def _bars(axes: Any, models: Sequence[SimulatedModel], there: int) -> None:
         elif m.latency_mean_ms is None:
             axes.text(0.01 * top, i, "nothing answered", va="center", fontsize=6.5, color=INK)
     axes.set_yticks(list(rows), [f"{_name(m.model)}  {_percent(m.on_time_pct)}" for m in models], fontsize=7)
-    axes.set_ylim(len(models) - 0.4, -0.6)
+    axes.set_ylim(max(len(models), _FEWEST) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("latency (ms)")
     cut = "" if there == len(models) else f"; the {len(models)} worst of {there:,} models"
@@ -141,7 +143,7 @@ def _spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
     axes.set_title("Answered within", loc="left")
     if look:
         handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], fontsize=6.5, loc="lower right", handlelength=1.2)
+        axes.legend(handles[::-1], labels[::-1], fontsize=6.5, loc="upper left", handlelength=1.2)
 
 
 def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedModel]) -> None:
