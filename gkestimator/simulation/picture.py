@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT, SimulatedModel, SimulationReport
-from gkestimator.picture_style import BLUE, GREY, INK, STYLE
+from gkestimator.picture_style import BLUE, GREY, INK, STYLE, saved
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
 from gkestimator.simulation.report import STAGE_NAMES
 from gkestimator.tables.layout import clipped, printable
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
-# Files that do not change from run to run: matplotlib would write the date and its version.
-_METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
 # Waiting in warm hues, work in blue; the lines of models have other hues.
 _STAGE_HUES = {"router": "#f5dca8", "network": "#a9bfb5", "queue": "#d9a05b", "gpu": BLUE}
 _STAGE_WORDS = {"router": "filling at the router", "network": "network", "queue": "queue", "gpu": "GPU"}
@@ -50,9 +43,7 @@ def draw(report: SimulationReport, form: str) -> bytes:
         _spread(panels["spread"], models)
         _over_time(panels["time"], report, models)
         figure.suptitle(_title(report), x=0.01, ha="left", fontsize=9)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=form, dpi=150, metadata=_METADATA[form])
-    return buffer.getvalue()
+        return saved(figure, form)
 
 
 def _name(text: str, limit: int = 22) -> str:
@@ -162,7 +153,8 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
         least = min([least, *(v for v in share if not math.isnan(v))])
     if report.settings.warmup_s:
         axes.axvspan(0, report.settings.warmup_s, color="#f2f2f2", zorder=0)
-        axes.text(report.settings.warmup_s / 2, 1, "warm-up", ha="center", fontsize=6.5, color=INK)
+        if report.settings.warmup_s > 0.12 * report.settings.duration_s:
+            axes.text(report.settings.warmup_s / 2, 1, "warm-up", ha="center", fontsize=6.5, color=INK)
     axes.set_xlim(0, report.settings.duration_s)
     axes.set_ylim(0 if least < 80 else 10 * math.floor((least - 5) / 10), 104 if least < 80 else 101)
     axes.set_xlabel("time of arrival (s)")
