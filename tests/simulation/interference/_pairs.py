@@ -36,7 +36,12 @@ def requirement(run: CoRun) -> Requirement:
 
 
 def pairs(
-    law: Interference, *, models: int = 9, noise: float = 0.0, seed: int = 0, shares: tuple[float, ...] = (100.0, 50.0)
+    law: Interference,
+    *,
+    models: int = 9,
+    noise: float = 0.0,
+    seed: int = 0,
+    shares: tuple[float, ...] = (100.0, 50.0),
 ) -> list[CoRun]:
     """All pairs of ``models`` models at two batch sizes and at each of ``shares``; each time is off by a lognormal factor
     of deviation ``noise``."""
