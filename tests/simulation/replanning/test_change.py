@@ -58,7 +58,10 @@ def changed(
     names = [m.name for m in before.workload.models]
     given = times or {}
     replanning = Replanning(
-        **({"kind": "gpulet", "period_ms": 1000.0, "background_ms": (630.0, 630.0)} | settings)
+        **(
+            {"kind": "gpulet", "period_ms": 1000.0, "background_from_ms": 630.0, "background_to_ms": 630.0}
+            | settings
+        )
     )  # type: ignore[arg-type]
     return control(
         before,
@@ -232,7 +235,7 @@ def test_a_model_that_loses_all_replicas_and_gets_them_back_loses_no_request() -
         building("ab"),
         Given([[float(t) for t in range(0, 4000, 100)], []]),
         Options(duration_ms=4000.0),
-        Replanning(kind="gpulet", period_ms=1000.0, background_ms=(500.0, 500.0)),
+        Replanning(kind="gpulet", period_ms=1000.0, background_from_ms=500.0, background_to_ms=500.0),
         pool={V100: [f"{V100}-0"]},
         simulator=Simulator,  # type: ignore[arg-type]
     )
@@ -293,7 +296,7 @@ def test_rented_gpus_are_not_named_like_those_that_still_serve() -> None:
         building("abcd"),
         Given([[], [999.0] * 300, [], []]),  # 3 s of work for the GPU that is given back
         Options(duration_ms=4000.0),
-        Replanning(kind="gpulet", period_ms=1000.0, background_ms=(0.0, 0.0)),
+        Replanning(kind="gpulet", period_ms=1000.0, background_from_ms=0.0, background_to_ms=0.0),
         simulator=Simulator,  # type: ignore[arg-type]
     )
     assert [u.gpu for u in run.uses] == [f"{V100}-0", f"{V100}-1", f"{V100}-2"]
