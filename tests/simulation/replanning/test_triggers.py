@@ -7,7 +7,7 @@ import pytest
 from gkestimator.documents import Workload
 from gkestimator.documents.workload import Application, ModelLoad, Stage
 from gkestimator.errors import UsageError
-from gkestimator.simulation.replanning.settings import Replanning
+from gkestimator.simulation.replanning.settings import Replanning, replanning_from
 from gkestimator.simulation.replanning.triggers import make_trigger, source_rates_rps, with_rates
 
 WORKLOAD = Workload(
@@ -80,11 +80,25 @@ def test_rates_are_given_back_in_order() -> None:
         ({"smoothing": 1.5}, "replan smoothing: found 1.5, expected a number above 0, at most 1"),
         ({"load_ms": -1}, "replan load-ms: found -1, expected a number of 0 or more"),
         (
-            {"background_ms": (15.0, 10.0)},
-            "replan background: found 15 to 10 ms, expected 0 <= first <= last",
+            {"background_to_ms": 5},
+            "replan background-to-ms: found 5, expected background-from-ms, 10000, or more",
         ),
     ],
 )
 def test_settings_out_of_range_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         Replanning(**({"kind": "usher"} | given))  # type: ignore[arg-type]
+
+
+def test_settings_by_name() -> None:
+    assert replanning_from("usher", {"threshold_rps": 250, "load_ms": 1.5}) == Replanning(
+        kind="usher", threshold_rps=250.0, load_ms=1.5
+    )
+    with pytest.raises(
+        UsageError, match="replan has no option treshold-rps; it has control-ms, threshold-rps"
+    ):
+        replanning_from("usher", {"treshold_rps": 250})
+    with pytest.raises(UsageError, match="replan load-ms: found 'soon', expected a number"):
+        replanning_from("usher", {"load_ms": "soon"})
+    with pytest.raises(UsageError, match="replan load-ms: found True, expected a number"):
+        replanning_from("usher", {"load_ms": True})
