@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.policies.gkest_burst import with_headroom
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
 from gkestimator.placement.policies.gkest_menu import MANY, Menus
 from gkestimator.placement.policies.gkest_moves import narrow_rates, whole_gpu_rates
@@ -45,8 +46,9 @@ class GkestPolicy(Policy):
     a half and the total stays within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default
     0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
     scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi, Ray
-    Serve). Within 0.03 % of equal worth, replicas run side by side instead of in turns, and the fewest
-    replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger (ETH Zurich,
+    Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload says
+    (:mod:`~gkestimator.placement.policies.gkest_burst`). Within 0.03 % of equal worth, replicas run side by
+    side instead of in turns, and the fewest replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger (ETH Zurich,
     2024) found wrong with the others.
     """
 
@@ -54,7 +56,7 @@ class GkestPolicy(Policy):
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns")
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst")
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class GkestPolicy(Policy):
         effort: float = 1.0,
         oversubscribe: bool = False,
         turns: bool = True,
+        burst: float = 1.0,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -72,6 +75,7 @@ class GkestPolicy(Policy):
             ("fairness-loss-pct", fairness_loss_pct, 0.0, 100.0),
             ("attainment", attainment, 1e-3, 1.0),
             ("effort", effort, 0.0, 1000.0),
+            ("burst", burst, 1.0, 1000.0),
         ):
             if not (isinstance(value, int | float) and low <= value <= high):
                 raise UsageError(
@@ -86,11 +90,15 @@ class GkestPolicy(Policy):
         self.effort = effort
         self.oversubscribe = oversubscribe
         self.turns = turns
+        self.burst = burst
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement
         without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
+        return with_headroom(self._place, problem, self.burst) if self.burst > 1 else self._place(problem)
+
+    def _place(self, problem: Problem) -> Placement:
         by_name = tuple(
             sorted(problem.models, key=lambda m: m.name)
         )  # so that their order in the file decides nothing
