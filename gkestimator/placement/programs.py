@@ -77,7 +77,7 @@ def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
     for choice in choices:
         most = 0.0
         for gpu_type in choice.by_type:
-            limit = _most(problem, gpu_type)
+            limit = problem.limits[gpu_type]
             most += math.inf if limit is None else limit * choice.throughput_rps(gpu_type)
         found[choice.model.name] = max(found.get(choice.model.name, 0.0), most)
     return {c.model.name: min(c.model.rate_rps, found[c.model.name]) for c in choices}
@@ -86,13 +86,6 @@ def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
 def useful_replicas(choice: Choice, gpu_type: str) -> int:
     """Replicas that serve the model's whole rate; more are never needed."""
     return math.ceil(choice.model.rate_rps / choice.throughput_rps(gpu_type) * (1 - 1e-12))
-
-
-def _most(problem: Problem, gpu_type: str) -> int | None:
-    """GPUs of ``gpu_type`` that may be used (None: any number)."""
-    if not problem.elastic:
-        return problem.counts[gpu_type]
-    return next(o.limit for o in problem.offers if o.type == gpu_type)
 
 
 def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[Pattern]) -> Form:
@@ -108,7 +101,7 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
     capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
     for pattern in patterns:
         most = max(useful_replicas(choices[i], pattern.gpu_type) for i in pattern.members)
-        limit = _most(problem, pattern.gpu_type)
+        limit = problem.limits[pattern.gpu_type]
         column = program.column(upper=most if limit is None else min(most, limit), integer=True)
         columns.append(column)
         used[pattern.gpu_type].append(column)
@@ -117,7 +110,7 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
     for i, terms in capacity.items():
         program.row([(served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
     for gpu_type, own in used.items():
-        limit = _most(problem, gpu_type)
+        limit = problem.limits[gpu_type]
         if own and limit is not None:
             program.row([(c, 1.0) for c in own], high=limit)
 
@@ -229,7 +222,7 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
     best: Solution | None = None
     # Enough GPUs can be rented for everything: no need to ask how much can be served.
     everything = problem.elastic and all(
-        any(_most(problem, t) is None for i in form.served if choices[i].model.name == name
+        any(problem.limits[t] is None for i in form.served if choices[i].model.name == name
             for t in choices[i].by_type)
         for name in rates
     )  # fmt: skip

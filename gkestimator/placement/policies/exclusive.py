@@ -82,7 +82,7 @@ def _choices(problem: Problem) -> list[Choice]:
 def _by_gain(problem: Problem, choices: list[Choice]) -> Layout:
     """GPUs of the one type, each to the model that gains most by it (ties: in the workload's order)."""
     gpu_type = problem.types[0]
-    left = problem.counts[gpu_type] if not problem.elastic else problem.offers[0].limit
+    left = problem.limits[gpu_type]
     # (minus the gain of one more replica, number of the choice, rate that is not served yet)
     heap = [(-_gain(c, gpu_type, c.model.rate_rps), i, c.model.rate_rps) for i, c in enumerate(choices)]
     heapq.heapify(heap)

@@ -3,7 +3,6 @@ every model is on time."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
@@ -16,7 +15,7 @@ from gkestimator.placement.policies.gkest_state import Pattern, State
 from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Problem
 
-__all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
+__all__ = ["FAIRNESS", "GkestPolicy"]
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
@@ -126,7 +125,7 @@ class GkestPolicy(Policy):
         """The placement of most worth that was found, and a bound on it."""
         problem = menus.problem
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
-        pools = pools_of(problem)
+        pools = problem.pools
         most = [most_rps(menus, w) for w in menus.ways]
         many = len(menus.of) > MANY
         bound = fluid(menus, most, pools=pools, weights=weights)
@@ -163,22 +162,14 @@ class GkestPolicy(Policy):
         return found
 
 
-def pools_of(problem: Problem) -> list[float]:
-    """GPUs by type: those of the cluster, or the most that may be rented (inf: any number)."""
-    if problem.gpus:
-        return [float(problem.counts[t]) for t in problem.types]
-    return [float(o.limit) if o.limit is not None else math.inf for o in problem.offers]
-
-
 def _placed(menus: Menus, counts: Mapping[Pattern, int]) -> tuple[Placed, ...]:
     problem = menus.problem
     found = []
     for t, name in enumerate(problem.types):
-        gpus = [g for g in problem.gpus if g.type == name]
         number = 0
         for p in sorted(q for q in counts if q.type == t and q.members):
             for _ in range(counts[p]):
-                gpu = gpus[number] if problem.gpus else problem.rented(name, number)
+                gpu = problem.gpu(name, number)
                 number += 1
                 for x in p.members:
                     way = menus.ways[x.way]

@@ -95,10 +95,7 @@ class Renting:
             }
             self.wanted.append(aim * model.rate_rps if menus.of[m] else 0.0)
         self.prices = [_price(menus, t) for t in range(len(problem.types))]
-        if problem.gpus:
-            self.limits = [float(problem.counts[t]) for t in problem.types]
-        else:
-            self.limits = [math.inf if o.limit is None else float(o.limit) for o in problem.offers]
+        self.limits = problem.pools
 
     def run(self) -> Change | None:
         """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say

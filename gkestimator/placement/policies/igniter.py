@@ -17,7 +17,7 @@ from gkestimator.placement.policies.igniter_coefficients import (
 )
 from gkestimator.placement.policies.igniter_model import GpuTerms, Load, latency_ms, service_ms
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.placement.problem import Candidate, Model, Problem
 
 __all__ = ["IgniterPolicy"]
 
@@ -250,8 +250,7 @@ class _Plan:
     ) -> None:
         self._problem = problem
         self._profiles = profiles
-        limits = {o.type: o.limit for o in problem.offers} if problem.elastic else dict(problem.counts)
-        self._pools = {t: _Pool(limits[t]) for t in types}
+        self._pools = {t: _Pool(problem.limits[t]) for t in types}
         self._missing = {m.name: m.rate_rps for m in problem.models}
         for gpu_type in types:
             self._fill(gpu_type)
@@ -336,14 +335,10 @@ class _Plan:
 
     def placed(self) -> list[Placed]:
         """The replicas, GPU by GPU in the problem's order of types."""
-        free: dict[str, list[Gpu]] = {t: [] for t in self._problem.types}
-        for gpu in self._problem.gpus:
-            free[gpu.type].append(gpu)
         found = []
         for gpu_type in self._problem.types:
             for number, tenants in enumerate(self._pools[gpu_type].gpus):
-                elastic = self._problem.elastic
-                gpu = self._problem.rented(gpu_type, number) if elastic else free[gpu_type][number]
+                gpu = self._problem.gpu(gpu_type, number)
                 found += [Placed(gpu=gpu, model=t.profile.model.name, candidate=t.candidate) for t in tenants]
         return found
 
