@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.options import check_flags
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
 from gkestimator.placement.policies.gkest_menu import MANY, Menus
 from gkestimator.placement.policies.gkest_moves import narrow_rates, whole_gpu_rates
@@ -76,9 +77,7 @@ class GkestPolicy(Policy):
                 raise UsageError(
                     f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
                 )
-        for name, flag in (("oversubscribe", oversubscribe), ("turns", turns)):
-            if not isinstance(flag, bool):
-                raise UsageError(f"policy gkest: {name} {flag!r}: expected true or false")
+        check_flags(self.name, oversubscribe=oversubscribe, turns=turns)
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment

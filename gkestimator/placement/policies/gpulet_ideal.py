@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.errors import UsageError
-from gkestimator.placement.policies.gpulet import check_flags, interference_of, whole_only
+from gkestimator.placement.options import check_flags
+from gkestimator.placement.policies.gpulet import interference_of, whole_only
 from gkestimator.placement.policies.gpulet_board import placed_in
 from gkestimator.placement.policies.gpulet_columns import Filled, fillings
 from gkestimator.placement.policies.gpulet_interference import read_coefficients

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.options import check_flags
 from gkestimator.placement.policies.usher_configurations import BATCH_SIZES, Choice, choices_of, considered
 from gkestimator.placement.policies.usher_grouping import MAX_ROUNDS, Group, group
 from gkestimator.placement.policies.usher_packing import Garage, Packing, put, settled
@@ -63,6 +64,7 @@ class UsherPolicy(Policy):
     packs_by_creq: ClassVar[bool] = True
 
     def __init__(self, *, no_heavy: bool = False, no_division: bool = False, no_sort: bool = False) -> None:
+        check_flags(self.name, no_heavy=no_heavy, no_division=no_division, no_sort=no_sort)
         self.no_heavy, self.no_division, self.no_sort = no_heavy, no_division, no_sort
 
     def place(self, problem: Problem) -> Placement:

@@ -177,7 +177,7 @@ def test_null_memory_is_named() -> None:
         ({"attainment": float("nan")}, "attainment nan"),
         ({"fairness_loss_pct": -1}, "fairness-loss-pct -1"),
         ({"effort": "much"}, "effort 'much'"),
-        ({"turns": "no"}, "turns 'no'"),
+        ({"turns": "no"}, "turns: found 'no'"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:
