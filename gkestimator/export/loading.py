@@ -184,7 +184,8 @@ def _from_table(
     wanted = only.given()
     if only.gpu is not None:
         wanted["gpu"] = catalogue.spec(only.gpu).name
-        names = {text: _canonical(text, catalogue) for text in names}
+        # A GPU that only the table knows was not asked for.
+        names = {text: catalogue.canonical(text) for text in names}
     kept = [
         row
         for row in rows
@@ -229,13 +230,6 @@ def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
                     f"{path}: row {number}, column {column}: found {text[:60]!r}, expected a line of at most 1000 "
                     "characters"
                 )
-
-
-def _canonical(text: str, catalogue: GpuCatalogue) -> str:
-    try:
-        return catalogue.spec(text).name
-    except UsageError:
-        return text  # a GPU that only the table knows, and that was not asked for
 
 
 def _option(column: str) -> str:

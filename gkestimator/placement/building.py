@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
 from gkestimator.errors import TableError, UsageError
-from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
+from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
@@ -102,14 +102,14 @@ def candidates_of(
     found: dict[str, list[Candidate]] = {name: [] for name in names}
     without_time: dict[str, int] = {}
     without_context = False
-    canonical: dict[str, str] = {}
+    canonical = {name: name for name in specs}
     for row in rows:
         known.add(row.model)
         if row.model not in wanted:
             continue
         gpu = canonical.get(row.gpu)
         if gpu is None:
-            gpu = canonical[row.gpu] = _canonical(row.gpu, specs, catalogue)
+            gpu = canonical[row.gpu] = catalogue.canonical(row.gpu)
         if gpu not in order or any(
             asked is not None and asked != has
             for asked, has in ((runtime, row.runtime), (dtype, row.dtype), (dims, row.dims))
@@ -148,15 +148,6 @@ def candidates_of(
         name: tuple(sorted(c, key=lambda c: (order[c.gpu], c.sm_share_pct, c.batch_size)))
         for name, c in found.items()
     }, notes
-
-
-def _canonical(text: str, specs: Mapping[str, GpuSpec], catalogue: GpuCatalogue) -> str:
-    if text in specs:
-        return text
-    try:
-        return catalogue.spec(text).name
-    except UsageError:
-        return text  # a GPU that only the table knows: not one of the cluster's
 
 
 def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:
