@@ -19,6 +19,7 @@ import numpy as np
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.placement.expected import model_on_time
+from gkestimator.placement.integer import solver_of
 from gkestimator.placement.policies.gkest_menu import WORK_FULL, Menus, Way
 
 __all__ = ["Fluid", "fluid", "most_rps"]
@@ -119,15 +120,7 @@ def fluid(
     lp.a_matrix_.index_ = np.array(index, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(value)
     lp.sense_ = highspy.ObjSense.kMaximize if prices is None else highspy.ObjSense.kMinimize
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    for option, setting in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("solver", "simplex"),
-    ):
-        solver.setOptionValue(option, setting)
-    solver.passModel(lp)
+    solver = solver_of(lp, random_seed=0, solver="simplex")
     solver.run()
     status = solver.getModelStatus()
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.integer import solver_of
 from gkestimator.placement.options import check_flags
 from gkestimator.placement.policies.gpulet import interference_of, whole_only
 from gkestimator.placement.policies.gpulet_board import placed_in
@@ -192,21 +193,16 @@ def _solve(
     lp.a_matrix_.value_ = np.concatenate(values)
     integer, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
     lp.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("presolve", "off"),  # looking for dominated ways among thousands takes longer than the search
-        ("mip_rel_gap", 0.0 if nodes is None else _RELATIVE_GAP),
-        ("mip_abs_gap", 1e-9),
-        ("mip_feasibility_tolerance", 1e-9),
-        ("primal_feasibility_tolerance", 1e-9),
-    ):
-        solver.setOptionValue(option, value)
-    if nodes is not None:
-        solver.setOptionValue("mip_max_nodes", nodes)
-    solver.passModel(lp)
+    solver = solver_of(
+        lp,
+        random_seed=0,
+        presolve="off",  # looking for dominated ways among thousands takes longer than the search
+        mip_rel_gap=0.0 if nodes is None else _RELATIVE_GAP,
+        mip_abs_gap=1e-9,
+        mip_feasibility_tolerance=1e-9,
+        primal_feasibility_tolerance=1e-9,
+        **({} if nodes is None else {"mip_max_nodes": nodes}),
+    )
     solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:
