@@ -6,7 +6,7 @@ import heapq
 from typing import ClassVar
 
 from gkestimator.placement.integer import Deadline
-from gkestimator.placement.patterns import Choice, Pattern
+from gkestimator.placement.patterns import ROOM_PCT, Choice, Pattern
 from gkestimator.placement.policies.milp import on_gpus, without_choice
 from gkestimator.placement.policy import Placement, Policy
 from gkestimator.placement.problem import Candidate, Problem
@@ -14,7 +14,6 @@ from gkestimator.placement.programs import Layout, pattern_form, serve
 
 __all__ = ["ExclusivePolicy"]
 
-_ROOM_PCT = 100 + 1e-9
 # HiGHS proves these programs in well under a second; the limit is for inputs nobody has thought of.
 _TIME_LIMIT_S = 60.0
 
@@ -70,7 +69,7 @@ def _choices(problem: Problem) -> list[Choice]:
         by_type: dict[str, Candidate] = {}
         for gpu_type in problem.types:
             fitting = [
-                c for c in model.feasible(gpu_type) if c.memory_pct is not None and c.memory_pct <= _ROOM_PCT
+                c for c in model.feasible(gpu_type) if c.memory_pct is not None and c.memory_pct <= ROOM_PCT
             ]
             if fitting:
                 by_type[gpu_type] = max(fitting, key=lambda c: c.batch_size)

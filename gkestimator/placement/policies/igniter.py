@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policies.igniter_coefficients import (
     Coefficients,
     gpu_terms,
@@ -21,7 +22,6 @@ from gkestimator.placement.problem import Candidate, Model, Problem
 
 __all__ = ["IgniterPolicy"]
 
-_ROOM_PCT = 100 + 1e-9
 _ENOUGH = 1 - 1e-9
 
 
@@ -111,7 +111,7 @@ class _Profile:
         self.loads: dict[int, Load] = {}
         self.able: list[Candidate] = []
         for c in model.feasible(gpu_type, sm_share_pct=None):
-            if c.memory_pct is None or c.memory_pct > _ROOM_PCT:
+            if c.memory_pct is None or c.memory_pct > ROOM_PCT:
                 continue
             self.loads[id(c)] = load_of(model.name, c, self.gpu, coefficients, beside=beside)
             if latency_ms(self.gpu, [self.loads[id(c)]], 0) <= model.slo_ms / 2:
@@ -188,7 +188,7 @@ def _keeps(tenants: _Tenants, which: int) -> bool:
 def _fits(tenants: _Tenants) -> bool:
     share = sum(t.candidate.sm_share_pct for t in tenants)
     memory = sum(t.candidate.memory_pct or 0.0 for t in tenants)
-    return share <= _ROOM_PCT and memory <= _ROOM_PCT
+    return share <= ROOM_PCT and memory <= ROOM_PCT
 
 
 def _alloc(tenants: _Tenants) -> _Tenants | None:
