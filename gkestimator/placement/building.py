@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
@@ -166,19 +167,13 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
     if size is None and percent is not None:
         size = math.ceil(percent / 100 * spec.memory_visible_bytes)
     return Candidate(
-        row=row if row.gpu == spec.name else _renamed(row, spec.name),
+        row=row if row.gpu == spec.name else replace(row, gpu=spec.name),
         latency_ms=latency,
         throughput_rps=throughput,
         creq_pct=getattr(row, column),
         memory_pct=percent,
         memory_bytes=size,
     )
-
-
-def _renamed(row: Requirement, gpu: str) -> Requirement:
-    from dataclasses import replace
-
-    return replace(row, gpu=gpu)
 
 
 def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
