@@ -134,10 +134,6 @@ class Fields:
         self._left: dict[str, Any] = dict(found)
         self._known: list[str] = []
 
-    def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
-        return self._left.get(name) is not None
-
     def fail(self, name: str, problem: str) -> DocumentError:
         """The error that field ``name`` has ``problem`` (``found ..., expected ...``)."""
         return DocumentError(f"{self.where}: {name}: {problem}")
@@ -228,9 +224,10 @@ class Fields:
         found: Sequence[Any] = self.items(name, default, limit=limit)
         return [Fields(entry, where=f"{self.where}: {name}[{i}]", what=what) for i, entry in enumerate(found)]
 
-    def object(self, name: str, *, what: str) -> Fields:
-        """One mapping."""
-        return Fields(self.take(name), where=f"{self.where}: {name}", what=what)
+    def object(self, name: str, default: Any = ..., *, what: str) -> Any:
+        """One mapping, to be taken apart."""
+        value = self.take(name, default)
+        return value if value is default else Fields(value, where=f"{self.where}: {name}", what=what)
 
     def finish(self) -> None:
         """Refuse what is left. Raises DocumentError naming the first unknown field."""

@@ -93,20 +93,18 @@ def read_coefficients(path: Path | str) -> Coefficients:
 
 
 def _fit(entry: Fields) -> tuple[float, float, float, float, float] | None:
-    if not entry.has("active"):
-        entry.take("active", None)
+    own = entry.object("active", None, what="the fit of k_act")
+    if own is None:
         return None
-    own = entry.object("active", what="the fit of k_act")
     k1, k2, k3, k4, k5 = (own.number(f"k{i}", low=_ANY) for i in range(1, 6))
     own.finish()
     return (k1, k2, k3, k4, k5)
 
 
 def _line(entry: Fields, field: str) -> tuple[float, float] | None:
-    if not entry.has(field):
-        entry.take(field, None)
+    own = entry.object(field, None, what=f"the line of {field}")
+    if own is None:
         return None
-    own = entry.object(field, what=f"the line of {field}")
     found = (own.number("slope", low=_ANY), own.number("offset", low=_ANY))
     own.finish()
     return found
