@@ -10,7 +10,7 @@ from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
 from gkestimator.errors import TableError, UsageError
 from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem
+from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem, without_context
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
 
@@ -102,7 +102,7 @@ def candidates_of(
     kept: dict[tuple[str, str, int | None, float], Requirement] = {}
     found: dict[str, list[Candidate]] = {name: [] for name in names}
     without_time: dict[str, int] = {}
-    without_context = False
+    lacking = False
     canonical = {name: name for name in specs}
     for row in rows:
         known.add(row.model)
@@ -129,7 +129,7 @@ def candidates_of(
         if candidate is None:
             without_time[row.model] = without_time.get(row.model, 0) + 1
             continue
-        without_context |= row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
+        lacking |= without_context(row)
         found[row.model].append(candidate)
     missing = [name for name in names if name not in known]
     if missing:
@@ -140,7 +140,7 @@ def candidates_of(
         if not found[name]:
             raise TableError(_no_rows(table, name, without_time.get(name, 0), specs))
     notes = []
-    if without_context:
+    if lacking:
         notes.append(
             "memory is packed by reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
         )

@@ -11,7 +11,7 @@ from gkestimator.documents import Workload
 from gkestimator.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
-__all__ = ["CREQ_COLUMNS", "Candidate", "Gpu", "Model", "Offer", "Problem"]
+__all__ = ["CREQ_COLUMNS", "Candidate", "Gpu", "Model", "Offer", "Problem", "without_context"]
 
 # What `--creq` may name, and the column of the requirement table behind it.
 CREQ_COLUMNS: Mapping[str, str] = {
@@ -19,6 +19,11 @@ CREQ_COLUMNS: Mapping[str, str] = {
     "occupancy-max": "occupancy_max_pct",
     "occupancy-mean": "occupancy_mean_pct",
 }
+
+
+def without_context(row: Requirement) -> bool:
+    """Whether the memory of ``row`` is known without the CUDA context alone, as ``reserved_bytes``."""
+    return row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
