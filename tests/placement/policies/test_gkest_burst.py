@@ -41,8 +41,8 @@ def test_a_cluster_without_room_keeps_the_plan_for_the_rates() -> None:
 
 def test_rented_gpus_are_those_of_the_burst() -> None:
     rent = {V100: (3.0, None)}
-    one = problem(ROWS, {"m": (400.0, 50.0)}, rent=rent)
-    three = problem(ROWS, {"m": (1200.0, 50.0)}, rent=rent)
+    one = problem(ROWS, {"m": (1500.0, 50.0)}, rent=rent)
+    three = problem(ROWS, {"m": (4500.0, 50.0)}, rent=rent)
     used = place(make_policy("gkest", burst=3), one).totals.gpus_used
     assert (
         used
