@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gkestimator.documents.interference import (
     read_interference,
 )
 from gkestimator.errors import DocumentError
+from gkestimator.gpus import gpu_catalogue
 from gkestimator.placement.policies.gpulet_interference import Coefficients, read_coefficients
 from gkestimator.simulation.interference.registry import make_interference
 
@@ -77,6 +79,22 @@ def test_both_laws_read_it_from_a_file_and_from_a_bundle(tmp_path: Path) -> None
         assert read_coefficients(path) == own
         assert make_interference("gpulet", path).terms(None)[0] == 0.9  # type: ignore[arg-type]
         assert make_interference("contention", path).terms(None)[:7] == (1.0, 0.1, 1.0, 0.2, 1.1, 0.0, 0.3)  # type: ignore[arg-type]
+
+
+def test_what_a_reader_must_know(tmp_path: Path) -> None:
+    v100, t4 = (gpu_catalogue().spec(n) for n in ("V100-SXM2-16GB", "T4"))
+    path = tmp_path / "i.yaml"
+    path.write_bytes(interference_yaml(FOUND))
+    for name in ("gpulet", "contention"):
+        assert make_interference(name).notes == ()
+        assert make_interference(name, path, [v100]).notes == ()
+        (note,) = make_interference(name, path, [v100, t4]).notes
+        assert note.endswith("of pairs on V100-SXM2-16GB, none on T4")
+    kept = replace(FOUND, contention=None, gpulet=replace(FOUND.gpulet, fitted=False))
+    path.write_bytes(interference_yaml(kept))
+    for name in ("gpulet", "contention"):
+        (note,) = make_interference(name, path, [v100]).notes
+        assert "no better on models left out" in note
 
 
 def change(path: str, value: Any) -> Callable[[Any], None]:
