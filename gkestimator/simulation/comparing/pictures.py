@@ -132,25 +132,29 @@ def _labels(axes: Any, ends: Mapping[str, float], numbers: Mapping[str, int]) ->
 
 
 def spread(places: Sequence[float], room: float) -> list[float]:
-    """``places`` (0 to 1) moved as little as keeps them ``room`` apart, in their order, none below 0: pools of
-    neighbours are centred on the mean of what they want."""
+    """``places`` (0 to 1) moved as little as keeps them ``room`` apart, in their order, within 0 and 1 as far as they
+    fit: pools of neighbours are centred on the mean of what they want."""
     order = sorted(range(len(places)), key=lambda i: (places[i], i))
     pools: list[list[int]] = []
     starts: list[float] = []
     for i in order:
         pools.append([i])
-        starts.append(places[i])
+        starts.append(_within(places[i], 0.0))
         while len(pools) > 1 and starts[-1] < starts[-2] + room * len(pools[-2]):
             last = pools.pop()
             starts.pop()
             pools[-1] += last
             wanted = [places[k] - room * n for n, k in enumerate(pools[-1])]
-            starts[-1] = max(0.0, sum(wanted) / len(wanted))
+            starts[-1] = _within(sum(wanted) / len(wanted), room * (len(wanted) - 1))
     found = [0.0] * len(places)
     for pool, start in zip(pools, starts, strict=True):
         for n, k in enumerate(pool):
             found[k] = start + room * n
     return found
+
+
+def _within(start: float, length: float) -> float:
+    return max(0.0, min(start, 1.0 - length))
 
 
 def _at(cell: Any, workload: str, cluster: str) -> bool:
