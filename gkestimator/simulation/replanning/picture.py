@@ -89,4 +89,7 @@ def _marks(axes: Any, report: ReplanReport) -> None:
 
 def _title(report: ReplanReport) -> str:
     totals = report.totals
-    return f"{report.policy}: {totals.decisions} re-plans, {totals.gpus_mean:.2f} GPUs in the mean, {totals.gpus_peak} at most"
+    return (
+        f"{report.policy}: {totals.decisions} re-plans, {totals.gpus_mean:.2f} GPUs in the mean, "
+        f"{totals.gpus_peak} at most"
+    )

@@ -60,7 +60,8 @@ def _totals(report: ReplanReport) -> list[str]:
     t = report.totals
     cost = "cost unknown" if t.cost is None else f"{t.cost:,.2f} USD"
     return [
-        f"{t.arrived:,} requests: {percent_text(t.on_time_pct)} % on time, {t.rejected:,} turned away; "
+        f"{t.arrived:,} requests: {percent_text(t.on_time_pct)} % on time, {t.rejected:,} turned away, "
+        f"{t.unanswered:,} unanswered; "
         f"goodput {number_text(t.goodput_rps)} req/s",
         f"wait {number_text(t.wait_mean_ms)} ms in the mean; latency p50 {number_text(t.latency_p50_ms)} ms, "
         f"p99 {number_text(t.latency_p99_ms)} ms",
