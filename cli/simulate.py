@@ -17,8 +17,20 @@ __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
 _WORDS = ("poisson", "mmpp", "constant", "none")
-_ABOVE_0 = click.FloatRange(min=0, min_open=True, max=1e9)
-_FROM_0 = click.FloatRange(min=0, max=1e9)
+
+
+class _Finite(click.FloatRange):
+    """A range that NaN is outside of."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
+
+
+_ABOVE_0 = _Finite(min=0, min_open=True, max=1e9)
+_FROM_0 = _Finite(min=0, max=1e9)
 
 
 @click.command(name="simulate")

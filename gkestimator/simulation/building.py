@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ def build_system(
     DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null column),
     UsageError.
     """
+    if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
+        raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
     catalogue = gpu_catalogue(gpu_specs)
     curves = _Curves(rows, plan, catalogue, table)
     index = {name: i for i, name in enumerate(plan.workload.names())}
