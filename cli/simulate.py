@@ -9,14 +9,28 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import NUMBERS
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError
+from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
-_ABOVE_0 = click.FloatRange(min=0, min_open=True, max=1e9)
-_FROM_0 = click.FloatRange(min=0, max=1e9)
+_WORDS = ("poisson", "mmpp", "constant", "none")
+
+
+class _Finite(click.FloatRange):
+    """A range that NaN is outside of."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
+
+
+_ABOVE_0 = _Finite(min=0, min_open=True, max=1e9)
+_FROM_0 = _Finite(min=0, max=1e9)
 
 
 @click.command(name="simulate")
@@ -31,6 +45,10 @@ _FROM_0 = click.FloatRange(min=0, max=1e9)
     show_default=True,
     help="poisson, mmpp, constant, or the file of a trace.",
 )
+@click.option(
+    "--bursts", type=NUMBERS, metavar="FACTOR,SHARE,S",
+    help="mmpp: bursts of S seconds at FACTOR times the rate, SHARE of the time.",
+)  # fmt: skip
 @click.option("--duration-s", type=_ABOVE_0, default=60.0, show_default=True, help="Seconds of arrivals.")
 @click.option("--warmup-s", type=_FROM_0, default=0.0, show_default=True, help="Seconds not counted.")
 @click.option("--rate-scale", type=_ABOVE_0, default=1.0, show_default=True, help="Factor on all rates.")
@@ -56,9 +74,15 @@ _FROM_0 = click.FloatRange(min=0, max=1e9)
     help="Which replica takes the next batch.",
 )  # fmt: skip
 @click.option(
-    "--admission", type=click.Choice(["plan", "none"]), default="plan", show_default=True,
-    help="plan: what the plan does not serve is refused at the door.",
+    "--admission", type=click.Choice(["plan", "expected", "none"]), default="plan", show_default=True,
+    help="What is let in: what the plan serves, what it expects to serve on time, or all.",
 )  # fmt: skip
+@click.option(
+    "--replan", type=click.Choice(["none", "usher", "gpulet"]), default="none", show_default=True,
+    help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",
+)  # fmt: skip
+@click.option("--cluster", type=_PATH, help="With --replan: the GPUs there are (YAML).")
+@click.option("--policy", help="With --replan: who plans again; default: the plan's.")
 @click.option("--window-s", type=_ABOVE_0, help="Of the timeline; default: a 60th, at least 1.")
 @click.option("--requests", type=_PATH, help="Write every request: .csv or .parquet.")
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
@@ -73,8 +97,9 @@ _FROM_0 = click.FloatRange(min=0, max=1e9)
 @click.option("-o", "--output", type=_PATH, help="File to write the report to, wholly or not at all.")
 @debug_option
 def command(
-    plan: Path, tables: tuple[Path, ...], network: str, requests: Path | None, form: str | None, plot: Path | None,
-    output: Path | None, **options: Any,
+    plan: Path, tables: tuple[Path, ...], network: str, requests: Path | None,
+    replan: str, cluster: Path | None, policy: str | None, form: str | None, plot: Path | None, output: Path | None,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Serve the placement in PLAN (JSON of gkest schedule) under arrivals, without a cluster.
 
@@ -82,52 +107,60 @@ def command(
     to stdout, or with -o to the file alone. One seed, one result. Exit status: 0 done, 1 where only the picture or the
     requests could not be written, 2 the command or a file was wrong.
     """
-    from gkestimator.simulation.picture import PICTURE_SUFFIXES, check_drawable, draw
-    from gkestimator.simulation.report import SIMULATION_SUFFIXES, render_simulation, simulation_words
-    from gkestimator.simulation.requests import REQUEST_SUFFIXES, render_requests
-    from gkestimator.simulation.running import simulate_files
-    from gkestimator.simulation.writing import by_suffix, refuse_overwriting
+    from gkestimator.simulation.output import forms, replanned_output, simulated_output
+    from gkestimator.simulation.running import FileRun, replan_files, simulate_files
+    from gkestimator.simulation.writing import refuse_overwriting
     from gkestimator.tables import write_bytes
 
-    read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"]])]
-    read += [Path(p) for p, words in ((options["arrivals"], ()), (network, ("none",))) if p not in words]
+    read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"], cluster])]
+    read += [Path(text) for text in (options["arrivals"], network) if text not in _WORDS]
     refuse_overwriting({"-o": output, "--plot": plot, "--requests": requests}, read)
-    form = form or ("table" if output is None else by_suffix("-o", output, SIMULATION_SUFFIXES))
-    kept = None if requests is None else by_suffix("--requests", requests, REQUEST_SUFFIXES)
-    if plot is not None:
-        by_suffix("--plot", plot, PICTURE_SUFFIXES)
-        check_drawable()
+    chosen = forms(form, output, plot, requests)
+    run = FileRun(
+        network=None if network == "none" else network, keep_requests=requests is not None, **options
+    )
     with Progress() as progress:
-        found = simulate_files(
-            plan, tables, network=None if network == "none" else network, keep_requests=requests is not None,
-            progress=progress, **options,
-        )  # fmt: skip
-    report = found.report
-    data = render_simulation(report, form)
+        if replan == "none":
+            _refuse("--replan none", {"--cluster": cluster, "--policy": policy})
+            made = simulated_output(simulate_files(plan, tables, run, progress=progress), chosen)
+        else:
+            from gkestimator.simulation.replanning.settings import Replanning
+
+            if cluster is None:
+                raise UsageError(f"--replan {replan}: --cluster is missing: the GPUs that the policy may use")
+            made = replanned_output(
+                replan_files(
+                    plan, tables, cluster, Replanning(kind=replan), run, policy=policy, progress=progress
+                ),
+                chosen,
+            )
     if output is None:
         stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
-        stream.write(data)
+        stream.write(made.data)
         stream.flush()
     else:
-        write_bytes(output, data)
+        write_bytes(output, made.data)
         click.echo(f"gkest: wrote {output}", err=True)
     partly = False
-    for option, path, make in (
-        ("--plot", plot, lambda p: draw(report, by_suffix("--plot", p, PICTURE_SUFFIXES))),
-        ("--requests", requests, lambda _: render_requests(found.system, found.result, str(kept))),
-    ):
+    for option, path, make in (("--plot", plot, made.plot), ("--requests", requests, made.requests)):
         if path is None:
             continue
         try:
-            write_bytes(path, make(path))
+            write_bytes(path, make())
         except GkestimatorError as e:  # the report stands
             click.echo(f"gkest: error: {option}: {e}", err=True)
             partly = True
         else:
             click.echo(f"gkest: wrote {path}", err=True)
-    if form == "csv" or output is not None:
-        for note in report.notes:
+    if chosen.report == "csv" or output is not None:
+        for note in made.notes:
             click.echo(f"gkest: note: {note}", err=True)
-    for line in simulation_words(report):
+    for line in made.words:
         click.echo(line, err=True)
     return 1 if partly else 0
+
+
+def _refuse(beside: str, given: dict[str, Any]) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} {value}: has no use with {beside}")

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT, SimulatedModel, SimulationReport
-from gkestimator.picture_style import BLUE, GREY, INK, STYLE
+from gkestimator.picture_style import BLUE, GREY, INK, STYLE, saved
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
 from gkestimator.simulation.report import STAGE_NAMES
 from gkestimator.tables.layout import clipped, printable
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
-# Files that do not change from run to run: matplotlib would write the date and its version.
-_METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-_STAGE_HUES = {"router": "#edc948", "network": "#76b7b2", "queue": "#e15759", "gpu": BLUE}
+# Waiting in warm hues, work in blue; the lines of models have other hues.
+_STAGE_HUES = {"router": "#f5dca8", "network": "#a9bfb5", "queue": "#d9a05b", "gpu": BLUE}
 _STAGE_WORDS = {"router": "filling at the router", "network": "network", "queue": "queue", "gpu": "GPU"}
 _MOST_BARS = 30
+_FEWEST = 6  # room for as many bars, so that one model's does not fill the page
 # Lines that can be told apart; the models with the least on time get a colour and a name, the others are grey.
 _NAMED = 6
-_HUES = ("#e15759", "#f28e2b", "#4e79a7", "#59a14f", "#b07aa1", "#9c755f")
+_HUES = ("#e15759", "#7a5195", "#4e79a7", "#59a14f", "#ff9da7", "#9c755f")
 
 
 def draw(report: SimulationReport, form: str) -> bytes:
@@ -48,9 +43,7 @@ def draw(report: SimulationReport, form: str) -> bytes:
         _spread(panels["spread"], models)
         _over_time(panels["time"], report, models)
         figure.suptitle(_title(report), x=0.01, ha="left", fontsize=9)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=form, dpi=150, metadata=_METADATA[form])
-    return buffer.getvalue()
+        return saved(figure, form)
 
 
 def _name(text: str, limit: int = 22) -> str:
@@ -91,7 +84,7 @@ def _bars(axes: Any, models: Sequence[SimulatedModel], there: int) -> None:
         elif m.latency_mean_ms is None:
             axes.text(0.01 * top, i, "nothing answered", va="center", fontsize=6.5, color=INK)
     axes.set_yticks(list(rows), [f"{_name(m.model)}  {_percent(m.on_time_pct)}" for m in models], fontsize=7)
-    axes.set_ylim(len(models) - 0.4, -0.6)
+    axes.set_ylim(max(len(models), _FEWEST) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("latency (ms)")
     cut = "" if there == len(models) else f"; the {len(models)} worst of {there:,} models"
@@ -131,17 +124,17 @@ def _spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
     axes.set_xscale("log")
     least = min((m.latency_quantiles_ms[1] / m.slo_ms for m in models if m.latency_quantiles_ms), default=0.1)
     axes.set_xlim(max(least * 0.8, 1e-3), max(1.5, min(most * 1.1, 100.0)))
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim()
+    ticks = [t for t in (m * 10.0**e for e in range(-3, 3) for m in (1, 2, 5)) if low <= t <= high]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
     axes.set_ylim(0, 104)
     axes.set_ylabel("% of requests")
     axes.set_xlabel("latency as a multiple of the SLO")
     axes.set_title("Answered within", loc="left")
     if look:
         handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], fontsize=6.5, loc="lower right", handlelength=1.2)
+        axes.legend(handles[::-1], labels[::-1], fontsize=6.5, loc="upper left", handlelength=1.2)
 
 
 def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedModel]) -> None:
@@ -160,7 +153,11 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
         least = min([least, *(v for v in share if not math.isnan(v))])
     if report.settings.warmup_s:
         axes.axvspan(0, report.settings.warmup_s, color="#f2f2f2", zorder=0)
-        axes.text(report.settings.warmup_s / 2, 1, "warm-up", ha="center", fontsize=6.5, color=INK)
+        if report.settings.warmup_s > 0.12 * report.settings.duration_s:
+            axes.text(
+                report.settings.warmup_s / 2, 0.03, "warm-up", ha="center", fontsize=6.5, color=INK,
+                transform=axes.get_xaxis_transform(),
+            )  # fmt: skip
     axes.set_xlim(0, report.settings.duration_s)
     axes.set_ylim(0 if least < 80 else 10 * math.floor((least - 5) / 10), 104 if least < 80 else 101)
     axes.set_xlabel("time of arrival (s)")

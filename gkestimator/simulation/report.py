@@ -23,6 +23,7 @@ __all__ = [
     "SIMULATION_FORMATS",
     "SIMULATION_SUFFIXES",
     "render_simulation",
+    "share_text",
     "simulation_csv",
     "simulation_text",
     "simulation_words",
@@ -76,7 +77,7 @@ def simulation_text(report: SimulationReport) -> str:
     totals beside the plan's, notes."""
     lines = [*_settings(report), ""]
     lines += text_table(_service_columns(report))
-    lines += ["", "where the time goes (ms):", *text_table(_stage_columns(report))]
+    lines += ["", "where the time goes, mean / 99th percentile in ms:", *text_table(_stage_columns(report))]
     if report.applications:
         lines += ["", *text_table(_application_columns(report))]
     lines += ["", *_gpu_lines(report), "", *_totals(report)]
@@ -121,13 +122,13 @@ def _service_columns(report: SimulationReport) -> list[TextColumn]:
         *columns,
         _column("done/s", [number_text(m.throughput_rps) for m in models]),
         _column("on time/s", [number_text(m.goodput_rps) for m in models]),
-        _column("%", [_share_text(m.on_time_pct) for m in models]),
+        _column("%", [share_text(m.on_time_pct) for m in models]),
         _column("p50 ms", [number_text(m.latency_p50_ms) for m in models]),
         _column("p99 ms", [number_text(m.latency_p99_ms) for m in models]),
     ]
 
 
-def _share_text(value: float | None) -> str:
+def share_text(value: float | None) -> str:
     """A share of requests: 99.97 % is not 100 %."""
     if value is None:
         return UNKNOWN
@@ -138,10 +139,9 @@ def _stage_columns(report: SimulationReport) -> list[TextColumn]:
     models = report.models
     columns = [_names("model", [m.model for m in models])]
     shown = [name for name in STAGE_NAMES if name != "network" or any(m.network.mean_ms for m in models)]
-    for what, part in (("mean", "mean_ms"), ("p99", "p99_ms")):
-        for name in shown:
-            heading = f"{name} {what}" if what == "p99" else f"{name} mean"
-            columns.append(_column(heading, [number_text(getattr(getattr(m, name), part)) for m in models]))
+    for name in shown:
+        stages = [getattr(m, name) for m in models]
+        columns.append(_column(name, [f"{number_text(t.mean_ms)} / {number_text(t.p99_ms)}" for t in stages]))
     return [
         *columns,
         _column("batch", [number_text(m.batch_mean) for m in models]),
@@ -160,7 +160,7 @@ def _application_columns(report: SimulationReport) -> list[TextColumn]:
         _column("refused/s", [number_text(a.rejected_rps) for a in found]),
         _column("done/s", [number_text(a.throughput_rps) for a in found]),
         _column("on time/s", [number_text(a.goodput_rps) for a in found]),
-        _column("%", [_share_text(a.on_time_pct) for a in found]),
+        _column("%", [share_text(a.on_time_pct) for a in found]),
         _column("p50 ms", [number_text(a.latency_p50_ms) for a in found]),
         _column("p99 ms", [number_text(a.latency_p99_ms) for a in found]),
     ]
@@ -188,7 +188,7 @@ def _totals(report: SimulationReport) -> list[str]:
     return [
         f"goodput {wide[0]} req/s · the plan: {wide[1]}, expected {wide[2]} req/s · "
         f"throughput {number_text(t.throughput_rps, digits=6)} req/s",
-        f"of {number_text(t.arrived_rps, digits=6)} requests a second {_share_text(t.on_time_pct)} % on time, "
+        f"of {number_text(t.arrived_rps, digits=6)} requests a second {share_text(t.on_time_pct)} % on time, "
         f"{number_text(t.rejected_rps)} refused · latency p50 {number_text(t.latency_p50_ms)}, "
         f"p99 {number_text(t.latency_p99_ms)}, p99.9 {number_text(t.latency_p999_ms)} ms",
         f"GPUs used {t.gpus_used:,} · Cuti {percent_text(t.cuti_pct)} % · Muti {percent_text(t.muti_pct)} % · "
@@ -229,7 +229,7 @@ def simulation_words(report: SimulationReport) -> list[str]:
     if missed:
         lines.append(
             "Applications below: "
-            + ", ".join(f"{a.application} {_share_text(a.on_time_pct)} %" for a in missed[:_MANY])
+            + ", ".join(f"{a.application} {share_text(a.on_time_pct)} %" for a in missed[:_MANY])
             + "."
         )
     return [one_line(line, limit=2000) for line in lines]
@@ -237,7 +237,7 @@ def simulation_words(report: SimulationReport) -> list[str]:
 
 def _miss(m: SimulatedModel) -> str:
     """One model that misses: by how much, and why."""
-    head = f"{m.model} {_share_text(m.on_time_pct)} %"
+    head = f"{m.model} {share_text(m.on_time_pct)} %"
     refused = 100 * m.rejected_rps / m.arrived_rps if m.arrived_rps else 0.0
     why = []
     if refused >= 0.05:

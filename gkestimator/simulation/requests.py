@@ -10,9 +10,18 @@ from gkestimator.errors import UsageError
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
 
-__all__ = ["REQUEST_SUFFIXES", "render_requests"]
+__all__ = ["REQUEST_SUFFIXES", "check_writable", "render_requests"]
 
 REQUEST_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
+
+
+def check_writable(form: str) -> None:
+    """Raises UsageError where ``form`` is ``parquet`` and pyarrow (extra ``parquet``) is missing."""
+    if form == "parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as e:
+            raise UsageError("Parquet needs pyarrow: pip install 'gkestimator[parquet]'") from e
 
 
 def render_requests(system: System, result: Result, form: str) -> bytes:
@@ -25,11 +34,7 @@ def render_requests(system: System, result: Result, form: str) -> bytes:
     kept = result.requests
     if kept is None:
         raise UsageError("the simulation kept no requests")
-    if form == "parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError as e:
-            raise UsageError("Parquet needs pyarrow: pip install 'gkestimator[parquet]'") from e
+    check_writable(form)
     gpus = np.array([system.gpus[r.gpu].id for r in system.replicas] or [""])
     replicas = np.array([r.id for r in system.replicas] or [""])
     models = np.array([m.name for m in system.models])

@@ -281,7 +281,8 @@ class Simulator:
 
     def _available(self, replica: Replica) -> None:
         others = [r for r in self.replicas if r.what.model == replica.what.model and r is not replica]
-        shares = [r.dealt / r.what.weight for r in others if not r.retired and r.available <= self.now_ms]
+        shares = [r.dealt / r.what.weight for r in others if not r.retired and r.became_available]
+        replica.became_available = True
         if shares:
             replica.dealt = max(replica.dealt, replica.what.weight * min(shares))
         self._serve(replica.server)
