@@ -44,13 +44,7 @@ def render_plan(plan: PlacementPlan, form: str) -> bytes:
 
 def asked_rps(plan: PlacementPlan) -> dict[str, float]:
     """Requests a second that each model of the plan's workload is asked for, by itself and in applications."""
-    found = dict.fromkeys(plan.workload.names(), 0.0)
-    for model in plan.workload.models:
-        found[model.name] += model.rate_rps
-    for application in plan.workload.applications:
-        for name, rate in application.rates_rps().items():
-            found[name] += rate
-    return found
+    return plan.workload.model_rates_rps()
 
 
 def plan_csv(plan: PlacementPlan) -> str:

@@ -11,17 +11,16 @@ from gkestimator.documents import PlacedGpu, PlacementPlan, Replica
 from gkestimator.errors import DocumentError, TableError, UsageError
 from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.placement.queueing import interval_sigmas
-from gkestimator.placement.report import asked_rps
+from gkestimator.simulation.admission import admitted_parts
 from gkestimator.simulation.interference.base import Interference
 from gkestimator.simulation.network import Network
 from gkestimator.simulation.system import TERMS, SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 from gkestimator.tables import Requirement
 
-__all__ = ["ADMISSIONS", "build_system"]
+__all__ = ["build_system"]
 
-ADMISSIONS = ("plan", "none")
-# What the plan serves of a rate within this of all of it is all of it: the rest is rounding.
-_ALL = 1e-9
+# Columns that an interference model uses where they are known.
+_OPTIONAL: Mapping[str, tuple[str, ...]] = {"contention": ("dram_util_mean_pct", "l2_util_mean_pct")}
 _Key = tuple[str, str, str, str, str, float]
 
 
@@ -44,18 +43,18 @@ def build_system(
     runs by the rows of its model, GPU type, runtime, dtype, dims and SM share at all batch sizes up to its own.
 
     ``interference`` None: replicas do not slow each other down; a model of it is asked for GPUs alone on which
-    two replicas may run at once. ``max_wait_ms`` None: each replica's of the plan. ``admission``: ``plan`` lets
-    in what the plan serves of the rate that it was asked (an application's least stage counts), ``none`` all
-    that some replica can serve. ``copy`` is that of :class:`gkestimator.simulation.options.Options`. ``table``
-    is what messages call the rows. Raises DocumentError (the plan lacks something), TableError (no row for a
-    replica, two rows, a null column), UsageError.
+    two replicas may run at once. ``max_wait_ms`` None: each replica's of the plan. ``admission``: see
+    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` is that
+    of :class:`gkestimator.simulation.options.Options`. ``table`` is what messages call the rows. Raises
+    DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null column),
+    UsageError.
     """
-    if admission not in ADMISSIONS:
-        raise UsageError(f"admission {admission!r} is not known, expected one of {', '.join(ADMISSIONS)}")
     catalogue = gpu_catalogue(gpu_specs)
     curves = _Curves(rows, plan, catalogue, table)
     index = {name: i for i, name in enumerate(plan.workload.names())}
     notes: list[str] = []
+    lacking: set[str] = set()
+    by_replica: dict[str, list[tuple[Requirement, float]]] = {}
     gpus, replicas = [], []
     partitions: dict[tuple[int, str], int] = {}
     turns: dict[int, float] = defaultdict(float)
@@ -72,6 +71,7 @@ def build_system(
         )
         for replica in gpu.replicas:
             here = curves.of(replica, gpu)
+            by_replica[replica.id] = [(p.row, p.latency_ms) for p in here]
             partition = None
             if replica.partition is not None:
                 partition = partitions.setdefault((g, replica.partition), len(partitions))
@@ -94,10 +94,19 @@ def build_system(
                     table=table,
                 )
             )
+            if together is not None:
+                lacking |= {c for c in _OPTIONAL.get(together.name, ()) if getattr(here[-1].row, c) is None}
     notes += curves.notes(plan)
+    if lacking and interference is not None:
+        notes.append(
+            f"interference {interference.name}: {' and '.join(sorted(lacking))} {'is' if len(lacking) == 1 else 'are'} "
+            "null for some replicas, which are slowed by SM overlap alone there"
+        )
+    objectives = _objectives(plan)
+    chance = admitted_parts(plan, admission, objectives, by_replica)
     return System(
-        sources=_sources(plan, index, admission),
-        models=tuple(SimModel(name=name, slo_ms=slo) for name, slo in _objectives(plan).items()),
+        sources=_sources(plan, index, chance),
+        models=tuple(SimModel(name=name, slo_ms=slo) for name, slo in objectives.items()),
         gpus=tuple(gpus),
         replicas=tuple(replicas),
         notes=tuple(notes),
@@ -331,23 +340,9 @@ def _objectives(plan: PlacementPlan) -> dict[str, float]:
     return {name: found.get(name, asked[name]) for name in plan.workload.names()}
 
 
-def _chances(plan: PlacementPlan, admission: str) -> dict[str, float]:
-    """By model: the part of its requests that is let in."""
-    served = dict.fromkeys(plan.workload.names(), 0.0)
-    placed = set()
-    for gpu in plan.gpus:
-        for r in gpu.replicas:
-            served[r.model] += r.goodput_rps
-            placed.add(r.model)
-    if admission == "none":
-        return {name: float(name in placed) for name in served}
-    asked = asked_rps(plan)
-    parts = {name: rate / asked[name] for name, rate in served.items()}
-    return {name: 1.0 if part >= 1 - _ALL else part for name, part in parts.items()}
-
-
-def _sources(plan: PlacementPlan, index: Mapping[str, int], admission: str) -> tuple[SimSource, ...]:
-    chance = _chances(plan, admission)
+def _sources(
+    plan: PlacementPlan, index: Mapping[str, int], chance: Mapping[str, float]
+) -> tuple[SimSource, ...]:
     alone = [
         SimSource(
             name=m.name,

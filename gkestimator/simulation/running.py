@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gkestimator.documents import PlacementPlan
+from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
 from gkestimator.errors import UsageError, one_line
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.building import build_system
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.interference.base import Interference
@@ -21,9 +24,13 @@ from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
-from gkestimator.tables import Requirement
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
-__all__ = ["Simulated", "simulate_files", "simulate_plan"]
+__all__ = ["FileRun", "Simulated", "replan_files", "simulate_files", "simulate_plan"]
+
+if TYPE_CHECKING:
+    from gkestimator.simulation.replanning.report import ReplanReport
+    from gkestimator.simulation.replanning.settings import Replanning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +137,158 @@ def _served(
     return simulator.finish()
 
 
-def simulate_files() -> Simulated:
-    """For the command; follows."""
-    raise NotImplementedError
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRun:
+    """How files are simulated.
+
+    ``arrivals``: a process (``poisson``, ``mmpp``, ``constant``) at the rates of the plan's workload times
+    ``rate_scale``, or the file of a trace, for ``duration_s``, of which the first ``warmup_s`` are not counted.
+    ``bursts`` of ``mmpp``: factor on the mean rate, share of the time, mean seconds
+    (:meth:`gkestimator.simulation.arrivals.rates.Bursts.of`). ``window_s`` None: a sixtieth of the duration, at
+    least a second. The rest is as in :func:`gkestimator.simulation.building.build_system` and
+    :class:`gkestimator.simulation.options.Options`.
+    """
+
+    arrivals: str | Path = "poisson"
+    duration_s: float = 60.0
+    warmup_s: float = 0.0
+    rate_scale: float = 1.0
+    bursts: Sequence[float] | None = None
+    max_wait_ms: float | None = None
+    network: Path | str | None = None
+    service: str = "deterministic"
+    interference: str = "contention"
+    coefficients: Path | str | None = None
+    copy: str = "none"
+    routing: str = "round-robin"
+    admission: str = "plan"
+    window_s: float | None = None
+    keep_requests: bool = False
+    seed: int = 0
+    gpu_specs: Sequence[Path | str] = ()
+
+    @property
+    def options(self) -> Options:
+        """What the simulator is told. Raises UsageError."""
+        return Options(
+            duration_ms=self.duration_s * 1e3,
+            warmup_ms=self.warmup_s * 1e3,
+            routing=self.routing,
+            service=self.service,
+            copy=self.copy,
+            interference=self.interference,
+            window_ms=1e3 * (max(1.0, self.duration_s / 60) if self.window_s is None else self.window_s),
+            keep_requests=self.keep_requests,
+            seed=self.seed,
+        )
+
+    def arrivals_for(self, plan: PlacementPlan) -> Arrivals:
+        """The arrivals for the workload of ``plan``. Raises what the factory raises."""
+        loads = (*plan.workload.models, *plan.workload.applications)
+        return make_arrivals(
+            self.arrivals,
+            [load.rate_rps for load in loads],
+            [load.name for load in loads],
+            seed=self.seed,
+            rate_scale=self.rate_scale,
+            bursts=self._burst_states(),
+        )
+
+    def _burst_states(self) -> Bursts | None:
+        if self.bursts is None:
+            return None
+        if str(self.arrivals) != "mmpp":
+            raise UsageError(f"bursts are those of arrivals mmpp, found arrivals {self.arrivals}")
+        if len(self.bursts) != 3:
+            raise UsageError(f"bursts: found {len(self.bursts)} numbers, expected factor, share and seconds")
+        factor, share, seconds = self.bursts
+        return Bursts.of(factor=factor, share=share, burst_s=seconds)
+
+
+def simulate_files(
+    plan: Path | str,
+    tables: Sequence[Path | str],
+    run: FileRun,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Simulated:
+    """Serve the plan in the JSON file ``plan`` by the requirement ``tables`` (CSV, JSON, Parquet). ``progress`` is
+    told (what is done, done, total). Raises DocumentError and TableError for what is wrong with a file, UsageError
+    for the rest."""
+    options = run.options
+    placed = read_plan(Path(plan))
+    came = run.arrivals_for(placed)
+    names = {r.model for gpu in placed.gpus for r in gpu.replicas}
+    return simulate_plan(
+        placed,
+        _rows(tables, names, progress),
+        came,
+        options,
+        arrivals_name=str(run.arrivals),
+        rate_scale=run.rate_scale,
+        coefficients=run.coefficients,
+        network=run.network,
+        max_wait_ms=run.max_wait_ms,
+        admission=run.admission,
+        gpu_specs=run.gpu_specs,
+        table=", ".join(str(t) for t in tables),
+        progress=progress,
+    )
+
+
+def replan_files(
+    plan: Path | str,
+    tables: Sequence[Path | str],
+    cluster: Path | str,
+    replanning: Replanning,
+    run: FileRun,
+    *,
+    policy: str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> ReplanReport:
+    """As :func:`simulate_files`, beginning with the plan; ``policy`` (None: the plan's) runs again as ``replanning``
+    says, on the GPUs of the ``cluster`` file (YAML), for the plan's objective by its measure of compute. Raises the
+    same, and UsageError for requests that were asked to be kept."""
+    from gkestimator.simulation.replanning.running import simulate_replanned
+
+    if run.keep_requests:
+        raise UsageError(
+            "--requests: requests are not kept where the policy runs again, expected --replan none"
+        )
+    options = run.options
+    placed = read_plan(Path(plan))
+    there = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)
+    came = run.arrivals_for(placed)
+    return simulate_replanned(
+        placed,
+        _rows(tables, set(placed.workload.names()), progress),
+        there,
+        came,
+        options,
+        replanning,
+        policy=policy,
+        objective=placed.objective,
+        creq=placed.creq if policy is None or policy == placed.policy else None,
+        arrivals_name=str(run.arrivals),
+        coefficients=run.coefficients,
+        network=run.network,
+        max_wait_ms=run.max_wait_ms,
+        admission=run.admission,
+        gpu_specs=tuple(run.gpu_specs),
+        table=", ".join(str(t) for t in tables),
+        progress=progress,
+    )
+
+
+def _rows(
+    tables: Sequence[Path | str], models: Collection[str], progress: Callable[[str, int, int], None] | None
+) -> list[Requirement]:
+    """Rows of ``models``."""
+    if not tables:
+        raise UsageError("no requirement table is named: expected at least one")
+    rows: list[Requirement] = []
+    for number, table in enumerate(tables):
+        if progress is not None:
+            progress(f"reading {Path(table).name}", number, len(tables))
+        rows += read_table(Path(table), REQUIREMENTS, where={"model": models})
+    return rows

@@ -29,6 +29,7 @@ class Counts:
         self.arrived, self.arrived_by_window = np.zeros(models, int), np.zeros((models, windows), int)
         self.on_time_by_window = np.zeros((models, windows), int)
         self.wait_by_window_ms = np.zeros((models, windows))
+        self.by_end, self.source_by_end = np.zeros(models, int), np.zeros(sources, int)
         self.batches, self.full, self.timed_out = (np.zeros(models, int) for _ in range(3))
         self.source_arrived, self.source_rejected = np.zeros(sources, int), np.zeros(sources, int)
         self.answered: list[list[tuple[float, float]]] = [[] for _ in system.sources]  # arrived, done
@@ -41,6 +42,9 @@ class Counts:
 
     def counted(self, job: Job) -> bool:
         return job.arrived >= self.options.warmup_ms
+
+    def in_time_that_counts(self, now: float) -> bool:
+        return self.options.warmup_ms <= now <= self.options.duration_ms
 
     def window(self, time: float) -> int:
         return min(int(time // self.options.window_ms), self.arrived_by_window.shape[1] - 1)
@@ -69,6 +73,7 @@ class Counts:
     def request_done(self, request: Request, batch: Batch, served: float, now: float) -> None:
         """Its answer reached the client at ``now``; its service ended at ``served``."""
         self.end_ms = now
+        self.by_end[request.model] += self.in_time_that_counts(now)
         wait, total = batch.start - request.arrived, now - request.arrived
         on_time = total <= self.system.models[request.model].slo_ms * (1 + 1e-9)
         window = self.window(request.arrived)
@@ -90,11 +95,11 @@ class Counts:
                 "total": total,
                 "wait": wait,
                 "on_time": on_time,
-                "by_end": now <= self.options.duration_ms,
             }
         )
 
     def source_done(self, job: Job, now: float) -> None:
+        self.source_by_end[job.source] += self.in_time_that_counts(now)
         if self.counted(job):
             self.answered[job.source].append((job.arrived, now))
 
@@ -102,24 +107,23 @@ class Counts:
         models, sources = len(self.system.models), len(self.system.sources)
         columns = {key: np.array([d[key] for d in self.done]) for key in (self.done[0] if self.done else ())}
         sums, histograms = np.zeros((models, len(STAGES))), np.zeros((models, len(STAGES), BINS), int)
-        done, by_end, on_time = (np.zeros(models, int) for _ in range(3))
+        done, on_time = (np.zeros(models, int) for _ in range(2))
         waits = np.zeros(models)
         for d in self.done:
             m = d["model"]
             done[m] += 1
-            by_end[m] += d["by_end"]
             on_time[m] += d["on_time"]
             waits[m] += d["wait"]
             for i, stage in enumerate(STAGES):
                 value = d[stage if stage == "total" else f"{stage}_ms"]
                 sums[m, i] += value
                 histograms[m, i, _bin(value)] += 1
-        answers = np.zeros((3, sources), int)
+        answers = np.zeros((2, sources), int)
         answer_sums, answer_histograms = np.zeros(sources), np.zeros((sources, BINS), int)
         for s, pairs in enumerate(self.answered):
             for came, now in pairs:
                 late = now - came > self.system.sources[s].slo_ms * (1 + 1e-9)
-                answers[:, s] += (1, now <= self.options.duration_ms, not late)
+                answers[:, s] += (1, not late)
                 answer_sums[s] += now - came
                 answer_histograms[s, _bin(now - came)] += 1
         busy, last = np.zeros(len(self.replicas)), np.zeros(len(self.replicas))
@@ -152,7 +156,7 @@ class Counts:
             end_ms=self.end_ms,
             arrived=self.arrived.copy(),
             done=done,
-            done_by_end=by_end,
+            done_by_end=self.by_end.copy(),
             on_time=on_time,
             sums_ms=sums,
             wait_sums_ms=waits,
@@ -163,8 +167,8 @@ class Counts:
             source_arrived=self.source_arrived.copy(),
             source_rejected=self.source_rejected.copy(),
             source_done=answers[0],
-            source_done_by_end=answers[1],
-            source_on_time=answers[2],
+            source_done_by_end=self.source_by_end.copy(),
+            source_on_time=answers[1],
             source_sums_ms=answer_sums,
             source_histograms=answer_histograms,
             window_ms=self.options.window_ms,

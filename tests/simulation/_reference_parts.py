@@ -97,9 +97,11 @@ class Replica:
     available: float
     dealt: float = 0.0
     retired: bool = False
+    became_available: bool = False
     waiting: list[Request] = field(default_factory=list)  # of one that takes turns: reached it, not taken
     coming: int = 0  # of one that takes turns: dealt to it, not taken
     turns: int = 0
+    last_turn: float = -1.0
 
     @property
     def takes_turns(self) -> bool:

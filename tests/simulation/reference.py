@@ -228,11 +228,13 @@ class Simulator:
             key=lambda r: ((r.dealt + (1 if r.takes_turns else r.what.batch_size)) / r.what.weight, r.index),
         )
 
-    def _load(self, r: Replica) -> float:
+    def _load(self, r: Replica) -> int:
+        """Outstanding work in 1e-6 ms: whole numbers, so that no rest of a sum makes equal loads unequal."""
         if r.what.duty_cycle_ms is not None:
-            return r.coming * r.what.duty_cycle_ms / r.what.batch_size
-        load = sum(b.replica.at(b.replica.what.latencies_ms, b.size) for b in r.server.given)
-        return load + (r.server.running.left(self.now_ms) if r.server.running else 0.0)
+            return round(1e6 * (r.coming * r.what.duty_cycle_ms / r.what.batch_size))
+        load = sum(round(1e6 * b.replica.at(b.replica.what.latencies_ms, b.size)) for b in r.server.given)
+        running = r.server.running
+        return load + (round(1e6 * running.left(self.now_ms)) if running is not None else 0)
 
     def _leave(self, batch: Batch) -> None:
         batch.closed = True
@@ -279,7 +281,8 @@ class Simulator:
 
     def _available(self, replica: Replica) -> None:
         others = [r for r in self.replicas if r.what.model == replica.what.model and r is not replica]
-        shares = [r.dealt / r.what.weight for r in others if not r.retired and r.available <= self.now_ms]
+        shares = [r.dealt / r.what.weight for r in others if not r.retired and r.became_available]
+        replica.became_available = True
         if shares:
             replica.dealt = max(replica.dealt, replica.what.weight * min(shares))
         self._serve(replica.server)
@@ -305,7 +308,7 @@ class Simulator:
     def _turn(self, r: Replica) -> None:
         cycle = r.what.duty_cycle_ms
         assert cycle is not None
-        if r.waiting and all(index != r.index for _, index in r.server.due):
+        if r.waiting and r.last_turn != self.now_ms and all(index != r.index for _, index in r.server.due):
             r.server.due.append((self.now_ms, r.index))
             self._serve(r.server)
         while r.what.turn_offset_ms + r.turns * cycle <= self.now_ms:
@@ -313,6 +316,7 @@ class Simulator:
         self._push(r.what.turn_offset_ms + r.turns * cycle, TURN, r.index, r)
 
     def _take_turn(self, r: Replica) -> None:
+        r.last_turn = self.now_ms
         batch = Batch(r, r.waiting[: r.what.batch_size])
         del r.waiting[: batch.size]
         r.coming -= batch.size

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gkestimator.documents.checking import load_yaml
+from gkestimator.documents.interference import looks_fitted, read_interference
 from gkestimator.placement.problem import Candidate, Problem
 
 __all__ = ["DERIVED", "Coefficients", "Pressure", "read_coefficients", "unknown_utilisation"]
@@ -76,11 +77,17 @@ DERIVED = Coefficients(
 
 def read_coefficients(path: Path) -> Coefficients:
     """The coefficients in the YAML (or JSON) file at ``path``: the five names of :class:`Coefficients`, each
-    a number. Raises DocumentError naming the field."""
-    taken = load_yaml(path, what="gpulet's interference coefficients")
-    found = {f.name: taken.number(f.name, low=-_LIMIT, high=_LIMIT) for f in fields(Coefficients)}
-    taken.finish()
-    return Coefficients(**found)
+    a number; or what ``gkest train --interference`` wrote (a file, or a bundle's folder). Raises DocumentError
+    naming the field."""
+    names = [f.name for f in fields(Coefficients)]
+    if not path.is_dir():
+        taken = load_yaml(path, what="gpulet's interference coefficients")
+        if not looks_fitted(taken):
+            found = {name: taken.number(name, low=-_LIMIT, high=_LIMIT) for name in names}
+            taken.finish()
+            return Coefficients(**found)
+    fitted = read_interference(path).gpulet
+    return Coefficients(**{name: getattr(fitted, name) for name in names})
 
 
 def unknown_utilisation(problem: Problem, coefficients: Coefficients) -> tuple[str, str] | None:

@@ -9,12 +9,19 @@ from pathlib import Path
 
 from gkestimator.documents.checking import Fields, load_json
 from gkestimator.errors import UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.placement.policies.igniter_model import GpuTerms, Load, active_ms, linear
 from gkestimator.placement.problem import Candidate, Problem
 from gkestimator.specfiles import parse_spec, read_spec_text
 
-__all__ = ["Coefficients", "ModelCoefficients", "gpu_terms", "load_of", "read_coefficients"]
+__all__ = [
+    "Coefficients",
+    "ModelCoefficients",
+    "gpu_terms",
+    "load_of",
+    "read_coefficients",
+    "terms_of",
+]
 
 _WHAT = "file of iGniter coefficients"
 _ANY = -1e15
@@ -122,15 +129,19 @@ def _line(entry: Fields, field: str) -> tuple[float, float] | None:
 def gpu_terms(problem: Problem, gpu_type: str, coefficients: Coefficients | None) -> GpuTerms:
     """The terms of ``gpu_type``: the file's, else the specification's. Raises UsageError: there is a file,
     but the type is not in it."""
-    spec = problem.specs[gpu_type]
+    return terms_of(problem.specs[gpu_type], coefficients)
+
+
+def terms_of(spec: GpuSpec, coefficients: Coefficients | None) -> GpuTerms:
+    """The terms of the GPU type ``spec``, as :func:`gpu_terms`."""
     given: Mapping[str, float | None] = {}
     if coefficients is not None:
-        if gpu_type not in coefficients.gpus:
+        if spec.name not in coefficients.gpus:
             known = ", ".join(coefficients.gpus) or "none"
             raise UsageError(
-                f"{coefficients.source}: gpus: found {known}, expected {gpu_type} too, which the cluster has"
+                f"{coefficients.source}: gpus: found {known}, expected {spec.name} too, which the cluster has"
             )
-        given = coefficients.gpus[gpu_type]
+        given = coefficients.gpus[spec.name]
     return GpuTerms(
         pcie_bytes_per_s=given.get("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
         clock_mhz=given.get("clock_mhz") or spec.boost_clock_mhz,
@@ -143,9 +154,16 @@ def gpu_terms(problem: Problem, gpu_type: str, coefficients: Coefficients | None
 
 
 def load_of(
-    model: str, candidate: Candidate, gpu: GpuTerms, coefficients: Coefficients | None, *, beside: bool
+    model: str,
+    candidate: Candidate,
+    gpu: GpuTerms,
+    coefficients: Coefficients | None,
+    *,
+    beside: bool,
+    asker: str = "policy igniter",
 ) -> Load:
-    """``candidate`` in the model's terms. ``beside``: whether it may have neighbours.
+    """``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who needs what is
+    null, for the error.
 
     Without a model's own coefficients its L2 utilisation and power are the table's columns, k_sch n_k is
     part of the latency, and alpha_cache is its L2 utilisation: the part of its time that moves data through
@@ -157,7 +175,7 @@ def load_of(
     kernels = own.kernels if own is not None and own.kernels is not None else row.kernels
     if coefficients is not None and beside and kernels is None:
         raise UsageError(
-            f"policy igniter needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
+            f"{asker} needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
             f"from {coefficients.source}"
         )
     schedule = 0.0
@@ -180,7 +198,7 @@ def load_of(
     if l2 is None and beside:
         where = f" (models: {model}: l2_util_pct)" if coefficients is not None else ""
         raise UsageError(
-            f"policy igniter needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
+            f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
             f"--coefficients FILE{where}"
         )
     power: float | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Self
 
+from gkestimator.documents.interference import ContentionWeights, read_interference
 from gkestimator.gpus import GpuSpec
 from gkestimator.simulation.interference.base import Interference, known, padded
 from gkestimator.simulation.interference.laws import CONTENTION
@@ -28,11 +31,24 @@ class Contention(Interference):
     compulsory traffic, every kernel's operands read and written once, without what stays in the L2 from kernel to
     kernel (:func:`gkestimator.utilisation.bandwidth_pct`), so it is already what is asked for when the neighbours
     have filled the L2.
+
+    With ``weights`` (fitted to measured pairs): 1 + sum over the resources of overlap d d' + excess max(0, d + d' - 1).
+    The first term is what batches lose that meet by chance: a resource that both drive, each a part of its time, is
+    shared while both do.
     """
 
     name: ClassVar[str] = "contention"
     code: ClassVar[int] = CONTENTION
     needs: ClassVar[tuple[str, ...]] = ("sm_util_mean_pct",)
+
+    def __init__(self, weights: ContentionWeights | None = None) -> None:
+        self._weights = weights
+
+    @classmethod
+    def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
+        """The file is one that ``gkest train --interference`` wrote; where the law without weights was as good there,
+        it stays so."""
+        return cls(None if coefficients is None else read_interference(coefficients).contention)
 
     def features(self, row: Requirement) -> tuple[float, ...]:
         """SM, DRAM and L2 demand (parts of 1), SM demand if not confined (else 0), 1 if confined, 1 where DRAM is
@@ -52,5 +68,10 @@ class Contention(Interference):
         )
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """TERMS zeros: nothing is fitted."""
-        return (0.0,) * TERMS
+        """1 with weights, then the six; zeros without."""
+        if self._weights is None:
+            return (0.0,) * TERMS
+        w = self._weights
+        return padded(
+            TERMS, 1.0, w.sm_overlap, w.sm_excess, w.dram_overlap, w.dram_excess, w.l2_overlap, w.l2_excess
+        )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Self
 
+from gkestimator.errors import UsageError
 from gkestimator.gpus import GpuSpec
 from gkestimator.simulation.interference.base import Interference
 from gkestimator.simulation.interference.laws import NONE
@@ -18,6 +21,13 @@ class NoInterference(Interference):
 
     name: ClassVar[str] = "none"
     code: ClassVar[int] = NONE
+
+    @classmethod
+    def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
+        """Raises UsageError: coefficients were given."""
+        if coefficients is not None:
+            raise UsageError(f"{coefficients}: found coefficients for interference none, which takes none")
+        return cls()
 
     def features(self, row: Requirement) -> tuple[float, ...]:
         """FEATURES zeros."""

@@ -18,6 +18,8 @@ _HERE = "gkestimator.simulation.interference"
 # in INTERFERENCES (simulation/options.py); tests/conformance/test_interference.py runs over all of them.
 MODELS: Mapping[str, str] = {
     "none": f"{_HERE}.none:NoInterference",
+    "gpulet": f"{_HERE}.gpulet:Gpulet",
+    "igniter": f"{_HERE}.igniter:Igniter",
     "contention": f"{_HERE}.contention:Contention",
 }
 # What `laws.slowdown` knows each by.
@@ -38,5 +40,5 @@ def make_interference(
     if name not in MODELS:
         raise UsageError(f"interference {name!r} is not known, expected one of {', '.join(MODELS)}")
     module, _, attribute = MODELS[name].partition(":")
-    found: Interference = getattr(importlib.import_module(module), attribute)()
-    return found
+    kind: type[Interference] = getattr(importlib.import_module(module), attribute)
+    return kind.made(None if coefficients is None else Path(coefficients), gpus)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from gkestimator.documents import Replica
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.result import Counts, Floats
-from gkestimator.simulation.system import SimGpu, SimReplica
+from gkestimator.simulation.system import SimGpu, SimReplica, System
 
-__all__ = ["Fleet", "GpuUse", "Process", "memory_sum"]
+__all__ = ["Fleet", "GpuUse", "Process", "max_memory", "memory_sum"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,9 +76,10 @@ def memory_sum(parts: Iterable[float | None]) -> float | None:
 class Fleet:
     """The processes of a run, and the simulator that serves with them. Every change goes through here."""
 
-    def __init__(self, simulator: Simulator, gpus: Sequence[SimGpu]) -> None:
+    def __init__(self, simulator: Simulator, system: System) -> None:
         self.simulator = simulator
-        self.gpus = list(gpus)  # as the simulator counts them
+        self.gpus = list(system.gpus)  # as the simulator counts them
+        self.replicas = list(system.replicas)
         self.processes: list[Process] = []  # those that run or have batches left
         self.uses: list[GpuUse] = []
         self.peak_memory_pct: dict[str, float | None] = {}
@@ -99,6 +100,7 @@ class Fleet:
 
     def adopt(self, process: Process) -> None:
         """``process`` was in the simulator from the start."""
+        self._servers = max(self._servers, process.server + 1)
         self._enter(process, 0.0)
 
     def running(self, gpu: str | None = None) -> list[Process]:
@@ -137,6 +139,7 @@ class Fleet:
             for r, name, server in zip(runs, names, servers, strict=True)
         ]
         indices = self.simulator.add(placed, list(ready_ms), gpus=new)
+        self.replicas += placed
         found = [
             Process(name=n, gpu=gpu.id, asked=a, runs=r, index=i, server=s, ready_ms=t)
             for n, a, r, i, s, t in zip(names, asked, placed, indices, servers, ready_ms, strict=True)
@@ -154,6 +157,7 @@ class Fleet:
             return False
         self.simulator.retire([process.index])
         process.index = self.simulator.add([new], [max(process.ready_ms, self.simulator.now_ms)])[0]
+        self.replicas.append(new)
         process.runs, process.server = new, server
         process.holds[process.index] = asked.mreq_pct
         self._use(process.gpu).replicas.append(process.index)

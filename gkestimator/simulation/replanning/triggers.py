@@ -10,7 +10,7 @@ from gkestimator.documents import Workload
 from gkestimator.placement.policies.gpulet_lets import ewma
 from gkestimator.simulation.replanning.settings import Replanning
 
-__all__ = ["Trigger", "make_trigger", "model_rates_rps", "source_rates_rps", "with_rates"]
+__all__ = ["Trigger", "make_trigger", "source_rates_rps", "with_rates"]
 
 
 def source_rates_rps(workload: Workload) -> tuple[float, ...]:
@@ -22,24 +22,11 @@ def with_rates(workload: Workload, rates_rps: Sequence[float]) -> Workload:
     """``workload`` with ``rates_rps`` by source, in the order of :func:`source_rates_rps`."""
     first = len(workload.models)
     return Workload(
-        models=tuple(
-            replace(m, rate_rps=r) for m, r in zip(workload.models, rates_rps[:first], strict=True)
-        ),
+        models=tuple(replace(m, rate_rps=r) for m, r in zip(workload.models, rates_rps[:first], strict=True)),
         applications=tuple(
             replace(a, rate_rps=r) for a, r in zip(workload.applications, rates_rps[first:], strict=True)
         ),
     )
-
-
-def model_rates_rps(workload: Workload) -> dict[str, float]:
-    """Requests a second that reach each model: those for itself, and those of applications' stages."""
-    found = dict.fromkeys(workload.names(), 0.0)
-    for model in workload.models:
-        found[model.name] += model.rate_rps
-    for application in workload.applications:
-        for name, rate in application.rates_rps().items():
-            found[name] += rate
-    return found
 
 
 class Trigger(abc.ABC):
@@ -74,13 +61,13 @@ class RateTrigger(Trigger):
 
     def __init__(self, settings: Replanning, workload: Workload) -> None:
         super().__init__(settings, workload)
-        self._last = model_rates_rps(workload)
+        self._last = workload.model_rates_rps()
 
     def observe(self, counted_rps: Sequence[float]) -> None:
         self.rates_rps = tuple(counted_rps)
 
     def due(self, now_ms: float) -> str | None:
-        rates = model_rates_rps(with_rates(self._workload, self.rates_rps))
+        rates = with_rates(self._workload, self.rates_rps).model_rates_rps()
         moved = {name: abs(rate - self._last[name]) for name, rate in rates.items()}
         name = max(moved, key=lambda n: moved[n], default=None)
         if name is None or moved[name] < self.settings.threshold_rps:
@@ -88,7 +75,7 @@ class RateTrigger(Trigger):
         return f"{name}: from {self._last[name]:.0f} to {rates[name]:.0f} req/s"
 
     def planned(self, now_ms: float) -> None:
-        self._last = model_rates_rps(with_rates(self._workload, self.rates_rps))
+        self._last = with_rates(self._workload, self.rates_rps).model_rates_rps()
 
 
 class PeriodTrigger(Trigger):
