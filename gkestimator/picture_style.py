@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-__all__ = ["BLUE", "GREY", "INK", "STYLE"]
+__all__ = ["BLUE", "GREY", "INK", "STYLE", "saved"]
 
 INK, GREY, BLUE = "#333333", "#b0b0b0", "#2a6f97"
 STYLE: Any = {  # matplotlib types its settings by their names
@@ -13,3 +14,17 @@ STYLE: Any = {  # matplotlib types its settings by their names
     "axes.grid": True, "grid.color": "#ececec", "grid.linewidth": 0.6, "axes.axisbelow": True,
     "legend.frameon": False, "text.color": INK, "axes.labelcolor": INK,
 }  # fmt: skip
+# Files that do not change from run to run: matplotlib would write the date and its version.
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+def saved(figure: Any, form: str, *, dpi: int = 150) -> bytes:
+    """``figure`` (matplotlib's) as ``png``, ``svg`` or ``pdf``; the same figure gives the same bytes (for SVG under
+    the setting ``svg.hashsalt``)."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, dpi=dpi, metadata=_METADATA[form])
+    return buffer.getvalue()

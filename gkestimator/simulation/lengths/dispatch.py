@@ -1,0 +1,155 @@
+"""Arlo's Request Scheduler and the simple ones, request by request; compiled.
+
+Instances of one runtime form a level. An instance answers one request after the other, each in the runtime's latency,
+so it is described by one number: when it will be free. Its outstanding requests follow from that, and no event is
+needed for their ends. A level is a heap of its instances in service by (free, index); its head has the least to do.
+
+**Arlo's algorithm 1** (``arlo``), in our reading: from the level of the shortest runtime that takes the request, at
+most ``levels`` levels (L) are looked at in order of length; levels without an instance in service are not there. The
+head of the k-th (k = 0, 1, ...) takes the request where its outstanding requests over its capacity (those that it
+answers within the SLO) are below ``threshold x decay^k`` (lambda, alpha): the further a request is padded, the
+emptier the level must be. If none is: the first level's head takes it (``congested``: ``ideal``), or the least loaded
+of the heads looked at (``least-load``); the text that we know does not say which.
+
+``least-padding``: the head of the first level. ``least-load``: of the heads of all levels that take the request the
+one with the fewest outstanding requests, the shortest of equals. ``earliest``: the head that would answer first (no
+scheme of the paper: what a dispatcher does that knows all latencies and looks at nothing but the request at hand).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.simulation.compiled import compiled
+
+__all__ = ["CONGESTED", "SCHEMES", "dispatch", "outstanding", "push", "take_head"]
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SCHEMES = ("arlo", "least-padding", "least-load", "earliest")
+ARLO, LEAST_PADDING, LEAST_LOAD, EARLIEST = range(4)
+CONGESTED = ("ideal", "least-load")
+# Part of a latency below which what is left of a request is the rounding of sums.
+_NOTHING = 1e-9
+
+
+@compiled
+def outstanding(free_ms: float, now_ms: float, latency_ms: float) -> float:
+    """Requests that an instance free at ``free_ms`` has not answered by ``now_ms``: until then it works without a
+    pause, ``latency_ms`` on each."""
+    if free_ms <= now_ms:
+        return 0.0
+    return math.ceil((free_ms - now_ms) / latency_ms - _NOTHING)
+
+
+@compiled
+def _before(one: int, other: int, free_ms: Floats) -> bool:
+    return free_ms[one] < free_ms[other] or (free_ms[one] == free_ms[other] and one < other)
+
+
+@compiled
+def _sink(heap: Counts, size: int, free_ms: Floats) -> None:
+    """Put the head of ``heap`` where it belongs, after it got more to do."""
+    at, item = 0, heap[0]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(heap[child + 1], heap[child], free_ms):
+            child += 1
+        if not _before(heap[child], item, free_ms):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = item
+
+
+@compiled
+def push(heap: Counts, size: int, instance: int, free_ms: Floats) -> None:
+    """Add ``instance`` to a ``heap`` of ``size``."""
+    at = size
+    while at > 0:
+        parent = (at - 1) // 2
+        if not _before(instance, heap[parent], free_ms):
+            break
+        heap[at] = heap[parent]
+        at = parent
+    heap[at] = instance
+
+
+@compiled
+def take_head(heap: Counts, size: int, free_ms: Floats) -> int:
+    """Remove and return the head of a ``heap`` of ``size`` (at least 1)."""
+    head = heap[0]
+    heap[0] = heap[size - 1]
+    if size > 1:
+        _sink(heap, size - 1, free_ms)
+    return head
+
+
+@compiled
+def dispatch(
+    times_ms: Floats,
+    shortest: Counts,
+    scheme: int,
+    threshold: float,
+    decay: float,
+    levels: int,
+    congested: int,
+    latency_ms: Floats,
+    capacity: Floats,
+    heaps: Counts,
+    sizes: Counts,
+    free_ms: Floats,
+    response_ms: Floats,
+    level_of: Counts,
+) -> None:
+    """Send each request to an instance, in order. ``times_ms`` ascending and ``shortest`` (level of the shortest
+    runtime that takes it), by request; ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and
+    ``sizes``: the instances in service; ``free_ms``, by instance. Filled: ``response_ms`` and ``level_of``, by request
+    (-1: no instance in service takes it)."""
+    last = len(sizes)
+    for request in range(len(times_ms)):
+        now = times_ms[request]
+        chosen = -1
+        least = math.inf
+        looked = 0
+        limit = threshold
+        for level in range(shortest[request], last):
+            if sizes[level] == 0:
+                continue
+            if scheme == LEAST_PADDING:
+                chosen = level
+                break
+            free = free_ms[heaps[level, 0]]
+            if scheme == EARLIEST:
+                load = max(free, now) + latency_ms[level]
+            else:
+                load = outstanding(free, now, latency_ms[level])
+            if scheme == ARLO:
+                load /= capacity[level]
+                if load < limit:
+                    chosen = level
+                    break
+                if chosen < 0 or (congested == 1 and load < least):
+                    chosen = level
+                    least = load
+                limit *= decay
+                looked += 1
+                if looked == levels:
+                    break
+            elif load < least:
+                chosen = level
+                least = load
+        level_of[request] = chosen
+        if chosen < 0:
+            response_ms[request] = math.nan
+            continue
+        head = heaps[chosen, 0]
+        free_ms[head] = max(free_ms[head], now) + latency_ms[chosen]
+        response_ms[request] = free_ms[head] - now
+        _sink(heaps[chosen], sizes[chosen], free_ms)
