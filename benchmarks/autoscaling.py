@@ -178,7 +178,7 @@ def main() -> None:
             picture = draw_replanned(
                 {k: reports[k] for k in DRAWN},
                 path.suffix[1:],
-                title=f"Three models by {table}, SLO 200 ms, rented V100s; ticks: re-plans of the first",
+                title=f"Three models by {table}, SLO 200 ms, rented V100s",
             )
             write_bytes(path, picture)
             lines += [f"![rate, GPUs in use and wait over time]({path.name})", ""]

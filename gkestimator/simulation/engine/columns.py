@@ -1,7 +1,7 @@
 """Where everything stands in the engine's arrays: one row for each model, replica, server, GPU, batch, request.
 
-Compiled code knows neither objects nor dictionaries, so each kind of thing is a row of integers and a row of floats; these are
-the columns. A link to another row is its number, -1 where there is none.
+Compiled code knows neither objects nor dictionaries, so each kind of thing is a row of integers and a row of floats;
+these are the columns. A link to another row is its number, -1 where there is none.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU,
     RF_END,
 ) = range(14)
 
-# What loads are compared in: whole numbers of 1e-6 ms, so that equal loads are equal in whatever order they were added up.
+# What loads are compared in: whole numbers of 1e-6 ms, so that equal loads are equal in whatever order they were
+# added up.
 TICKS = 1e6
 # Curves: one row for each size of a batch.
 C_LATENCY, C_TICKS, C_COPY, C_REQUEST, C_RESPONSE, C_FEATURES = range(6)
@@ -155,7 +156,8 @@ BF_LEFT, BF_REACHED, BF_START, BF_SINCE, BF_WORK, BF_SLOW, BF_ENDS, BF_END = ran
 I_NEXT, I_SOURCE, I_JOB, I_STAGE, I_MODEL, I_END = range(6)
 IF_ARRIVED, IF_ORIGIN, IF_LEFT, IF_REACHED, IF_END = range(5)
 
-# Source. X_SOLE: alone feeds its model, request for request (its counts are the model's). STREAM: straight to a streamed model, PLAIN: to another, JOB: has stages.
+# Source. X_SOLE: alone feeds its model, request for request (its counts are the model's).
+# STREAM: straight to a streamed model, PLAIN: to another, JOB: has stages.
 STREAM, PLAIN, JOB = range(3)
 X_KIND, X_MODEL, X_AT, X_STOP, X_STAGE, X_STAGES, X_SOLE, X_DONE, X_BY_END, X_ON_TIME, X_END = range(11)
 XF_SLO, XF_SUM, XF_END = range(3)

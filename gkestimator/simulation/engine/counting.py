@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.histogram import BINS, LOWEST_MS, RATIO
 
 __all__ = ["bin_of", "count_answered", "count_source", "window_of"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.part import part
 
 __all__ = ["lift_target", "pop_event", "push_event", "sink_source", "sink_target"]
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from gkestimator.simulation.engine.part import entry, part
+from collections.abc import Callable
+
 import numpy as np
 
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import pop_event, push_event, sink_source
-from gkestimator.simulation.engine.routing import ask, available, form, next_of_source, route, take_item, time_out
+from gkestimator.simulation.engine.part import entry, part
+from gkestimator.simulation.engine.routing import (
+    ask,
+    available,
+    form,
+    next_of_source,
+    route,
+    take_item,
+    time_out,
+)
 from gkestimator.simulation.engine.serving import copied, ended, reach, serve, turn
 from gkestimator.simulation.engine.stages import answer, begin_job
 
@@ -73,13 +83,9 @@ def resume(s: c.State) -> None:
             s.m[m, c.M_HEAD] = -1
 
 
-@entry
-def run(s: c.State, until: float, resume_only: bool) -> int:
-    """Events before ``until`` (``resume_only``: those alone that end a wait for a model's first replica). Returns DONE, or what must be had before it can go on: called again, it goes on where it was.
-
-    An event is followed by what it brings about at once, in this order: a batch is at its replica, a server starts the
-    next batch, answers reach clients, requests that these ask for are routed. Only then comes the next event.
-    """
+@part
+def _run(s: c.State, until_ms: float, resume_only: bool) -> int:
+    """See ``run``."""
     mask = (1 << c.KIND_SHIFT) - 1
     now = s.f[c.F_NOW]
     none = np.int64(-1)  # not a literal: numba would compile what takes it once more for that
@@ -116,7 +122,7 @@ def run(s: c.State, until: float, resume_only: bool) -> int:
         if resume_only:
             if kind != c.RESUME:
                 return c.DONE
-        elif not time < until:
+        elif not time < until_ms:
             return c.DONE
         now = time
         s.f[c.F_NOW] = now
@@ -151,3 +157,20 @@ def run(s: c.State, until: float, resume_only: bool) -> int:
             server = turn(s, what)
         else:
             batch = time_out(s, what, key & mask, now)
+
+
+@entry
+def run(sources: str) -> Callable[[c.State, float, bool], int]:
+    """run(state, until_ms, resume_only) -> code: events before ``until_ms`` (``resume_only``: those alone that end
+    a wait for a model's first replica). Returns DONE, or what must be had before it can go on: called again, it goes on
+    where it was.
+
+    An event is followed by what it brings about at once, in this order: a batch is at its replica, a server starts the
+    next batch, answers reach clients, requests that these ask for are routed. Only then comes the next event.
+    """
+
+    def enter(s: c.State, until_ms: float, resume_only: bool) -> int:
+        sources  # noqa: B018  # see entry
+        return _run(s, until_ms, resume_only)
+
+    return enter

@@ -13,8 +13,8 @@ from gkestimator.simulation.compiled import COMPILED
 __all__ = ["entry", "part"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Nothing is allocated in the loop, so no references are counted: with dozens of arrays in the state, counting them is
-# most of what there would be to compile. The option is not among numba's public ones; a numba without it compiles longer.
+# Nothing is allocated in the loop, so no references are counted: with dozens of arrays in the state, that would be most
+# of what there is to compile. The option is not among numba's public ones; a numba without it compiles longer.
 NO_COUNTS = {"_nrt": False}
 WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -26,21 +26,17 @@ def part(function: F) -> F:
     return _njit(function, **WITHIN)
 
 
-def entry(function: F) -> F:
-    """A function that Python calls, machine code kept for the next process."""
+def entry(make: Callable[[str], F]) -> F:
+    """The function that ``make`` makes, which Python calls; its machine code is kept for the next process. numba keeps
+    code by the file of the function and by what its closure holds: ``make`` is given a digest of all the sources, which
+    the function must mention, so that new sources are compiled anew."""
     if not COMPILED:
-        return function
-    stamp = _sources()
-
-    def within(*arguments: Any) -> Any:
-        stamp  # noqa: B018  # numba keeps code by what its closure holds: new sources, new code
-        return inner(*arguments)
-
-    inner = part(function)
+        return make("")
+    function = make(_sources())
     try:
-        return _njit(within, cache=True)  # type: ignore[return-value]
-    except RuntimeError:  # neither beside the sources nor in the user's cache can be written
-        return _njit(within)  # type: ignore[return-value]
+        return _njit(function, cache=True)
+    except RuntimeError:  # neither beside the sources nor in the user's cache can anything be written
+        return _njit(function)
 
 
 def _njit(function: F, **options: Any) -> F:
@@ -57,5 +53,9 @@ def _njit(function: F, **options: Any) -> F:
 def _sources() -> str:
     """Of all files whose code is compiled into the loop."""
     here = Path(__file__).parent
-    files = [*sorted(here.glob("*.py")), here.parent / "interference" / "laws.py", here.parent / "compiled.py"]
+    files = [
+        *sorted(here.glob("*.py")),
+        here.parent / "interference" / "laws.py",
+        here.parent / "compiled.py",
+    ]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

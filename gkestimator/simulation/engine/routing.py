@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import lift_target, push_event, sink_target
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.serving import take_batch
 
 __all__ = ["available", "form", "next_of_source", "route", "time_out"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import push_event
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sharing import change_speeds
 
 __all__ = ["copied", "ended", "reach", "serve", "turn"]
@@ -79,7 +79,7 @@ def start_copy(s: c.State, b: int, now: float) -> None:
 
 @part
 def copied(s: c.State, b: int, now: float) -> int:
-    """``b``, the first of its GPU's copies, is done; the next copy begins and ``b`` may be served. Returns its server."""
+    """``b``, the first of its GPU's copies, is done; the next begins, ``b`` may be served. Returns its server."""
     g = s.r[s.b[b, c.B_REPLICA], c.R_GPU]
     following = s.b[b, c.B_NEXT]
     s.g[g, c.G_COPY_HEAD] = following
@@ -110,7 +110,7 @@ def expect_turn(s: c.State, r: int, now: float) -> None:
     after = s.rf[r, c.RF_TAKEN]
     if s.z[c.Z_KIND] > c.TURN:
         after = max(after, now)
-    k = max(0, int(math.floor((least - offset) / cycle)) - 1)
+    k = max(0, math.floor((least - offset) / cycle) - 1)
     while offset + k * cycle < least or offset + k * cycle <= after:
         k += 1
     s.r[r, c.R_DUE] = 1

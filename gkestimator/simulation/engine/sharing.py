@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import push_event
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.interference.laws import slowdown
 from gkestimator.simulation.system import FEATURES, TERMS
 

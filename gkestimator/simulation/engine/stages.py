@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.counting import count_answered, count_source, window_of
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.routing import ask, take_item
 from gkestimator.simulation.engine.serving import free_batch
 
@@ -57,7 +57,7 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
             times = times_asked(s, j, first + k)
             if times < 0.0:
                 continue
-            whole = int(math.floor(times))
+            whole = math.floor(times)
             if times > whole:
                 if s.uniforms[s.z[c.Z_UNIFORM]] < times - whole:
                     whole += 1

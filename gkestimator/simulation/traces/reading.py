@@ -125,8 +125,10 @@ class Trace:
             return np.zeros(len(block.lines), np.int64)
         data, numbers = block.data, self._numbers
         # A loop, but one that only cuts and looks up: sorting texts this long costs ten times as much.
-        ends = [block.ends[:, c].tolist() for c in columns]
-        starts = [block.starts[:, c].tolist() for c in columns]
+        beside = columns == list(range(columns[0], columns[-1] + 1))
+        spans = [(columns[0], columns[-1])] if beside else [(c, c) for c in columns]
+        starts = [block.starts[:, first].tolist() for first, _ in spans]
+        ends = [block.ends[:, last].tolist() for _, last in spans]
         keys = [data[a:b] for a, b in zip(starts[0], ends[0], strict=True)]
         for more_starts, more_ends in zip(starts[1:], ends[1:], strict=True):
             keys = [k + b"," + data[a:b] for k, a, b in zip(keys, more_starts, more_ends, strict=True)]

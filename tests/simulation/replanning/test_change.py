@@ -21,7 +21,7 @@ from gkestimator.simulation.system import SimGpu, SimReplica, System
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1]))
 import reference
-from _plans import V100, Short, building, plan, replica
+from _replans import V100, Short, building, plan, replica
 
 
 class Simulator(reference.Simulator):

@@ -32,7 +32,7 @@ from gkestimator.tables import Requirement
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1]))
 import reference
-from _plans import V100
+from _replans import V100
 
 SPEC = gpu_catalogue().spec(V100)
 RENTED = Cluster(elastic=(ElasticGpu(spec=SPEC, price_per_hour=3.0),))

@@ -22,7 +22,7 @@ from gkestimator.simulation.replanning.matching import (
 )
 
 sys.path.append(str(Path(__file__).parent))
-from _plans import V100, replica
+from _replans import V100, replica
 
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (3, 3), (4, 6), (6, 4), (5, 5), (2, 7)])
