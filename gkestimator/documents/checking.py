@@ -134,6 +134,10 @@ class Fields:
         self._left: dict[str, Any] = dict(found)
         self._known: list[str] = []
 
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._left.get(name) is not None
+
     def fail(self, name: str, problem: str) -> DocumentError:
         """The error that field ``name`` has ``problem`` (``found ..., expected ...``)."""
         return DocumentError(f"{self.where}: {name}: {problem}")

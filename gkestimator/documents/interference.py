@@ -98,7 +98,8 @@ class InterferenceFit:
         if not other:
             return ()
         return (
-            f"the coefficients fitted to {self.pairs} are of pairs on {', '.join(self.gpus)}, none on {', '.join(other)}",
+            f"the coefficients fitted to {self.pairs} are of pairs on {', '.join(self.gpus)}, none on "
+            f"{', '.join(other)}",
         )
 
 

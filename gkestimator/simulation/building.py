@@ -100,6 +100,8 @@ def build_system(
             if together is not None:
                 lacking |= {c for c in _OPTIONAL.get(together.name, ()) if getattr(here[-1].row, c) is None}
     notes += curves.notes(plan)
+    if interference is not None:
+        notes += interference.notes
     if lacking and interference is not None:
         notes.append(
             f"interference {interference.name}: {' and '.join(sorted(lacking))} {'is' if len(lacking) == 1 else 'are'} "

@@ -168,7 +168,7 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
 def _title(report: SimulationReport) -> str:
     t, s = report.totals, report.settings
     words = [
-        f"Plan of {s.policy}, {_name(s.arrivals, 40)} arrivals, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
+        f"Plan of {s.policy}, arrivals {_name(s.arrivals, 40)}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
         f"promised {t.promised_goodput_rps:,.6g}",
     ]
     if t.expected_goodput_rps is not None:

@@ -45,7 +45,7 @@ def test_stdout_is_the_report_and_stderr_the_words(simulate: Simulate) -> None:
     status, out, err = simulate()
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "plan of by-hand · poisson arrivals · 5 s · seed 0"
+    assert lines[0] == "plan of by-hand · arrivals poisson · 5 s · seed 0"
     assert any(line.startswith("chain ") for line in lines)
     assert err.startswith("by-hand answers ") and "promised 100.0 and expected 90.00 req/s." in err
     assert not err.startswith("gkest: error")
@@ -85,7 +85,7 @@ def test_one_seed_one_result(simulate: Simulate) -> None:
     one, two, other = simulate(*hard), simulate(*hard), simulate(*hard, "--seed", "1")
     assert one == two
     assert one[1] != other[1]
-    assert json.loads(one[1])["settings"]["arrivals"] == "mmpp"
+    assert json.loads(one[1])["settings"]["arrivals"] == "mmpp (bursts 3, 0.2, 1)"
 
 
 @pytest.mark.parametrize(
