@@ -127,7 +127,7 @@ def first_state(system: System, options: Options) -> State:
     models, sources = len(system.models), len(system.sources)
     windows = max(1, math.ceil(options.duration_ms / options.window_ms))
     z = np.zeros(c.Z_END, np.int64)
-    z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB]] = -1
+    z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB, c.Z_ASKED]] = -1
     z[c.Z_LEAST_LOAD] = options.routing == "least-load"
     z[c.Z_EXPONENTIAL] = options.service == "exponential"
     z[c.Z_COPY] = ("none", "serial", "overlap").index(options.copy)

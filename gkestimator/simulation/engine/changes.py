@@ -62,7 +62,7 @@ def unstream(s: State, m: int) -> None:
     b = _plain(take_batch)(s, r)
     last = -1
     for k in range(s.x[x, c.X_AT], s.x[x, c.X_STOP]):
-        i = _plain(take_item)(s, s.arrivals[k], s.arrivals[k], x)
+        i = _plain(take_item)(s, m, s.arrivals[k], s.arrivals[k], x)
         if last < 0:
             s.b[b, c.B_HEAD] = i
         else:

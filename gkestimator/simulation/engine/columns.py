@@ -1,7 +1,7 @@
 """Where everything stands in the engine's arrays: one row for each model, replica, server, GPU, batch, request.
 
-Compiled code knows neither objects nor dictionaries, so each kind of thing is a row of integers and a row of floats; these are
-the columns. A link to another row is its number, -1 where there is none.
+Compiled code knows neither objects nor dictionaries, so each kind of thing is a row of integers and a row of floats;
+these are the columns. A link to another row is its number, -1 where there is none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ DONE, ROOM, DRAWS, UNIFORMS, FLUSH = range(5)
     Z_JOBS,
     Z_ITEMS_NEED,  # what one event may take at most
     Z_EVENTS_NEED,
-    Z_JOBS_NEED,
     Z_LEAST_LOAD,
     Z_EXPONENTIAL,
     Z_COPY,  # 0 none, 1 serial, 2 overlap
@@ -48,11 +47,15 @@ DONE, ROOM, DRAWS, UNIFORMS, FLUSH = range(5)
     Z_KIND,  # of the event that is being handled
     Z_DRAWS_NEED,
     Z_UNIFORMS_NEED,
+    Z_ASKED,  # the first request that is to be routed before the next event
+    Z_ASKED_LAST,
     Z_BATCH_MOST,  # requests of the largest batch
     Z_END,
-) = range(26)
+) = range(27)
 # Scalars, real.
-F_FROM, F_UNTIL, F_WINDOW, F_LAST, F_END = range(5)
+F_NOW, F_FROM, F_UNTIL, F_WINDOW, F_LAST, F_END = range(6)
+# Batches that one event takes at most: one that is formed, one that is gathered at a turn.
+BATCHES_NEED = 2
 
 # Model. A streamed model is fed by one source alone and forms its batches from the array of arrivals.
 (
@@ -118,7 +121,8 @@ MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU,
     RF_END,
 ) = range(14)
 
-# What loads are compared in: whole numbers of 1e-6 ms, so that equal loads are equal in whatever order they were added up.
+# What loads are compared in: whole numbers of 1e-6 ms, so that equal loads are equal in whatever order they were
+# added up.
 TICKS = 1e6
 # Curves: one row for each size of a batch.
 C_LATENCY, C_TICKS, C_COPY, C_REQUEST, C_RESPONSE, C_FEATURES = range(6)
@@ -149,10 +153,11 @@ FREE, OPEN, GIVEN, RUNNING, ANSWERING = range(5)
 BF_LEFT, BF_REACHED, BF_START, BF_SINCE, BF_WORK, BF_SLOW, BF_ENDS, BF_END = range(8)
 
 # Request to a model ("item").
-I_NEXT, I_SOURCE, I_JOB, I_STAGE, I_END = range(5)
+I_NEXT, I_SOURCE, I_JOB, I_STAGE, I_MODEL, I_END = range(6)
 IF_ARRIVED, IF_ORIGIN, IF_LEFT, IF_REACHED, IF_END = range(5)
 
-# Source. X_SOLE: alone feeds its model, request for request (its counts are the model's). STREAM: straight to a streamed model, PLAIN: to another, JOB: has stages.
+# Source. X_SOLE: alone feeds its model, request for request (its counts are the model's).
+# STREAM: straight to a streamed model, PLAIN: to another, JOB: has stages.
 STREAM, PLAIN, JOB = range(3)
 X_KIND, X_MODEL, X_AT, X_STOP, X_STAGE, X_STAGES, X_SOLE, X_DONE, X_BY_END, X_ON_TIME, X_END = range(11)
 XF_SLO, XF_SUM, XF_END = range(3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.compiled import compiled
 from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.histogram import BINS, LOWEST_MS, RATIO
 
 __all__ = ["bin_of", "count_answered", "count_source", "window_of"]
@@ -17,7 +17,7 @@ LAST_BIN = BINS - 1
 SLACK = 1 + 1e-9
 
 
-@compiled
+@part
 def bin_of(time: float, edges: c.Floats) -> int:
     """Bin of ``time`` in the histograms. The logarithm guesses, the edges decide, so every machine counts alike."""
     if time < LOWEST_MS:
@@ -30,7 +30,7 @@ def bin_of(time: float, edges: c.Floats) -> int:
     return at
 
 
-@compiled
+@part
 def window_of(s: c.State, time: float) -> int:
     """The timeline's window that ``time`` lies in."""
     at = int(time / s.f[c.F_WINDOW])
@@ -39,7 +39,7 @@ def window_of(s: c.State, time: float) -> int:
     return min(at, s.z[c.Z_WINDOWS] - 1)
 
 
-@compiled
+@part
 def count_answered(s: c.State, b: int, now: float) -> None:
     """Every request of batch ``b``, whose answer reaches the clients at ``now``."""
     s.f[c.F_LAST] = max(s.f[c.F_LAST], now)
@@ -106,7 +106,7 @@ def count_answered(s: c.State, b: int, now: float) -> None:
         histograms[m, 1, bin_of(network, edges)] += counted
 
 
-@compiled
+@part
 def count_source(s: c.State, x: int, arrived: float, now: float) -> None:
     """All stages of a request of source ``x`` are done."""
     if arrived < s.f[c.F_FROM]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gkestimator.simulation.compiled import compiled
 from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.part import part
 
 __all__ = ["lift_target", "pop_event", "push_event", "sink_source", "sink_target"]
 
 
-@compiled
+@part
 def push_event(s: c.State, time: float, kind: int, order: int, what: int) -> None:
     """An event at ``time``; ``order`` (of creation) decides among those of one time and kind."""
     times, keys, whats = s.event_times, s.event_keys, s.event_what
@@ -24,7 +24,7 @@ def push_event(s: c.State, time: float, kind: int, order: int, what: int) -> Non
     times[at], keys[at], whats[at] = time, key, what
 
 
-@compiled
+@part
 def pop_event(s: c.State) -> None:
     """The first event is taken off (read it before)."""
     times, keys, whats = s.event_times, s.event_keys, s.event_what
@@ -48,7 +48,7 @@ def pop_event(s: c.State) -> None:
     times[at], keys[at], whats[at] = time, key, what
 
 
-@compiled
+@part
 def sink_source(s: c.State, at: int, time: float, key: int, what: int) -> None:
     """Source ``what`` with its next event, put at place ``at`` of the heap of sources or below."""
     times, keys, whats = s.stream_times, s.stream_keys, s.stream_what
@@ -69,13 +69,13 @@ def sink_source(s: c.State, at: int, time: float, key: int, what: int) -> None:
     times[at], keys[at], whats[at] = time, key, what
 
 
-@compiled
+@part
 def _before(rf: c.Floats, a: int, b: int) -> bool:
     """Whether the round robin chooses replica ``a`` before ``b``."""
     return rf[a, c.RF_KEY] < rf[b, c.RF_KEY] or (rf[a, c.RF_KEY] == rf[b, c.RF_KEY] and a < b)
 
 
-@compiled
+@part
 def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) -> None:
     """The replica at place ``at`` of the heap targets[first : first + count], whose key grew, to where it belongs."""
     r = targets[first + at]
@@ -92,7 +92,7 @@ def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) 
     targets[first + at] = r
 
 
-@compiled
+@part
 def lift_target(targets: c.Ints, rf: c.Floats, first: int, at: int) -> None:
     """The replica at place ``at``, which is new there, up to where it belongs."""
     r = targets[first + at]

@@ -42,19 +42,18 @@ class Draws:
 def with_needs(s: State, most_asked: int) -> State:
     """What one event may take at most, from the largest batch and the most that a request becomes (``most_asked``).
 
-    The answers of a full batch may each begin stages that ask for ``most_asked`` requests; every one of those may
-    leave at once and start to be served; with interference each start puts the ends of all that run on its GPU anew.
+    The answers of a full batch may each begin stages that ask for ``most_asked`` requests (they are routed one by one,
+    each after a look at the room); with interference a start puts the ends of all that run on its GPU anew.
     """
     largest = int(s.r[:, c.R_SIZE].max(initial=1))
-    items = largest * (1 + most_asked) + 1
     beside = 1
     if s.z[c.Z_LAW] and len(s.r):
         servers = np.unique(s.r[:, [c.R_GPU, c.R_SERVER]], axis=0)
         beside = int(np.bincount(servers[:, 0]).max())
     s.z[c.Z_BATCH_MOST] = largest
-    s.z[c.Z_ITEMS_NEED] = items
-    s.z[c.Z_EVENTS_NEED] = (items + 1) * (3 + beside) + 8
-    s.z[c.Z_DRAWS_NEED] = (items + 1) if s.z[c.Z_EXPONENTIAL] else 0
+    s.z[c.Z_ITEMS_NEED] = largest * (1 + most_asked) + 1
+    s.z[c.Z_EVENTS_NEED] = 2 * beside + 8
+    s.z[c.Z_DRAWS_NEED] = s.z[c.Z_EXPONENTIAL]
     s.z[c.Z_UNIFORMS_NEED] = largest * max(1, len(s.t)) + 1 if most_asked else 0
     return s
 
@@ -80,8 +79,8 @@ def fit_pools(s: State) -> State:
         items = _more_free(s.i, more, c.I_NEXT, int(z[c.Z_ITEM]))
         z[c.Z_ITEM], z[c.Z_ITEMS] = len(s.i), z[c.Z_ITEMS] + more
         s = s._replace(i=items, if_=_more(s.if_, more))
-    if z[c.Z_BATCHES] < z[c.Z_ITEMS_NEED] + 1:
-        more = max(len(s.b), int(z[c.Z_ITEMS_NEED]) + 1, 256)
+    if z[c.Z_BATCHES] < c.BATCHES_NEED:
+        more = max(len(s.b), 256)
         batches = _more_free(s.b, more, c.B_NEXT, int(z[c.Z_BATCH]))
         z[c.Z_BATCH], z[c.Z_BATCHES] = len(s.b), z[c.Z_BATCHES] + more
         s = s._replace(b=batches, bf=_more(s.bf, more))

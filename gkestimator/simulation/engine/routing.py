@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from gkestimator.simulation.compiled import compiled
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import lift_target, push_event, sink_target
-from gkestimator.simulation.engine.serving import reach, serve, take_batch
+from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.engine.serving import take_batch
 
 __all__ = ["available", "form", "next_of_source", "route", "time_out"]
 
 
-@compiled
+@part
 def load_of(s: c.State, r: int, now: float) -> int:
     """Outstanding work of replica ``r`` (of its server, unless it takes turns), in ticks."""
     if s.r[r, c.R_TURNS] == 1:
@@ -28,7 +28,7 @@ def load_of(s: c.State, r: int, now: float) -> int:
     return load
 
 
-@compiled
+@part
 def choose(s: c.State, m: int, now: float) -> int:
     """The replica that model ``m``'s next batch is for, which is dealt it; -1 where the model has none."""
     first, count = s.m[m, c.M_FIRST], s.m[m, c.M_AVAILABLE]
@@ -62,7 +62,7 @@ def choose(s: c.State, m: int, now: float) -> int:
     return found
 
 
-@compiled
+@part
 def deal(s: c.State, r: int) -> None:
     """Replica ``r`` is given a batch's worth of its model's requests."""
     size = 1 if s.r[r, c.R_TURNS] == 1 else s.r[r, c.R_SIZE]
@@ -70,9 +70,10 @@ def deal(s: c.State, r: int) -> None:
     s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + size) / s.rf[r, c.RF_WEIGHT]
 
 
-@compiled
-def available(s: c.State, r: int, now: float) -> None:
-    """Replica ``r`` may serve from now on. It does not catch up on what its model's others were dealt before."""
+@part
+def available(s: c.State, r: int) -> int:
+    """Replica ``r`` may serve from now on. It does not catch up on what its model's others were dealt before.
+    Returns its server."""
     s.r[r, c.R_AVAILABLE] = 1
     if s.r[r, c.R_RETIRED] == 0:
         m = s.r[r, c.R_MODEL]
@@ -92,12 +93,12 @@ def available(s: c.State, r: int, now: float) -> None:
         s.targets[first + count] = r
         s.m[m, c.M_AVAILABLE] = count + 1
         lift_target(s.targets, s.rf, first, count)
-    serve(s, s.r[r, c.R_SERVER], now)
+    return s.r[r, c.R_SERVER]
 
 
-@compiled
-def leave(s: c.State, b: int, now: float) -> None:
-    """Batch ``b`` leaves the router for its replica."""
+@part
+def leave(s: c.State, b: int, now: float) -> int:
+    """Batch ``b`` leaves the router for its replica. Returns it where it is there at once, else -1."""
     r, size = s.b[b, c.B_REPLICA], s.b[b, c.B_SIZE]
     at = s.r[r, c.R_CURVE] + size
     s.b[b, c.B_STATE] = c.GIVEN
@@ -111,27 +112,40 @@ def leave(s: c.State, b: int, now: float) -> None:
         order = s.z[c.Z_ORDER]
         s.z[c.Z_ORDER] = order + 1
         push_event(s, now + s.curves[at, c.C_REQUEST], c.REACH, order, 4 * b + c.AT_REPLICA)
-    else:
-        reach(s, b, now)
+        return -1
+    return b
 
 
-@compiled
-def take_item(s: c.State, arrived: float, origin: float, x: int) -> int:
-    """A free request of source ``x``."""
+@part
+def take_item(s: c.State, m: int, arrived: float, origin: float, x: int) -> int:
+    """A free request of source ``x`` to model ``m``."""
     i = s.z[c.Z_ITEM]
     s.z[c.Z_ITEM] = s.i[i, c.I_NEXT]
     s.z[c.Z_ITEMS] -= 1
     s.i[i, c.I_NEXT] = -1
     s.i[i, c.I_SOURCE] = x
     s.i[i, c.I_JOB] = -1
+    s.i[i, c.I_MODEL] = m
     s.if_[i, c.IF_ARRIVED] = arrived
     s.if_[i, c.IF_ORIGIN] = origin
     return i
 
 
-@compiled
-def route(s: c.State, m: int, i: int, now: float) -> None:
-    """Request ``i`` comes to the router of model ``m`` (which is not streamed)."""
+@part
+def ask(s: c.State, i: int) -> None:
+    """Request ``i`` is to be routed before the next event, after those that were asked before."""
+    if s.z[c.Z_ASKED] < 0:
+        s.z[c.Z_ASKED] = i
+    else:
+        s.i[s.z[c.Z_ASKED_LAST], c.I_NEXT] = i
+    s.z[c.Z_ASKED_LAST] = i
+
+
+@part
+def route(s: c.State, i: int, now: float) -> int:
+    """Request ``i`` comes to the router of its model (which is not streamed). Returns the batch that reached its
+    replica by that, or -1."""
+    m = s.i[i, c.I_MODEL]
     b = s.m[m, c.M_BATCH]
     if b < 0:
         r = choose(s, m, now)
@@ -141,7 +155,7 @@ def route(s: c.State, m: int, i: int, now: float) -> None:
             else:
                 s.i[s.m[m, c.M_TAIL], c.I_NEXT] = i
             s.m[m, c.M_TAIL] = i
-            return
+            return -1
         b = take_batch(s, r)
         s.m[m, c.M_BATCH] = b
         s.b[b, c.B_HEAD] = i
@@ -157,25 +171,27 @@ def route(s: c.State, m: int, i: int, now: float) -> None:
         s.i[s.b[b, c.B_TAIL], c.I_NEXT] = i
     s.b[b, c.B_TAIL] = i
     s.b[b, c.B_SIZE] += 1
-    if s.r[r, c.R_TURNS] == 1 or s.b[b, c.B_SIZE] >= s.r[r, c.R_SIZE]:
-        s.m[m, c.M_BATCH] = -1
-        leave(s, b, now)
-    elif s.rf[r, c.RF_WAIT] <= 0.0:
-        s.m[m, c.M_BATCH] = -1
+    full = s.r[r, c.R_TURNS] == 1 or s.b[b, c.B_SIZE] >= s.r[r, c.R_SIZE]
+    if not full and s.rf[r, c.RF_WAIT] > 0.0:
+        return -1
+    if not full:
         s.b[b, c.B_TIMED_OUT] = 1
-        leave(s, b, now)
+    s.m[m, c.M_BATCH] = -1
+    return leave(s, b, now)
 
 
-@compiled
-def time_out(s: c.State, b: int, order: int, now: float) -> None:
-    """The time-out that was set as ``order``-th for batch ``b``: it leaves, unless it left before."""
-    if s.b[b, c.B_STATE] == c.OPEN and s.b[b, c.B_ORDER] == order:
-        s.m[s.r[s.b[b, c.B_REPLICA], c.R_MODEL], c.M_BATCH] = -1
-        s.b[b, c.B_TIMED_OUT] = 1
-        leave(s, b, now)
+@part
+def time_out(s: c.State, b: int, order: int, now: float) -> int:
+    """The time-out that was set as ``order``-th for batch ``b``: it leaves, unless it left before. Returns it where it
+    is at its replica at once, else -1."""
+    if s.b[b, c.B_STATE] != c.OPEN or s.b[b, c.B_ORDER] != order:
+        return -1
+    s.m[s.r[s.b[b, c.B_REPLICA], c.R_MODEL], c.M_BATCH] = -1
+    s.b[b, c.B_TIMED_OUT] = 1
+    return leave(s, b, now)
 
 
-@compiled
+@part
 def next_of_source(s: c.State, x: int) -> tuple[float, int]:
     """Time and key of the next event of source ``x``: a request, or what it does to a streamed model's batch."""
     at, stop = s.x[x, c.X_AT], s.x[x, c.X_STOP]
@@ -205,10 +221,10 @@ def next_of_source(s: c.State, x: int) -> tuple[float, int]:
     return late, (c.TIMEOUT << c.KIND_SHIFT) + s.m[m, c.M_ORDER]
 
 
-@compiled
-def form(s: c.State, x: int, now: float) -> None:
+@part
+def form(s: c.State, x: int, now: float) -> int:
     """What :func:`next_of_source` foretold for a source whose model is streamed: a batch is opened, or leaves with all
-    that came meanwhile. Requests within a batch are no events."""
+    that came meanwhile. Requests within a batch are no events. Returns the batch that is at its replica, or -1."""
     m = s.x[x, c.X_MODEL]
     at = s.x[x, c.X_AT]
     r = s.m[m, c.M_OPEN]
@@ -221,7 +237,7 @@ def form(s: c.State, x: int, now: float) -> None:
             if s.r[r, c.R_SIZE] > 1:
                 s.m[m, c.M_OPEN] = r
                 s.mf[m, c.MF_OPENED] = now
-                return
+                return -1
     else:
         late = s.mf[m, c.MF_OPENED] + s.rf[r, c.RF_WAIT]
         most = min(s.r[r, c.R_SIZE], s.x[x, c.X_STOP] - at)
@@ -246,4 +262,4 @@ def form(s: c.State, x: int, now: float) -> None:
     s.b[b, c.B_SIZE] = size
     s.b[b, c.B_TIMED_OUT] = 0 if size == s.r[r, c.R_SIZE] else 1
     s.x[x, c.X_AT] = at + size
-    leave(s, b, now)
+    return leave(s, b, now)

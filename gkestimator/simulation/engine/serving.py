@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.compiled import compiled
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import push_event
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sharing import change_speeds
 
 __all__ = ["copied", "ended", "reach", "serve", "turn"]
 
 
-@compiled
+@part
 def take_batch(s: c.State, r: int) -> int:
     """A free batch, for replica ``r``."""
     b = s.z[c.Z_BATCH]
@@ -27,7 +27,7 @@ def take_batch(s: c.State, r: int) -> int:
     return b
 
 
-@compiled
+@part
 def free_batch(s: c.State, b: int) -> None:
     """``b`` may be used again; its requests are gone before."""
     s.b[b, c.B_STATE] = c.FREE
@@ -36,9 +36,9 @@ def free_batch(s: c.State, b: int) -> None:
     s.z[c.Z_BATCHES] += 1
 
 
-@compiled
-def reach(s: c.State, b: int, now: float) -> None:
-    """Batch ``b`` is at its replica."""
+@part
+def reach(s: c.State, b: int, now: float) -> int:
+    """Batch ``b`` is at its replica. Returns the server that has something new, -1 where none has."""
     r = s.b[b, c.B_REPLICA]
     s.bf[b, c.BF_REACHED] = now
     if s.r[r, c.R_TURNS] == 1:
@@ -63,10 +63,11 @@ def reach(s: c.State, b: int, now: float) -> None:
             s.b[s.g[g, c.G_COPY_TAIL], c.B_NEXT] = b
         s.g[g, c.G_COPY_TAIL] = b
     else:
-        join_queue(s, b, now)
+        return join_queue(s, b)
+    return -1
 
 
-@compiled
+@part
 def start_copy(s: c.State, b: int, now: float) -> None:
     """The GPU's copy engine takes ``b``."""
     r = s.b[b, c.B_REPLICA]
@@ -76,31 +77,31 @@ def start_copy(s: c.State, b: int, now: float) -> None:
     push_event(s, now + takes, c.REACH, order, 4 * b + c.COPIED)
 
 
-@compiled
-def copied(s: c.State, b: int, now: float) -> None:
-    """``b``, the first of its GPU's copies, is done; the next copy begins and ``b`` may be served."""
+@part
+def copied(s: c.State, b: int, now: float) -> int:
+    """``b``, the first of its GPU's copies, is done; the next begins, ``b`` may be served. Returns its server."""
     g = s.r[s.b[b, c.B_REPLICA], c.R_GPU]
     following = s.b[b, c.B_NEXT]
     s.g[g, c.G_COPY_HEAD] = following
     if following >= 0:
         start_copy(s, following, now)
     s.b[b, c.B_NEXT] = -1
-    join_queue(s, b, now)
+    return join_queue(s, b)
 
 
-@compiled
-def join_queue(s: c.State, b: int, now: float) -> None:
-    """``b`` may be served from now on, after those before it."""
+@part
+def join_queue(s: c.State, b: int) -> int:
+    """``b`` may be served from now on, after those before it. Returns its server."""
     v = s.r[s.b[b, c.B_REPLICA], c.R_SERVER]
     if s.v[v, c.V_HEAD] < 0:
         s.v[v, c.V_HEAD] = b
     else:
         s.b[s.v[v, c.V_TAIL], c.B_NEXT] = b
     s.v[v, c.V_TAIL] = b
-    serve(s, v, now)
+    return v
 
 
-@compiled
+@part
 def expect_turn(s: c.State, r: int, now: float) -> None:
     """The first turn of ``r`` that is still to come goes on the heap: not before now and not before it is available;
     later than the turn it took last; later than now where this moment's turns are over."""
@@ -109,16 +110,16 @@ def expect_turn(s: c.State, r: int, now: float) -> None:
     after = s.rf[r, c.RF_TAKEN]
     if s.z[c.Z_KIND] > c.TURN:
         after = max(after, now)
-    k = max(0, int(math.floor((least - offset) / cycle)) - 1)
+    k = max(0, math.floor((least - offset) / cycle) - 1)
     while offset + k * cycle < least or offset + k * cycle <= after:
         k += 1
     s.r[r, c.R_DUE] = 1
     push_event(s, offset + k * cycle, c.TURN, r, r)
 
 
-@compiled
-def turn(s: c.State, r: int, now: float) -> None:
-    """It is the turn of ``r``, and requests wait for it (turns of nothing are not on the heap)."""
+@part
+def turn(s: c.State, r: int) -> int:
+    """It is the turn of ``r``, and requests wait for it (turns of nothing are not on the heap). Returns its server."""
     v = s.r[r, c.R_SERVER]
     s.r[r, c.R_DUE] = 2
     s.r[r, c.R_NEXT_DUE] = -1
@@ -127,10 +128,10 @@ def turn(s: c.State, r: int, now: float) -> None:
     else:
         s.r[s.v[v, c.V_DUE_TAIL], c.R_NEXT_DUE] = r
     s.v[v, c.V_DUE_TAIL] = r
-    serve(s, v, now)
+    return v
 
 
-@compiled
+@part
 def serve(s: c.State, v: int, now: float) -> None:
     """Where server ``v`` is free: the turn that is due longest, else the first batch whose replica is available."""
     if s.v[v, c.V_RUNNING] >= 0:
@@ -157,7 +158,7 @@ def serve(s: c.State, v: int, now: float) -> None:
     start(s, b, now)
 
 
-@compiled
+@part
 def gather(s: c.State, r: int, now: float) -> int:
     """The batch that ``r`` takes at a turn: of what waits, at most a full batch."""
     b = take_batch(s, r)
@@ -179,7 +180,7 @@ def gather(s: c.State, r: int, now: float) -> int:
     return b
 
 
-@compiled
+@part
 def start(s: c.State, b: int, now: float) -> None:
     """Service of ``b`` begins."""
     r = s.b[b, c.B_REPLICA]
@@ -219,9 +220,9 @@ def start(s: c.State, b: int, now: float) -> None:
     change_speeds(s, g, now)
 
 
-@compiled
-def ended(s: c.State, b: int, now: float) -> None:
-    """Service of ``b`` is over: counted by replica and GPU, and the server goes on."""
+@part
+def ended(s: c.State, b: int, now: float) -> int:
+    """Service of ``b`` is over: counted by replica and GPU. Returns its server, which is free."""
     r = s.b[b, c.B_REPLICA]
     m, g, v, size = s.r[r, c.R_MODEL], s.r[r, c.R_GPU], s.r[r, c.R_SERVER], s.b[b, c.B_SIZE]
     s.b[b, c.B_STATE] = c.ANSWERING
@@ -258,4 +259,4 @@ def ended(s: c.State, b: int, now: float) -> None:
             s.b[beside, c.B_BEFORE] = before
         change_speeds(s, g, now)
     s.v[v, c.V_RUNNING] = -1
-    serve(s, v, now)
+    return v

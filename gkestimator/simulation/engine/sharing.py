@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gkestimator.simulation.compiled import compiled
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import push_event
+from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.interference.laws import slowdown
 from gkestimator.simulation.system import FEATURES, TERMS
 
 __all__ = ["change_speeds"]
 
 
-@compiled
+@part
 def change_speeds(s: c.State, g: int, now: float) -> None:
     """Every batch that runs on GPU ``g`` goes on at the speed that its company allows. Where that changed its end is
     put on the heap anew; the one before is passed over when it comes (it is not ``BF_ENDS``)."""

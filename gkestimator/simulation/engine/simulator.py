@@ -210,8 +210,9 @@ class Simulator:
     def _run(self, until_ms: float, *, resume_only: bool = False) -> None:
         from gkestimator.simulation.engine.loop import run
 
+        self._s.f[c.F_NOW] = self.now_ms
         while True:
-            code = run(self._s, until_ms, resume_only)
+            code = run(self._s, float(until_ms), resume_only)
             if code == c.DONE:
                 return
             if code == c.FLUSH:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.compiled import compiled
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.counting import count_answered, count_source, window_of
-from gkestimator.simulation.engine.routing import route, take_item
+from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.engine.routing import ask, take_item
 from gkestimator.simulation.engine.serving import free_batch
 
 __all__ = ["answer", "begin_job"]
 
 
-@compiled
+@part
 def begin_job(s: c.State, x: int, now: float) -> None:
     """A request of source ``x``, an application, comes."""
     j = s.z[c.Z_JOB]
@@ -29,7 +29,7 @@ def begin_job(s: c.State, x: int, now: float) -> None:
     begin_stages(s, j, now)
 
 
-@compiled
+@part
 def times_asked(s: c.State, j: int, stage: int) -> float:
     """How often stage ``stage`` (of all sources') of job ``j`` is asked, before it is made whole; below 0: not yet."""
     most = 1 if s.t[stage, c.T_AFTERS] == 0 else 0
@@ -42,7 +42,7 @@ def times_asked(s: c.State, j: int, stage: int) -> float:
     return most * s.tf[stage]
 
 
-@compiled
+@part
 def begin_stages(s: c.State, j: int, now: float) -> None:
     """Stages of job ``j`` whose predecessors are done, in order, until nothing more begins; then it may be done."""
     x = s.j[j, c.J_SOURCE]
@@ -57,7 +57,7 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
             times = times_asked(s, j, first + k)
             if times < 0.0:
                 continue
-            whole = int(math.floor(times))
+            whole = math.floor(times)
             if times > whole:
                 if s.uniforms[s.z[c.Z_UNIFORM]] < times - whole:
                     whole += 1
@@ -73,10 +73,10 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
                 s.m[m, c.M_ARRIVED] += whole
             s.windows[m, 0, window_of(s, now)] += whole
             for _ in range(whole):
-                i = take_item(s, now, origin, x)
+                i = take_item(s, m, now, origin, x)
                 s.i[i, c.I_JOB] = j
                 s.i[i, c.I_STAGE] = k
-                route(s, m, i, now)
+                ask(s, i)
     if s.j[j, c.J_OPEN] == 0:
         count_source(s, x, s.jf[j], now)
         s.j[j, c.J_OPEN] = s.z[c.Z_JOB]
@@ -84,7 +84,7 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
         s.z[c.Z_JOBS] += 1
 
 
-@compiled
+@part
 def answer(s: c.State, b: int, now: float) -> None:
     """The answers of batch ``b`` reach its clients: counted; stages that waited for them begin."""
     count_answered(s, b, now)
