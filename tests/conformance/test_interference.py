@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,13 +161,29 @@ def test_features_do_not_depend_on_what_was_asked_before(case: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n != "none"])
 def test_a_column_that_is_null_is_named(name: str) -> None:
-    from dataclasses import replace
-
     model = make_interference(name, gpus=[SPEC])
     assert model.needs
     for column in model.needs:
         with pytest.raises(UsageError, match=f"interference {name} needs {column}, .*m0 on {SPEC.name}"):
             model.features(replace(rows(5, 1)[0], **{column: None}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["gpulet", "igniter"])
+@pytest.mark.parametrize("latency", [None, 0.0])
+def test_a_row_without_a_latency_is_named(name: str, latency: float | None) -> None:
+    with pytest.raises(UsageError, match=r"latency_ms is (null|0) for m0 on .*expected a number above 0"):
+        make_interference(name, gpus=[SPEC]).features(replace(rows(5, 1)[0], latency_ms=latency))
+
+
+def test_between_a_batch_size_whose_column_is_known_and_one_where_it_is_not_it_is_not() -> None:
+    model = make_interference("contention")
+    known, other = (replace(r, sm_util_mean_pct=10.0, l2_util_mean_pct=10.0) for r in rows(6, 2))
+    known, other = (replace(r, dram_util_mean_pct=95.0) for r in (known, other))
+    unknown = replace(known, dram_util_mean_pct=None)
+    between = (np.array(model.features(known)) + np.array(model.features(unknown))) / 2
+    beside = np.array(model.features(other))
+    assert slowdown(model.code, np.array(model.features(known)), beside, 1, np.zeros(TERMS)) > 1.8
+    assert slowdown(model.code, between, beside, 1, np.zeros(TERMS)) == 1.0
 
 
 # The policies' own formulas, on pairs: what a plan was made by and what it is judged by are one thing.
@@ -200,8 +217,6 @@ def test_igniter_is_the_policys_formula(coefficients: igniter_coefficients.Coeff
 
 
 def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -> None:
-    from dataclasses import replace
-
     model = make_interference("contention")
     slowed = 0
     for seed in range(80):

@@ -18,12 +18,12 @@ Ints = NDArray[np.int64]
 Piece = tuple[Floats, Ints | None]
 _FLUSH = 8192
 _PIECE = 65_536
-_IN_MEMORY = 2**26
+_IN_MEMORY = 2**24
 
 
 class Spool:
     """``lanes`` sequences of requests. ``counts``: how many are in each; ``first_s`` and ``last_s`` of all (nan: none).
-    Takes 8 bytes a request (16 with lengths), beyond 64 MiB in a temporary file that is gone with the object."""
+    Takes 8 bytes a request (16 with lengths), beyond 16 MiB in a temporary file that is gone with the object."""
 
     def __init__(self, lanes: int, *, lengths: bool = False) -> None:
         # Kept open for as long as the lanes may be read.

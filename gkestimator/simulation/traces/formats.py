@@ -108,17 +108,13 @@ def detected(path: Path, header: Sequence[str], wanted: Format | None = None) ->
         raise DocumentError(f"{path}: line 1: found column {twice[0]!r} twice, expected each once")
     nearest = wanted or max(FORMATS, key=lambda f: (len(set(f.columns) & set(header)), -len(f.columns)))
     missing = [c for c in nearest.columns if c not in header]
+    if missing and wanted is None and len(missing) == len(nearest.columns):
+        known = "; or ".join(",".join(f.columns) for f in FORMATS)
+        raise DocumentError(f"{path}: line 1: found columns {_listed(header)}, expected {known}")
     if missing:
-        known = nearest.name if wanted or len(missing) < len(nearest.columns) else "any format known"
-        expected = (
-            "; or ".join(",".join(f.columns) for f in FORMATS)
-            if known != nearest.name
-            else ",".join(nearest.columns)
-        )
         raise DocumentError(
-            f"{path}: line 1: column {missing[0]!r} of {known} is missing, found {_listed(header)}, expected {expected}"
-            if known == nearest.name
-            else f"{path}: line 1: found columns {_listed(header)}, expected {expected}"
+            f"{path}: line 1: column {missing[0]!r} of {nearest.name} is missing, found {_listed(header)}, expected "
+            f"{','.join(nearest.columns)}"
         )
     allowed = {*nearest.columns, *nearest.optional}
     if nearest.clock == "minutes":

@@ -154,6 +154,17 @@ def test_a_loop_goes_on_and_no_loop_is_refused(tmp_path: Path) -> None:
     assert len(more) == 3000
 
 
+def test_a_loop_that_is_thinned_to_nothing_ends(tmp_path: Path) -> None:
+    path = put(tmp_path, "time_s,length\n0,1\n1,1\n")
+    loop = Replay(loop=True)
+    assert len(times_of(replayed(path, [1e-9], loop), 50e3)[0]) == 0
+    assert list(replay_lengths(path, replay=loop, rate_rps=1e-9, until_ms=50e3)) == []
+    assert [len(t) for t in times_of(replayed(minutes(tmp_path, [[1], [1]]), [1e-9, 0.0], loop), 240e3)] == [
+        0,
+        0,
+    ]
+
+
 def test_a_part(tmp_path: Path) -> None:
     path = plain(tmp_path, [float(t) for t in range(100)])
     part = replayed(path, [1.0], Replay(rates="trace", start_s=10.5, duration_s=20.0))
