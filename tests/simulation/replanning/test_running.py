@@ -38,13 +38,13 @@ SPEC = gpu_catalogue().spec(V100)
 ROWS = read_table(Path(str(files("gkestimator.datasets"))) / "published" / "ethz_v100.csv", REQUIREMENTS)
 RENTED = Cluster(elastic=(ElasticGpu(spec=SPEC, price_per_hour=3.06),))
 # Seconds, requests a second: up, up, down, up.
-STEPS = Profile(times_s=(0, 12, 24, 36, 48), rates_rps=(150, 650, 1250, 150, 750))
+STEPS = Profile(times_s=(0, 12, 24, 36, 48), rates_rps=(200, 800, 1400, 200, 1000))
 STEP_S = 12
 
 
-def workload(rate: float = 150.0, *names: str) -> Workload:
+def workload(rate: float = 200.0, *names: str) -> Workload:
     return Workload(
-        models=tuple(ModelLoad(name=n, rate_rps=rate, slo_ms=200.0) for n in names or ("efficientnet_b7",))
+        models=tuple(ModelLoad(name=n, rate_rps=rate, slo_ms=200.0) for n in names or ("vgg19",))
     )
 
 
@@ -52,14 +52,14 @@ def workload(rate: float = 150.0, *names: str) -> Workload:
 def usher() -> ReplanReport:
     """USHER on table A.1, as benchmarks/autoscaling.py does it for longer."""
     policy = make_policy("usher")
-    settings, options = Replanning(kind="usher", headroom=1.2), Options(duration_ms=60_000.0)
+    settings, options = Replanning(kind="usher", headroom=1.5), Options(duration_ms=60_000.0)
 
     def plan(asked: Workload) -> PlacementPlan:
         return place(policy, build_problem(ROWS, asked, RENTED, creq="occupancy-max"))
 
     run = control(
         plan(workload()), plan, lambda p: build_system(p, ROWS, interference=None),
-        make_arrivals("poisson", [150.0], ["efficientnet_b7"], seed=2, profiles={"efficientnet_b7": STEPS}), options, settings,
+        make_arrivals("poisson", [200.0], ["vgg19"], seed=2, profiles={"vgg19": STEPS}), options, settings,
         simulator=reference.Simulator,  # type: ignore[arg-type]
     )  # fmt: skip
     return report_of(
@@ -89,7 +89,7 @@ def test_gpus_follow_the_rate_and_the_wait_settles_after_each_step(usher: Replan
 
 def test_the_report_in_its_forms(usher: ReplanReport) -> None:
     text = render_replan(usher, "table").decode()
-    assert "efficientnet_b7: from 150 to " in text
+    assert "vgg19: from 200 to " in text
     assert "note: a note" in text
     assert max(map(len, text.splitlines())) <= 110
     found = json.loads(render_replan(usher, "json"))
