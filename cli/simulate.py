@@ -17,8 +17,20 @@ __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
 _WORDS = ("poisson", "mmpp", "constant", "none")
-_ABOVE_0 = click.FloatRange(min=0, min_open=True, max=1e9)
-_FROM_0 = click.FloatRange(min=0, max=1e9)
+
+
+class _Finite(click.FloatRange):
+    """A range that NaN is outside of."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
+
+
+_ABOVE_0 = _Finite(min=0, min_open=True, max=1e9)
+_FROM_0 = _Finite(min=0, max=1e9)
 
 
 @click.command(name="simulate")
@@ -37,7 +49,19 @@ _FROM_0 = click.FloatRange(min=0, max=1e9)
     "--bursts", type=NUMBERS, metavar="FACTOR,SHARE,S",
     help="mmpp: bursts of S seconds at FACTOR times the rate, SHARE of the time.",
 )  # fmt: skip
-@click.option("--duration-s", type=_ABOVE_0, default=60.0, show_default=True, help="Seconds of arrivals.")
+@click.option("--trace-format", help="Format of the trace; default: known by its columns.")
+@click.option(
+    "--streams", type=click.Choice(["auto", "names", "streams", "requests"]),
+    help="How a trace's requests are dealt to models: by name, whole streams in turn, each in turn.",
+)  # fmt: skip
+@click.option(
+    "--trace-rates", type=click.Choice(["plan", "trace"]), help="Scaled to the plan's, or as recorded."
+)
+@click.option("--trace-scaling", type=click.Choice(["copies", "time"]), help="How rates are scaled.")
+@click.option("--trace-start-s", type=_FROM_0, help="Where in the trace to begin.")
+@click.option("--trace-duration-s", type=_ABOVE_0, help="How much of the trace is used.")
+@click.option("--trace-loop", is_flag=True, help="Begin the trace again at its end.")
+@click.option("--duration-s", type=_ABOVE_0, help="Seconds of arrivals; default: 60, or all of a trace.")
 @click.option("--warmup-s", type=_FROM_0, default=0.0, show_default=True, help="Seconds not counted.")
 @click.option("--rate-scale", type=_ABOVE_0, default=1.0, show_default=True, help="Factor on all rates.")
 @click.option("--max-wait-ms", type=_FROM_0, help="How long a batch may fill; default: the plan's.")
@@ -95,6 +119,7 @@ def command(
     to stdout, or with -o to the file alone. One seed, one result. Exit status: 0 done, 1 where only the picture or the
     requests could not be written, 2 the command or a file was wrong.
     """
+    from gkestimator.simulation.arrivals.replay import Replay
     from gkestimator.simulation.output import forms, replanned_output, simulated_output
     from gkestimator.simulation.running import FileRun, replan_files, simulate_files
     from gkestimator.simulation.writing import refuse_overwriting
@@ -104,8 +129,19 @@ def command(
     read += [Path(text) for text in (options["arrivals"], network) if text not in _WORDS]
     refuse_overwriting({"-o": output, "--plot": plot, "--requests": requests}, read)
     chosen = forms(form, output, plot, requests)
+    trace = {
+        name.removeprefix("trace_"): value
+        for name in ("trace_start_s", "trace_duration_s", "trace_loop", "trace_rates", "trace_scaling")
+        if (value := options.pop(name)) not in (None, False)
+    }
+    for field, name in (("form", "trace_format"), ("assign", "streams")):
+        if (value := options.pop(name)) is not None:
+            trace[field] = value
     run = FileRun(
-        network=None if network == "none" else network, keep_requests=requests is not None, **options
+        replay=Replay(**trace) if trace else None,
+        network=None if network == "none" else network,
+        keep_requests=requests is not None,
+        **options,
     )
     with Progress() as progress:
         if replan == "none":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ __all__ = [
     "InterferenceFit",
     "LawError",
     "SeenRange",
+    "fitted_file",
     "interference_yaml",
-    "looks_fitted",
     "read_interference",
 ]
 
@@ -91,6 +92,16 @@ class InterferenceFit:
     ranges: tuple[SeenRange, ...]
     notes: tuple[str, ...] = ()
 
+    def elsewhere(self, gpus: Iterable[str]) -> tuple[str, ...]:
+        """What a reader must know who uses them on the GPU types ``gpus``."""
+        other = sorted(set(gpus) - set(self.gpus))
+        if not other:
+            return ()
+        return (
+            f"the coefficients fitted to {self.pairs} are of pairs on {', '.join(self.gpus)}, none on "
+            f"{', '.join(other)}",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceFile:
@@ -102,9 +113,14 @@ class InterferenceFile:
     fit: InterferenceFit
 
 
-def looks_fitted(fields_: Fields) -> bool:
-    """Whether a document is of this kind (gpulet's own form has its five numbers at the top)."""
-    return fields_.has("gpulet") or fields_.has("fit")
+def fitted_file(path: Path) -> InterferenceFile | None:
+    """The file or bundle folder at ``path`` where it is of this kind; None where it is not (gpulet's own form has five
+    numbers and neither of these fields). Raises DocumentError naming the field."""
+    if not path.is_dir():
+        taken = load_yaml(path, what=_WHAT)
+        if not taken.has("gpulet") and not taken.has("fit"):
+            return None
+    return read_interference(path)
 
 
 def read_interference(path: Path) -> InterferenceFile:

@@ -31,8 +31,8 @@ __all__ = [
 SIMULATION_VERSION = 1
 MAX_SIMULATION_BYTES = 200 * 2**20
 # Percent of the requests at which ``latency_quantiles_ms`` stand.
-_TENS = tuple(float(q) for q in range(10, 91, 10))
-QUANTILES_PCT = (0.0, 1.0, 5.0, *_TENS, 95.0, 98.0, 99.0, 99.5, 99.9, 100.0)
+_MIDDLE = tuple(float(q) for q in range(5, 96, 5))
+QUANTILES_PCT = (0.0, 1.0, 2.0, *_MIDDLE, 98.0, 99.0, 99.5, 99.9, 100.0)
 T = TypeVar("T")
 
 

@@ -92,7 +92,7 @@ class Workload:
         return tuple(dict.fromkeys(found))
 
     def model_rates_rps(self) -> dict[str, float]:
-        """Requests a second that reach each model, by itself and in applications."""
+        """Requests a second that reach each model, by itself and in applications, in the order of the file."""
         found = dict.fromkeys(self.names(), 0.0)
         for model in self.models:
             found[model.name] += model.rate_rps

@@ -8,7 +8,7 @@ from typing import Any
 
 from gkestimator.errors import UsageError, one_line
 
-__all__ = ["policy_options"]
+__all__ = ["check_flags", "policy_options"]
 
 _MAX_TEXT = 200
 _TRUTH = {"true": True, "false": False}
@@ -28,6 +28,14 @@ def policy_options(pairs: Iterable[str], given: Mapping[str, Any]) -> dict[str, 
             raise UsageError(f"--option {name}: stands twice, expected once")
         found[key] = Path(text.strip()) if key == "coefficients" else _value(name, text.strip())
     return found
+
+
+def check_flags(policy: str, **flags: object) -> None:
+    """Any text may be given for an option. Raises UsageError: one of ``flags`` is neither true nor false."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            shown = name.replace("_", "-")
+            raise UsageError(f"policy {policy}: option {shown}: found {value!r}, expected true or false")
 
 
 def _value(name: str, text: str) -> int | float | bool | str:

@@ -9,7 +9,6 @@ from gkestimator.errors import UsageError
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
-from gkestimator.placement.report import asked_rps
 from gkestimator.tables import Requirement
 
 __all__ = ["ADMISSIONS", "admitted_parts"]
@@ -44,7 +43,7 @@ def admitted_parts(
             placed.add(r.model)
     if admission == "none":
         return {name: float(name in placed) for name in served}
-    asked = asked_rps(plan)
+    asked = plan.workload.model_rates_rps()
     if admission == "expected":
         served = _expected(plan, asked, objectives, curves)
     parts = {name: rate / asked[name] for name, rate in served.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ def build_system(
     DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null column),
     UsageError.
     """
+    if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
+        raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
     catalogue = gpu_catalogue(gpu_specs)
     curves = _Curves(rows, plan, catalogue, table)
     index = {name: i for i, name in enumerate(plan.workload.names())}
@@ -97,6 +100,8 @@ def build_system(
             if together is not None:
                 lacking |= {c for c in _OPTIONAL.get(together.name, ()) if getattr(here[-1].row, c) is None}
     notes += curves.notes(plan)
+    if interference is not None:
+        notes += interference.notes
     if lacking and interference is not None:
         notes.append(
             f"interference {interference.name}: {' and '.join(sorted(lacking))} {'is' if len(lacking) == 1 else 'are'} "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gkestimator.errors import UsageError
 
 __all__ = ["COPIES", "INTERFERENCES", "ROUTINGS", "SERVICES", "Options"]
+
+_MOST_WINDOWS = 100_000  # each holds three numbers for every model
 
 ROUTINGS = ("round-robin", "least-load")
 SERVICES = ("deterministic", "exponential", "interval")
@@ -52,4 +55,9 @@ class Options:
         if not 0 <= self.warmup_ms < self.duration_ms:
             raise UsageError(
                 f"warm-up of {self.warmup_ms / 1e3:g} s, expected less than the duration, {self.duration_ms / 1e3:g} s"
+            )
+        if not 0 < self.window_ms < math.inf or self.duration_ms / self.window_ms > _MOST_WINDOWS:
+            raise UsageError(
+                f"window of {self.window_ms / 1e3:g} s over {self.duration_ms / 1e3:g} s, expected at most "
+                f"{_MOST_WINDOWS:,} windows"
             )

@@ -124,10 +124,10 @@ def _spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
     axes.set_xscale("log")
     least = min((m.latency_quantiles_ms[1] / m.slo_ms for m in models if m.latency_quantiles_ms), default=0.1)
     axes.set_xlim(max(least * 0.8, 1e-3), max(1.5, min(most * 1.1, 100.0)))
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim()
+    ticks = [t for t in (m * 10.0**e for e in range(-3, 3) for m in (1, 2, 5)) if low <= t <= high]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
     axes.set_ylim(0, 104)
     axes.set_ylabel("% of requests")
     axes.set_xlabel("latency as a multiple of the SLO")
@@ -154,7 +154,10 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
     if report.settings.warmup_s:
         axes.axvspan(0, report.settings.warmup_s, color="#f2f2f2", zorder=0)
         if report.settings.warmup_s > 0.12 * report.settings.duration_s:
-            axes.text(report.settings.warmup_s / 2, 1, "warm-up", ha="center", fontsize=6.5, color=INK)
+            axes.text(
+                report.settings.warmup_s / 2, 0.03, "warm-up", ha="center", fontsize=6.5, color=INK,
+                transform=axes.get_xaxis_transform(),
+            )  # fmt: skip
     axes.set_xlim(0, report.settings.duration_s)
     axes.set_ylim(0 if least < 80 else 10 * math.floor((least - 5) / 10), 104 if least < 80 else 101)
     axes.set_xlabel("time of arrival (s)")
@@ -165,7 +168,7 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
 def _title(report: SimulationReport) -> str:
     t, s = report.totals, report.settings
     words = [
-        f"Plan of {s.policy}, {_name(s.arrivals, 40)} arrivals, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
+        f"Plan of {s.policy}, arrivals {_name(s.arrivals, 40)}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
         f"promised {t.promised_goodput_rps:,.6g}",
     ]
     if t.expected_goodput_rps is not None:

@@ -93,7 +93,7 @@ def _settings(report: SimulationReport) -> list[str]:
     wait = "the plan's waits" if s.max_wait_ms is None else f"waits of {s.max_wait_ms:g} ms"
     law = s.interference if s.coefficients is None else f"{s.interference} ({s.coefficients})"
     return [
-        f"plan of {s.policy} · {s.arrivals} arrivals{scale} · {s.duration_s:g} s{warm} · seed {s.seed}",
+        f"plan of {s.policy} · arrivals {s.arrivals}{scale} · {s.duration_s:g} s{warm} · seed {s.seed}",
         f"{s.service} service · interference {law} · copy {s.copy} · network {s.network or 'none'} · {s.routing} · "
         f"{wait} · admission {s.admission}",
     ]

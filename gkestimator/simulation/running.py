@@ -14,8 +14,11 @@ from gkestimator.errors import UsageError, one_line
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
+from gkestimator.simulation.arrivals.replay import Replay, Replayed
 from gkestimator.simulation.building import build_system
+from gkestimator.simulation.compiled import COMPILED
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.interference.base import Interference
 from gkestimator.simulation.interference.registry import make_interference
@@ -25,12 +28,17 @@ from gkestimator.simulation.result import Result
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables.units import number_text
 
 __all__ = ["FileRun", "Simulated", "replan_files", "simulate_files", "simulate_plan"]
 
 if TYPE_CHECKING:
     from gkestimator.simulation.replanning.report import ReplanReport
     from gkestimator.simulation.replanning.settings import Replanning
+
+
+_SECONDS = 60.0  # of arrivals, unless more or less is asked for
+_SOURCES_SAID = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +138,8 @@ def _served(
 ) -> Result:
     simulator = Simulator(system, options)
     steps = max(1, round(options.duration_ms / 1e3))
+    if progress is not None:  # the first run on a machine compiles for a while
+        progress("seconds simulated (compiling)" if COMPILED else "seconds simulated", 0, steps)
     for chunk in arrivals.chunks(options.duration_ms):
         simulator.advance(chunk)
         if progress is not None:
@@ -142,18 +152,20 @@ class FileRun:
     """How files are simulated.
 
     ``arrivals``: a process (``poisson``, ``mmpp``, ``constant``) at the rates of the plan's workload times
-    ``rate_scale``, or the file of a trace, for ``duration_s``, of which the first ``warmup_s`` are not counted.
-    ``bursts`` of ``mmpp``: factor on the mean rate, share of the time, mean seconds
+    ``rate_scale``, the file of rate profiles, or that of a trace, replayed as ``replay`` says, for ``duration_s``
+    (None: 60; a trace to its end), of which the first ``warmup_s`` are not counted. ``bursts`` of ``mmpp``: factor
+    on the mean rate, share of the time, mean seconds
     (:meth:`gkestimator.simulation.arrivals.rates.Bursts.of`). ``window_s`` None: a sixtieth of the duration, at
     least a second. The rest is as in :func:`gkestimator.simulation.building.build_system` and
     :class:`gkestimator.simulation.options.Options`.
     """
 
     arrivals: str | Path = "poisson"
-    duration_s: float = 60.0
+    duration_s: float | None = None
     warmup_s: float = 0.0
     rate_scale: float = 1.0
     bursts: Sequence[float] | None = None
+    replay: Replay | None = None
     max_wait_ms: float | None = None
     network: Path | str | None = None
     service: str = "deterministic"
@@ -167,31 +179,54 @@ class FileRun:
     seed: int = 0
     gpu_specs: Sequence[Path | str] = ()
 
-    @property
-    def options(self) -> Options:
-        """What the simulator is told. Raises UsageError."""
-        return Options(
-            duration_ms=self.duration_s * 1e3,
-            warmup_ms=self.warmup_s * 1e3,
-            routing=self.routing,
-            service=self.service,
-            copy=self.copy,
-            interference=self.interference,
-            window_ms=1e3 * (max(1.0, self.duration_s / 60) if self.window_s is None else self.window_s),
-            keep_requests=self.keep_requests,
-            seed=self.seed,
-        )
-
-    def arrivals_for(self, plan: PlacementPlan) -> Arrivals:
-        """The arrivals for the workload of ``plan``. Raises what the factory raises."""
+    def prepared(self, plan: PlacementPlan) -> tuple[Arrivals, Options, str, tuple[str, ...]]:
+        """Arrivals for the workload of ``plan``, what the simulator is told, the arrivals in words, and notes on
+        them. Raises what their factory raises, and UsageError for options that do not go together."""
+        if self.replay is not None and self.arrivals in PROCESSES:
+            raise UsageError(
+                f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
+            )
+        self._options(
+            _SECONDS if self.duration_s is None else self.duration_s
+        )  # wrong in no time; a trace is read
         loads = (*plan.workload.models, *plan.workload.applications)
-        return make_arrivals(
+        came = make_arrivals(
             self.arrivals,
             [load.rate_rps for load in loads],
             [load.name for load in loads],
             seed=self.seed,
             rate_scale=self.rate_scale,
             bursts=self._burst_states(),
+            replay=self.replay,
+        )
+        name, seconds = str(self.arrivals), self.duration_s
+        notes: tuple[str, ...] = ()
+        if isinstance(came, Replayed):
+            how = came.replay
+            name = f"{name} (streams {how.assign}, rates {how.rates}, scaling {how.scaling}"
+            name += f", from {how.start_s:g} s" if how.start_s else ""
+            name += f", {how.duration_s:g} s of it" if how.duration_s is not None else ""
+            name += ", in a loop)" if how.loop else ")"
+            notes = _recorded(came)
+            if seconds is None:
+                seconds = came.length_ms / 1e3
+        elif self.replay is not None:
+            raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
+        elif self.bursts is not None:
+            name = f"{name} (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
+        return came, self._options(_SECONDS if seconds is None else seconds), name, notes
+
+    def _options(self, duration_s: float) -> Options:
+        return Options(
+            duration_ms=duration_s * 1e3,
+            warmup_ms=self.warmup_s * 1e3,
+            routing=self.routing,
+            service=self.service,
+            copy=self.copy,
+            interference=self.interference,
+            window_ms=1e3 * (max(1.0, duration_s / 60) if self.window_s is None else self.window_s),
+            keep_requests=self.keep_requests,
+            seed=self.seed,
         )
 
     def _burst_states(self) -> Bursts | None:
@@ -215,16 +250,15 @@ def simulate_files(
     """Serve the plan in the JSON file ``plan`` by the requirement ``tables`` (CSV, JSON, Parquet). ``progress`` is
     told (what is done, done, total). Raises DocumentError and TableError for what is wrong with a file, UsageError
     for the rest."""
-    options = run.options
     placed = read_plan(Path(plan))
-    came = run.arrivals_for(placed)
+    came, options, name, notes = run.prepared(placed)
     names = {r.model for gpu in placed.gpus for r in gpu.replicas}
     return simulate_plan(
         placed,
         _rows(tables, names, progress),
         came,
         options,
-        arrivals_name=str(run.arrivals),
+        arrivals_name=name,
         rate_scale=run.rate_scale,
         coefficients=run.coefficients,
         network=run.network,
@@ -232,8 +266,22 @@ def simulate_files(
         admission=run.admission,
         gpu_specs=run.gpu_specs,
         table=", ".join(str(t) for t in tables),
+        notes=notes,
         progress=progress,
     )
+
+
+def _recorded(came: Replayed) -> tuple[str, ...]:
+    """What the trace has for each source, and how it was scaled."""
+    found = came.recordings()
+    said = [
+        f"{r.name} {r.requests:,} requests at {number_text(r.mean_rps)} req/s"
+        + (f" (variation of the gaps {number_text(r.gap_cv)})" if r.gap_cv is not None else "")
+        + (f", times {number_text(r.factor)}" if r.factor != 1 else "")
+        for r in found[:_SOURCES_SAID]
+    ]
+    more = f"; and {len(found) - _SOURCES_SAID:,} more" if len(found) > _SOURCES_SAID else ""
+    return (f"trace {came.path}: {'; '.join(said)}{more}",)
 
 
 def replan_files(
@@ -255,10 +303,9 @@ def replan_files(
         raise UsageError(
             "--requests: requests are not kept where the policy runs again, expected --replan none"
         )
-    options = run.options
     placed = read_plan(Path(plan))
     there = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)
-    came = run.arrivals_for(placed)
+    came, options, name, _ = run.prepared(placed)
     return simulate_replanned(
         placed,
         _rows(tables, set(placed.workload.names()), progress),
@@ -269,7 +316,7 @@ def replan_files(
         policy=policy,
         objective=placed.objective,
         creq=placed.creq if policy is None or policy == placed.policy else None,
-        arrivals_name=str(run.arrivals),
+        arrivals_name=name,
         coefficients=run.coefficients,
         network=run.network,
         max_wait_ms=run.max_wait_ms,

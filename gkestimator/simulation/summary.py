@@ -21,7 +21,6 @@ from gkestimator.documents.simulation import (
     StageTimes,
     TimelineModel,
 )
-from gkestimator.placement.report import asked_rps
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.result import STAGES, Result
 from gkestimator.simulation.system import System
@@ -87,7 +86,7 @@ def _pct(part: int, whole: int) -> float | None:
 def _models(
     plan: PlacementPlan, system: System, result: Result, scale: float, seconds: float
 ) -> tuple[SimulatedModel, ...]:
-    asked = asked_rps(plan)
+    asked = plan.workload.model_rates_rps()
     promised = dict.fromkeys(asked, 0.0)
     replicas = dict.fromkeys(asked, 0)
     for gpu in plan.gpus:

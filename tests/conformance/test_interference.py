@@ -209,9 +209,7 @@ def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -
         pair = [replace(r, l2_util_mean_pct=None) for r in rows(seed, 2)]
         pair[1] = pair[1] if seed % 3 else replace(pair[1], dram_util_mean_pct=None)
         placed = [
-            Placed(
-                gpu=Gpu(id=f"{SPEC.name}-0", type=SPEC.name), model=r.model, candidate=alone_candidate(r)
-            )
+            Placed(gpu=Gpu(id=f"{SPEC.name}-0", type=SPEC.name), model=r.model, candidate=alone_candidate(r))
             for r in pair
         ]
         expected = slowdowns(placed, [p.capacity_rps for p in placed])

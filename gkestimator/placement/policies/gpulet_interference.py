@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gkestimator.documents.checking import load_yaml
-from gkestimator.documents.interference import looks_fitted, read_interference
+from gkestimator.documents.interference import fitted_file
 from gkestimator.placement.problem import Candidate, Problem
 
 __all__ = ["DERIVED", "Coefficients", "Pressure", "read_coefficients", "unknown_utilisation"]
@@ -80,14 +80,13 @@ def read_coefficients(path: Path) -> Coefficients:
     a number; or what ``gkest train --interference`` wrote (a file, or a bundle's folder). Raises DocumentError
     naming the field."""
     names = [f.name for f in fields(Coefficients)]
-    if not path.is_dir():
-        taken = load_yaml(path, what="gpulet's interference coefficients")
-        if not looks_fitted(taken):
-            found = {name: taken.number(name, low=-_LIMIT, high=_LIMIT) for name in names}
-            taken.finish()
-            return Coefficients(**found)
-    fitted = read_interference(path).gpulet
-    return Coefficients(**{name: getattr(fitted, name) for name in names})
+    fitted = fitted_file(path)
+    if fitted is not None:
+        return Coefficients(**{name: getattr(fitted.gpulet, name) for name in names})
+    taken = load_yaml(path, what="gpulet's interference coefficients")
+    found = {name: taken.number(name, low=-_LIMIT, high=_LIMIT) for name in names}
+    taken.finish()
+    return Coefficients(**found)
 
 
 def unknown_utilisation(problem: Problem, coefficients: Coefficients) -> tuple[str, str] | None:

@@ -65,9 +65,10 @@ def read_coefficients(path: Path | str) -> Coefficients:
             parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
         )
     fields.whole("schema_version", low=1, high=1)
+    catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
     gpus: dict[str, Mapping[str, float | None]] = {}
     for entry in fields.objects("gpus", what="a GPU type with its coefficients", limit=1000):
-        name = _gpu_name(entry, "type")
+        name = catalogue.canonical(entry.text("type", limit=100))
         if name in gpus:
             raise entry.fail("type", f"found {name} twice, expected once")
         gpus[name] = {
@@ -82,7 +83,7 @@ def read_coefficients(path: Path | str) -> Coefficients:
         entry.finish()
     models: dict[tuple[str, str], ModelCoefficients] = {}
     for entry in fields.objects("models", [], what="a model with its coefficients on one GPU type"):
-        key = (entry.name("name"), _gpu_name(entry, "gpu"))
+        key = (entry.name("name"), catalogue.canonical(entry.text("gpu", limit=100)))
         if key in models:
             raise entry.fail("name", f"found {key[0]} on {key[1]} twice, expected once")
         models[key] = ModelCoefficients(
@@ -98,29 +99,19 @@ def read_coefficients(path: Path | str) -> Coefficients:
     return Coefficients(source=str(path), gpus=gpus, models=models)
 
 
-def _gpu_name(entry: Fields, field: str) -> str:
-    text: str = entry.text(field, limit=100)
-    try:
-        return gpu_catalogue().spec(text).name
-    except UsageError:
-        return text  # a type of the user's own specification file
-
-
 def _fit(entry: Fields) -> tuple[float, float, float, float, float] | None:
-    if not entry.has("active"):
-        entry.take("active", None)
+    own = entry.object("active", None, what="the fit of k_act")
+    if own is None:
         return None
-    own = entry.object("active", what="the fit of k_act")
     k1, k2, k3, k4, k5 = (own.number(f"k{i}", low=_ANY) for i in range(1, 6))
     own.finish()
     return (k1, k2, k3, k4, k5)
 
 
 def _line(entry: Fields, field: str) -> tuple[float, float] | None:
-    if not entry.has(field):
-        entry.take(field, None)
+    own = entry.object(field, None, what=f"the line of {field}")
+    if own is None:
         return None
-    own = entry.object(field, what=f"the line of {field}")
     found = (own.number("slope", low=_ANY), own.number("offset", low=_ANY))
     own.finish()
     return found

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.processes import Process
+from gkestimator.simulation.arrivals.processes import PROCESSES, Process
+from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
+from gkestimator.simulation.arrivals.replay import Replay, Replayed
 from gkestimator.simulation.arrivals.streams import Streams
 
 __all__ = ["make_arrivals"]
@@ -23,18 +25,34 @@ def make_arrivals(
     rate_scale: float = 1.0,
     bursts: Bursts | None = None,
     profiles: Mapping[str, Profile] | None = None,
+    replay: Replay | None = None,
 ) -> Arrivals:
     """Arrivals for the sources ``names`` with mean rates ``rates_rps`` (in the system's order).
 
-    ``kind``: one of PROCESSES (see :class:`Process`), else the path of a trace. ``rate_scale`` multiplies every rate.
-    ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their mean rate
-    (``poisson`` and ``constant``). Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a
-    profile for an unknown source.
+    ``kind``: one of PROCESSES (see :class:`Process`), else the path of a trace, replayed as ``replay`` says
+    (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``Replayed``), or of rate profiles
+    (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies
+    every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their
+    mean rate (``poisson`` and ``constant``).
+
+    Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown source;
+    DocumentError: a trace that is malformed or has too little.
     """
     if len(rates_rps) != len(names):
         raise UsageError(f"arrivals: found {len(rates_rps)} rates and {len(names)} names, expected as many")
+    for name, rate in zip(names, rates_rps, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise UsageError(f"rate of {name!r}: found {rate:g} req/s, expected at least 0")
     if not 0 < rate_scale < float("inf"):
         raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
+    if kind not in PROCESSES:
+        path = _trace_path(kind)
+        found = read_profiles(path, names) if has_profiles(path) else None
+        if found is None:
+            return Replayed(
+                path, names, rates_rps, replay=replay or Replay(), seed=seed, rate_scale=rate_scale
+            )
+        kind, profiles = "poisson", {**found, **(profiles or {})}
     unknown = sorted(set(profiles or {}) - set(names))
     if unknown:
         raise UsageError(f"rate profile for {unknown[0]!r}, expected one of {', '.join(names)}")
@@ -48,4 +66,14 @@ def make_arrivals(
         )
         for number, (name, rate) in enumerate(zip(names, rates_rps, strict=True))
     ]
-    return Streams([p.blocks for p in processes], peak_rps=sum(p.peak_rps for p in processes))
+    return Streams([p.blocks for p in processes], rate_rps=sum(p.peak_rps for p in processes))
+
+
+def _trace_path(kind: str | Path) -> Path:
+    path = Path(kind)
+    if not path.exists():
+        raise UsageError(
+            f"arrivals {str(kind)!r}: found neither a process nor a file, expected one of {', '.join(PROCESSES)} or "
+            "the path of a trace"
+        )
+    return path

@@ -75,7 +75,7 @@ class Process:
         else:
             interval = 1e3 / self.rate
             for block in units:
-                times = block * interval
+                times: Floats = block * interval
                 yield times, float(times[-1])
 
 

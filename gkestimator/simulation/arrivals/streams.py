@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -19,22 +20,22 @@ CHUNK_REQUESTS = 262_144
 
 class Streams(Arrivals):
     """Independent streams, one for each source. ``openers[i]()`` gives source i's blocks from the start, anew at each
-    call. ``peak_rps``: the highest rate of all streams together, by which the length of chunks is chosen."""
+    call. ``rate_rps``: that of all streams together, by which the length of chunks is chosen."""
 
-    def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, peak_rps: float) -> None:
+    def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float) -> None:
         self._openers = tuple(openers)
         self.sources = len(self._openers)
-        self.span_ms = CHUNK_REQUESTS / peak_rps * 1e3 if peak_rps > 0 else np.inf
+        self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3 if rate_rps > 0 else np.inf
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """As in :class:`Arrivals`; a chunk is as long as ``CHUNK_REQUESTS`` take at the peak rate."""
-        open_streams = [_Stream(opener()) for opener in self._openers]
-        number = 0
-        end = 0.0
+        """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take in the mean, or
+        before, where more than twice as many have come."""
+        streams = [_Stream(opener()) for opener in self._openers]
+        end, number = 0.0, 1
         while end < until_ms:
-            number += 1
-            end = min(number * self.span_ms, until_ms)
-            yield Chunk(end_ms=end, times_ms=tuple(s.before(end) for s in open_streams))
+            number += number * self.span_ms <= end
+            end = _read(streams, end, min(number * self.span_ms, until_ms))
+            yield Chunk(end_ms=end, times_ms=tuple(s.before(end) for s in streams))
 
 
 class _Stream:
@@ -42,23 +43,42 @@ class _Stream:
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self.blocks = blocks
-        self.left: Floats = np.empty(0)
+        self.parts: list[Floats] = [np.empty(0)]
         self.known_ms = 0.0
+
+    def read(self) -> int:
+        """Read one block more; how many requests were held before."""
+        block = next(self.blocks, None)
+        held = len(self.parts[-1])
+        if block is None:
+            self.known_ms = np.inf
+        else:
+            self.parts.append(block[0])
+            self.known_ms = block[1]
+        return held
 
     def before(self, end_ms: float) -> Floats:
         """The times not given yet that are before ``end_ms``."""
-        parts = [self.left]
-        while self.known_ms < end_ms:
-            block = next(self.blocks, None)
-            if block is None:
-                self.known_ms = np.inf
-                break
-            parts.append(block[0])
-            self.known_ms = block[1]
-        times = np.concatenate(parts) if len(parts) > 1 else self.left
+        times = np.concatenate(self.parts) if len(self.parts) > 1 else self.parts[0]
         split = int(np.searchsorted(times, end_ms, side="left"))
-        self.left = times[split:].copy()
+        # A copy: a view would keep the whole block.
+        self.parts = [times[split:].copy()]
         return times[:split]
+
+
+def _read(streams: Sequence[_Stream], begin_ms: float, target_ms: float) -> float:
+    """Read, the stream that is known least far first, until all are known up to ``target_ms`` or there is enough; how
+    far they are known, past ``begin_ms``."""
+    queue = [(s.known_ms, i) for i, s in enumerate(streams)]
+    heapq.heapify(queue)
+    held = 0
+    while queue and queue[0][0] < target_ms:
+        if held > 2 * CHUNK_REQUESTS and queue[0][0] > begin_ms:
+            return queue[0][0]
+        stream = streams[queue[0][1]]
+        held += stream.read()
+        heapq.heapreplace(queue, (stream.known_ms, queue[0][1]))
+    return target_ms
 
 
 class Given(Arrivals):

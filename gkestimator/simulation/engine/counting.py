@@ -91,11 +91,11 @@ def count_answered(s: c.State, b: int, now: float) -> None:
                 s.kept_floats[k, c.KF_QUEUE] = start - reached
                 s.kept_floats[k, c.KF_GPU] = gpu
         i = s.i[i, c.I_NEXT]
+    if from_ms <= now <= s.f[c.F_UNTIL]:
+        s.m[m, c.M_BY_END] += size
     if counted == 0:
         return
     s.m[m, c.M_DONE] += counted
-    if now <= s.f[c.F_UNTIL]:
-        s.m[m, c.M_BY_END] += counted
     s.mf[m, c.MF_GPU] += counted * gpu
     histograms[m, 3, bin_of(gpu, edges)] += counted
     if not turns:
@@ -109,12 +109,12 @@ def count_answered(s: c.State, b: int, now: float) -> None:
 @part
 def count_source(s: c.State, x: int, arrived: float, now: float) -> None:
     """All stages of a request of source ``x`` are done."""
+    if s.f[c.F_FROM] <= now <= s.f[c.F_UNTIL]:
+        s.x[x, c.X_BY_END] += 1
     if arrived < s.f[c.F_FROM]:
         return
     total = now - arrived
     s.x[x, c.X_DONE] += 1
-    if now <= s.f[c.F_UNTIL]:
-        s.x[x, c.X_BY_END] += 1
     if total <= s.xf[x, c.XF_SLO] * SLACK:
         s.x[x, c.X_ON_TIME] += 1
     s.xf[x, c.XF_SUM] += total

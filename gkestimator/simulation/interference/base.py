@@ -29,6 +29,8 @@ class Interference(abc.ABC):
         tuple[str, ...]
     ] = ()  # columns of the requirement table without which it has no answer of its own
 
+    notes: tuple[str, ...] = ()  # what a reader of its results must know
+
     @classmethod
     @abc.abstractmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:

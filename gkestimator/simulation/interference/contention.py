@@ -15,6 +15,8 @@ from gkestimator.tables import Requirement
 
 __all__ = ["Contention"]
 
+_PROPORTIONAL = ("contention is proportional sharing: a fit was no better on models left out",)
+
 
 class Contention(Interference):
     """A batch that asks a part d of a resource beside others that ask d' of it takes max(1, d + d') as long, for the
@@ -48,7 +50,14 @@ class Contention(Interference):
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
         """The file is one that ``gkest train --interference`` wrote; where the law without weights was as good there,
         it stays so."""
-        return cls(None if coefficients is None else read_interference(coefficients).contention)
+        if coefficients is None:
+            return cls()
+        file = read_interference(coefficients)
+        found = cls(file.contention)
+        found.notes = _PROPORTIONAL
+        if file.contention is not None:
+            found.notes = file.fit.elsewhere(spec.name for spec in gpus)
+        return found
 
     def features(self, row: Requirement) -> tuple[float, ...]:
         """SM, DRAM and L2 demand (parts of 1), SM demand if not confined (else 0), 1 if confined, 1 where DRAM is

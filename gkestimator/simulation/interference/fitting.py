@@ -67,7 +67,7 @@ def fit_interference(found: Sequence[Measurement]) -> Fit:
         for law, predict in _laws(fit_gpulet(train), fit_contention(train)).items():
             guessed.setdefault(law, []).extend(predict(test).tolist())
     if not measured:
-        raise UsageError("one model is in every measured group: leaving it out leaves nothing to fit to")
+        raise UsageError("every model is in every measured group: leaving one out leaves nothing to fit to")
     truth = np.array(measured)
     errors = tuple(_error(law, np.array(values), truth) for law, values in guessed.items())
     by_law = {e.law: e for e in errors}
@@ -79,6 +79,11 @@ def fit_interference(found: Sequence[Measurement]) -> Fit:
             f"{kept} is kept: off by {by_law[kept].median_pct:.1f} % (90th percentile {by_law[kept].p90_pct:.1f} %) on "
             f"models left out, against {_other(kept, fitted, plain, by_law)}"
         )
+        none = by_law[_NONE]
+        if _better(none, by_law[kept]):
+            notes.append(
+                f"no interference at all is off by {none.median_pct:.1f} % ({none.p90_pct:.1f} %), less than {kept}"
+            )
     unseen = _unseen(_contention_columns(found))
     if unseen and _better(by_law[_CONTENTION], by_law[_PROPORTIONAL]):
         notes.append(
@@ -159,7 +164,7 @@ def fit_gpulet(found: Sequence[Measurement]) -> GpuletWeights:
 
 def _gpulet_guess(w: GpuletWeights, found: Sequence[Measurement]) -> Floats:
     weights = np.array([w.constant, w.l2_own, w.l2_other, w.dram_own, w.dram_other])
-    return np.maximum(1.0, _gpulet_columns(found) @ weights)
+    return np.asarray(np.maximum(1.0, _gpulet_columns(found) @ weights), dtype=np.float64)
 
 
 # contention

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
+from gkestimator.documents.interference import fitted_file
 from gkestimator.gpus import GpuSpec
 from gkestimator.placement.policies.gpulet_interference import DERIVED, Coefficients, read_coefficients
 from gkestimator.placement.problem import Candidate
@@ -15,6 +16,8 @@ from gkestimator.simulation.system import FEATURES, TERMS
 from gkestimator.tables import Requirement
 
 __all__ = ["Gpulet"]
+
+_DERIVED = ("gpulet's coefficients are the derived ones: a fit was no better on models left out",)
 
 
 class Gpulet(Interference):
@@ -35,7 +38,15 @@ class Gpulet(Interference):
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
         """The file is the policy's, or one that ``gkest train --interference`` wrote."""
-        return cls(DERIVED if coefficients is None else read_coefficients(coefficients))
+        if coefficients is None:
+            return cls()
+        found = cls(read_coefficients(coefficients))
+        fitted = fitted_file(coefficients)
+        if fitted is not None:
+            found.notes = (
+                fitted.fit.elsewhere(spec.name for spec in gpus) if fitted.gpulet.fitted else _DERIVED
+            )
+        return found
 
     def features(self, row: Requirement) -> tuple[float, ...]:
         """What it adds to its own slowdown, to another's; zeros. Raises UsageError: a column that a coefficient

@@ -12,8 +12,8 @@ emptier the level must be. If none is: the first level's head takes it (``conges
 of the heads looked at (``least-load``); the text that we know does not say which.
 
 ``least-padding``: the head of the first level. ``least-load``: of the heads of all levels that take the request the
-one with the least outstanding over capacity, the shortest of equals. ``earliest``: the head that would answer first
-(no scheme of the paper: what a dispatcher could do that knows all latencies).
+one with the fewest outstanding requests, the shortest of equals. ``earliest``: the head that would answer first (no
+scheme of the paper: what a dispatcher does that knows all latencies and looks at nothing but the request at hand).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NOTHING = 1e-9
 
 @compiled
 def outstanding(free_ms: float, now_ms: float, latency_ms: float) -> float:
-    """Requests that an instance free at ``free_ms`` has not answered by ``now_ms``: it works without a pause until then,
-    ``latency_ms`` on each."""
+    """Requests that an instance free at ``free_ms`` has not answered by ``now_ms``: until then it works without a
+    pause, ``latency_ms`` on each."""
     if free_ms <= now_ms:
         return 0.0
     return math.ceil((free_ms - now_ms) / latency_ms - _NOTHING)
@@ -108,10 +108,10 @@ def dispatch(
     response_ms: Floats,
     level_of: Counts,
 ) -> None:
-    """Send each request to an instance, in order. ``times_ms`` ascending and ``shortest`` (level of the shortest runtime
-    that takes it), by request; ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and ``sizes``:
-    the instances in service; ``free_ms``, by instance. Filled: ``response_ms`` and ``level_of``, by request (-1: no
-    instance in service takes it)."""
+    """Send each request to an instance, in order. ``times_ms`` ascending and ``shortest`` (level of the shortest
+    runtime that takes it), by request; ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and
+    ``sizes``: the instances in service; ``free_ms``, by instance. Filled: ``response_ms`` and ``level_of``, by request
+    (-1: no instance in service takes it)."""
     last = len(sizes)
     for request in range(len(times_ms)):
         now = times_ms[request]
@@ -129,8 +129,9 @@ def dispatch(
             if scheme == EARLIEST:
                 load = max(free, now) + latency_ms[level]
             else:
-                load = outstanding(free, now, latency_ms[level]) / capacity[level]
+                load = outstanding(free, now, latency_ms[level])
             if scheme == ARLO:
+                load /= capacity[level]
                 if load < limit:
                     chosen = level
                     break

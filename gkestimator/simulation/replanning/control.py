@@ -44,9 +44,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replanned:
-    """What came of a run: ``system`` has every GPU and replica that ever was. ``uses`` of GPUs by time;
-    ``peak_memory_pct`` by GPU: the most that it held at any time, changes included (None: unknown)."""
+    """What came of a run that began with ``plan``. ``system`` has every GPU and replica that ever was, ``uses`` the
+    times in which GPUs were in use; ``peak_memory_pct`` by GPU: the most that it held at any time, changes included
+    (None: unknown)."""
 
+    plan: PlacementPlan
     system: System
     result: Result
     decisions: tuple[Decision, ...]
@@ -113,6 +115,11 @@ def control(
             target = build(pending[1])
             change = Change(fleet, pending[1], target, _pace(settings, draws), pool)
             system = replace(system, sources=target.sources)
+            for source, asked in enumerate(target.sources):
+                if (
+                    asked.admit == 0
+                ):  # what the new plan does not serve at all must not wait for a replica for ever
+                    fleet.simulator.set_admission(source, 0.0)
             pending = None
         if change is not None and change.done:
             for source, asked in enumerate(system.sources):
@@ -120,6 +127,7 @@ def control(
             decisions[-1] = replace(decisions[-1], counted=change.counted, ready_ms=now)
             change = None
     return Replanned(
+        plan=plan,
         result=fleet.simulator.finish(),
         system=replace(system, gpus=tuple(fleet.gpus), replicas=tuple(fleet.replicas)),
         decisions=tuple(decisions),
@@ -177,5 +185,5 @@ def _decide(
 def _pace(settings: Replanning, draws: np.random.Generator) -> Pace:
     if settings.kind == "usher":
         return Pace(each_ms=settings.load_ms, gpu_start_ms=settings.gpu_start_ms)
-    low, high = settings.background_ms
-    return Pace(together_ms=float(draws.uniform(low, high)), gpu_start_ms=settings.gpu_start_ms)
+    drawn = draws.uniform(settings.background_from_ms, settings.background_to_ms)
+    return Pace(together_ms=float(drawn), gpu_start_ms=settings.gpu_start_ms)

@@ -20,9 +20,9 @@ _LOOKS = (("#2a6f97", "-"), ("#e07a1f", "-"), ("#6a994e", "--"), ("#7a5195", ":"
 
 def draw_replanned(reports: Mapping[str, ReplanReport], form: str, *, title: str = "") -> bytes:
     """The picture of ``reports`` (by label, of one workload: the rate is drawn of the first) as ``png``, ``svg`` or
-    ``pdf``. Above: requests that arrived and those answered on time; between: GPUs in use, with the re-plans of the
-    first run; below: the mean wait until service by window, on a logarithmic axis. The same reports give the same
-    bytes. Raises UsageError: no matplotlib, no report or more than four."""
+    ``pdf``. Above: requests answered on time, by time of arrival, and all that arrived; between: GPUs in use, with
+    the re-plans of the first run; below: the mean wait until service by window, on a logarithmic axis. The same
+    reports give the same bytes. Raises UsageError: no matplotlib, no report or more than four."""
     if not 1 <= len(reports) <= len(_LOOKS):
         raise UsageError(f"picture of re-planning: found {len(reports)} runs, expected 1 to {len(_LOOKS)}")
     check_drawable()
@@ -35,16 +35,16 @@ def draw_replanned(reports: Mapping[str, ReplanReport], form: str, *, title: str
         rate, gpus, wait = figure.subplots(3, 1, sharex=True, height_ratios=(1.0, 1.1, 1.1))
         edges = _edges(first)
         seconds = np.diff(edges)
-        _steps(rate, edges, np.array(first.timeline.arrived) / seconds, GREY, "-", "arrived", 1.8)
+        _steps(rate, edges, np.array(first.timeline.arrived) / seconds, GREY, "-", "arrived (above)", 1.8)
         for (label, report), (colour, dash) in zip(reports.items(), _LOOKS, strict=False):
             time, at = report.timeline, _edges(report)
             on_time = np.array(time.on_time) / np.diff(at)
-            _steps(rate, at, on_time, colour, dash, f"on time, {label}", 0.9)
+            _steps(rate, at, on_time, colour, dash, "", 0.9)
             _steps(gpus, at, np.array(time.gpus), colour, dash, label, 1.3)
             waits = np.array([np.nan if w is None else w for w in time.wait_mean_ms])
-            _steps(wait, at, np.maximum(waits, 0.1), colour, dash, label, 0.9)
-        _marks(gpus, first)
-        rate.set_ylabel("requests/s")
+            _steps(wait, at, np.maximum(waits, 0.1), colour, dash, "", 0.9)
+        _marks(gpus, next(iter(reports)), first)
+        rate.set_ylabel("on time, requests/s")
         rate.set_ylim(bottom=0)
         gpus.set_ylabel("GPUs in use")
         gpus.set_ylim(bottom=0)
@@ -52,9 +52,7 @@ def draw_replanned(reports: Mapping[str, ReplanReport], form: str, *, title: str
         wait.set_yscale("log")
         wait.set_xlabel("time, s")
         wait.set_xlim(0, first.options.duration_ms / 1e3)
-        rate.legend(loc="upper left", fontsize=6.5, ncols=len(reports) + 1)
-        if len(reports) > 1:
-            gpus.legend(loc="upper left", fontsize=6.5, ncols=len(reports))
+        figure.legend(loc="outside lower center", fontsize=7, ncols=3)
         rate.set_title((title or _title(first)).replace("$", r"\$"), loc="left")
         return saved(figure, form)
 
@@ -72,7 +70,7 @@ def _steps(
     axes.stairs(values, edges, baseline=None, color=colour, linestyle=dash, linewidth=width, label=label)
 
 
-def _marks(axes: Any, report: ReplanReport) -> None:
+def _marks(axes: Any, label: str, report: ReplanReport) -> None:
     """A tick at the foot for each re-plan."""
     times = [d.time_s for d in report.decisions]
     if times:
@@ -83,10 +81,13 @@ def _marks(axes: Any, report: ReplanReport) -> None:
             color=INK,
             markersize=5,
             transform=axes.get_xaxis_transform(),
-            label="re-plan",
+            label=f"re-plan of {label}",
         )
 
 
 def _title(report: ReplanReport) -> str:
     totals = report.totals
-    return f"{report.policy}: {totals.decisions} re-plans, {totals.gpus_mean:.2f} GPUs in the mean, {totals.gpus_peak} at most"
+    return (
+        f"{report.policy}: {totals.decisions} re-plans, {totals.gpus_mean:.2f} GPUs in the mean, "
+        f"{totals.gpus_peak} at most"
+    )

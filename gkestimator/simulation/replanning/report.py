@@ -40,8 +40,9 @@ _TOTAL = STAGES.index("total")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanTotals:
     """Requests of clients (an application's is one) that came while counted: ``arrived`` of them, ``rejected`` at
-    the door, ``done``, ``on_time``. ``goodput_rps``: requests to models answered within their SLO, by the second;
-    ``wait_mean_ms``: arrival at the router to start of service, ``latency_*`` per request to a model.
+    the door, ``done``, ``on_time``, ``unanswered`` (a plan left them without a replica to the end).
+    ``goodput_rps``: requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the
+    router to start of service, ``latency_*`` per request to a model.
 
     A GPU counts from the start of its first load until its last batch is done, up to the end of the arrivals:
     ``gpus_mean``, ``gpus_peak``, ``gpu_hours``, ``cost`` in USD (null where a price is unknown). ``changes``:
@@ -54,6 +55,7 @@ class ReplanTotals:
     rejected: int
     done: int
     on_time: int
+    unanswered: int
     on_time_pct: float | None
     goodput_rps: float
     wait_mean_ms: float | None
@@ -167,10 +169,12 @@ def report_of(
     types = {g.id: g.type for g in run.system.gpus}
     hours = {gpu: sum(b - a for a, b in parts) / 3.6e6 for gpu, parts in spans.items()}
     changes = [d.counted for d in run.decisions if d.counted is not None]
+    rejected, answered = int(result.source_rejected.sum()), int(result.source_done.sum())
     totals = ReplanTotals(
         arrived=arrived,
-        rejected=int(result.source_rejected.sum()),
-        done=int(result.source_done.sum()),
+        rejected=rejected,
+        done=answered,
+        unanswered=arrived - rejected - answered,
         on_time=on_time,
         on_time_pct=100 * on_time / arrived if arrived else None,
         goodput_rps=float(result.on_time.sum()) / (result.until_ms - result.from_ms) * 1e3,

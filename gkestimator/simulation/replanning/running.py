@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,9 @@ def simulate_replanned(
     network: Path | str | None = None,
     max_wait_ms: float | None = None,
     admission: str = "plan",
-    gpu_specs: tuple[Path | str, ...] = (),
+    gpu_specs: Sequence[Path | str] = (),
     table: str = "table",
+    notes: Sequence[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> ReplanReport:
     """Serve ``arrivals`` (streams in the order of the workload: models, then applications), beginning with
@@ -137,7 +138,7 @@ def simulate_replanned(
         options=options,
         replan=replanning,
         prices=prices,
-        notes=[one_line(n, limit=2000) for n in (*run.system.notes, *_notes(replanning, first))],
+        notes=[one_line(n, limit=2000) for n in (*run.system.notes, *notes, *_notes(replanning, first))],
     )
 
 

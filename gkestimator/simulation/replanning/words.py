@@ -60,20 +60,21 @@ def _totals(report: ReplanReport) -> list[str]:
     t = report.totals
     cost = "cost unknown" if t.cost is None else f"{t.cost:,.2f} USD"
     return [
-        f"{t.arrived:,} requests: {percent_text(t.on_time_pct)} % on time, {t.rejected:,} turned away; "
-        f"goodput {number_text(t.goodput_rps)} req/s",
+        f"{t.arrived:,} requests: {percent_text(t.on_time_pct)} % on time, {t.rejected:,} turned away, "
+        f"{t.unanswered:,} unanswered; goodput {number_text(t.goodput_rps, digits=4)} req/s",
         f"wait {number_text(t.wait_mean_ms)} ms in the mean; latency p50 {number_text(t.latency_p50_ms)} ms, "
         f"p99 {number_text(t.latency_p99_ms)} ms",
         f"GPUs in use: {t.gpus_mean:.2f} in the mean, {t.gpus_peak} at most; {t.gpu_hours:.4g} GPU hours, {cost}",
-        f"{t.decisions} decisions, {t.changes} changes, {t.failed} failed; replicas: {t.kept} kept, "
-        f"{t.reset} with other settings, {t.loads} loaded ({t.moves} of them moved), {t.ends} ended "
-        f"({t.retired_first} of them first, for their memory)",
+        f"{t.decisions} decisions, {t.changes} changes, {t.failed} failed",
+        f"replicas: {t.kept} kept, {t.reset} with other settings, {t.loads} loaded ({t.moves} of them moved), "
+        f"{t.ends} ended ({t.retired_first} first)",
     ]
 
 
 def _decision_columns(decisions: Sequence[ReplanDecision]) -> list[TextColumn]:
     def texts(name: str) -> list[str]:
-        return [number_text(getattr(d, name)) for d in decisions]
+        found = [getattr(d, name) for d in decisions]
+        return [f"{n:,}" if isinstance(n, int) else number_text(n, digits=4) for n in found]
 
     return [
         TextColumn(heading="s", cells=texts("time_s")),

@@ -174,7 +174,7 @@ def test_rate_scale() -> None:
     st.lists(st.lists(st.floats(0, 1000), max_size=30).map(sorted), min_size=1, max_size=4),
     st.floats(0.7, 700),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[float]], every: float) -> None:
     arrivals = Given(times)
     cut = list(sliced(arrivals, 1000.0, every))

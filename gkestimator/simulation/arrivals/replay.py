@@ -1,0 +1,228 @@
+"""A recorded trace as arrivals: its streams dealt to the sources, its rates scaled, once or again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.errors import DocumentError, UsageError
+from gkestimator.simulation.arrivals.base import Chunk
+from gkestimator.simulation.arrivals.processes import generator
+from gkestimator.simulation.arrivals.rates import Block
+from gkestimator.simulation.arrivals.recorded import Recorded, record
+from gkestimator.simulation.arrivals.scaling import MAX_FACTOR
+from gkestimator.simulation.arrivals.streams import Streams
+
+__all__ = ["ASSIGNMENTS", "RATES", "SCALINGS", "Recording", "Replay", "Replayed", "replay_lengths"]
+
+ASSIGNMENTS = ("auto", "names", "streams", "requests")
+RATES = ("plan", "trace")
+SCALINGS = ("copies", "time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """How a trace is replayed.
+
+    ``form``: its format (None: known by its columns). ``start_s`` and ``duration_s``: the part of it that is used
+    (None: to its end), seconds from its first request (the plain CSV and BurstGPT: from their 0). ``loop``: begin again
+    at its end; else a simulation that lasts longer is refused.
+
+    ``assign``: which source a request is for. ``names``: the one that the plain CSV's column ``model`` names.
+    ``streams``: the streams (functions, models and log types) in order of first appearance, round robin over the
+    sources, as in USHER (Shubha et al., OSDI 2024; our reading); with fewer streams than sources, source i has stream
+    i mod streams, and the requests of a stream go to its sources in turn. ``requests``: all requests in turn, as
+    those of a trace without streams always do. ``auto``: names where there is such a column, else streams.
+
+    ``rates``: ``plan``: each source's requests are scaled so that their mean over the used part is the source's rate;
+    ``trace``: as recorded. Either times the rate scale. ``scaling``: ``copies`` or ``time``
+    (:mod:`gkestimator.simulation.arrivals.scaling`). With ``time`` one factor speeds up all, so that the rates of all
+    together are right, and what is left for a single source is done by copies.
+    """
+
+    form: str | None = None
+    start_s: float = 0.0
+    duration_s: float | None = None
+    loop: bool = False
+    assign: str = "auto"
+    rates: str = "plan"
+    scaling: str = "copies"
+
+    def __post_init__(self) -> None:
+        for name, known in (("assign", ASSIGNMENTS), ("rates", RATES), ("scaling", SCALINGS)):
+            if getattr(self, name) not in known:
+                raise UsageError(
+                    f"replay: {name} {getattr(self, name)!r} is not known, expected one of {', '.join(known)}"
+                )
+        if not 0 <= self.start_s < np.inf:
+            raise UsageError(f"replay: found a start of {self.start_s:g} s, expected at least 0 s")
+        if self.duration_s is not None and not 0 < self.duration_s < np.inf:
+            raise UsageError(f"replay: found a duration of {self.duration_s:g} s, expected above 0 s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a trace has for one source: ``requests``, their ``mean_rps`` over the used part, ``gap_cv``: standard
+    deviation over mean of the times between them (1: Poisson; more: bursts; None: fewer than three requests, or times
+    are known to the minute alone), and the ``factor`` by which ``copies`` multiplies them."""
+
+    name: str
+    requests: int
+    mean_rps: float
+    gap_cv: float | None
+    factor: float
+
+
+class Replayed(Streams):
+    """The trace at ``path`` as arrivals of ``names`` with mean rates ``rates_rps``. The part that is used is read once,
+    here: what is wrong in it is said before anything is simulated. ``length_ms``: how long one round lasts.
+
+    Raises DocumentError: the trace is malformed, has no requests in the used part, none for a source with a rate, or
+    too few to know a rate by; UsageError: a factor above 1e6."""
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        rates_rps: Sequence[float],
+        *,
+        replay: Replay,
+        seed: int,
+        rate_scale: float,
+    ) -> None:
+        self.path, self.replay = path, replay
+        self.names = tuple(names)
+        self._recorded = record(
+            path,
+            self.names,
+            form=replay.form,
+            assign=replay.assign,
+            start_s=replay.start_s,
+            duration_s=replay.duration_s,
+        )
+        means = self._recorded.counts / self._recorded.period_s
+        wanted = (np.asarray(rates_rps, np.float64) if replay.rates == "plan" else means) * rate_scale
+        for name, mean, rate in zip(self.names, means, wanted, strict=True):
+            if rate > 0 and mean == 0:
+                raise DocumentError(
+                    f"{path}: found no request for {name!r} in the part that is replayed, expected at least one for "
+                    f"each of {len(self.names)} models and applications"
+                )
+        faster = replay.scaling == "time" and wanted.sum() > 0
+        self._speed = float(wanted.sum() / means.sum()) if faster else 1.0
+        self._factors = np.divide(wanted, means * self._speed, out=np.zeros_like(wanted), where=means > 0)
+        # Requests that do not divide evenly among the sources, and rounding, are no reason to drop or copy one.
+        off = np.abs(self._factors - 1)
+        self._factors[(off * self._recorded.counts < 1) & (off < 0.01)] = 1.0
+        if self._factors.max() > MAX_FACTOR:
+            most = int(self._factors.argmax())
+            raise UsageError(
+                f"{path}: {self.names[most]!r} has {means[most]:g} req/s in the trace and is to have {wanted[most]:g}, "
+                f"expected a factor of at most {MAX_FACTOR:g}"
+            )
+        self.length_ms = self._recorded.period_s * 1e3 / self._speed
+        super().__init__(
+            [partial(self._blocks, i, seed) for i in range(len(self.names))], rate_rps=float(wanted.sum())
+        )
+
+    def chunks(self, until_ms: float) -> Iterator[Chunk]:
+        """As in :class:`Arrivals`. Raises DocumentError where the trace is shorter and does not begin again."""
+        if not self.replay.loop and until_ms > self.length_ms * (1 + 1e-9):
+            raise DocumentError(
+                f"{self.path}: the part that is replayed ends after {self.length_ms / 1e3:.6g} s, expected "
+                f"{until_ms / 1e3:.6g} s (a shorter duration, or the trace in a loop)"
+            )
+        return super().chunks(until_ms)
+
+    def recordings(self) -> tuple[Recording, ...]:
+        """What the trace has for each source."""
+        return tuple(
+            Recording(
+                name=name,
+                requests=int(self._recorded.counts[i]),
+                mean_rps=float(self._recorded.counts[i] / self._recorded.period_s),
+                gap_cv=self._recorded.gap_cv(i),
+                factor=float(self._factors[i]),
+            )
+            for i, name in enumerate(self.names)
+        )
+
+    def _blocks(self, source: int, seed: int) -> Iterator[Block]:
+        if self._factors[source] == 0:
+            return
+        draw = generator(seed, source, 2)
+        for times, _, known in _rounds(
+            self._recorded, source, float(self._factors[source]), self.replay.loop, draw
+        ):
+            yield times * (1e3 / self._speed), known * (1e3 / self._speed)
+
+
+def replay_lengths(
+    path: Path,
+    *,
+    replay: Replay | None = None,
+    rate_rps: float | None = None,
+    seed: int = 0,
+    until_ms: float | None = None,
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """All requests of a trace with lengths as one source: blocks of (times in ms, ascending; lengths in tokens).
+
+    ``rate_rps``: mean rate that they are scaled to (None: as recorded); a copy has its request's length. ``until_ms``:
+    where to stop (None: one round). Raises DocumentError as :class:`Replayed` does, and for a format without lengths.
+    """
+    how = replay or Replay()
+    recorded = record(
+        path,
+        ("all",),
+        form=how.form,
+        assign="requests",
+        start_s=how.start_s,
+        duration_s=how.duration_s,
+        lengths=True,
+    )
+    mean = float(recorded.counts[0]) / recorded.period_s
+    scale = 1.0 if rate_rps is None else rate_rps / mean
+    if not 0 < scale <= MAX_FACTOR:
+        raise UsageError(
+            f"{path}: found a mean of {mean:g} req/s, expected {rate_rps:g}: a factor of at most {MAX_FACTOR:g}"
+        )
+    speed = scale if how.scaling == "time" else 1.0
+    length_ms = recorded.period_s * 1e3 / speed
+    end = length_ms if until_ms is None else until_ms
+    if end > length_ms * (1 + 1e-9) and not how.loop:
+        raise DocumentError(
+            f"{path}: the part that is replayed ends after {length_ms / 1e3:.6g} s, expected {end / 1e3:.6g} s (a "
+            "shorter duration, or the trace in a loop)"
+        )
+
+    def blocks() -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        for times, lengths, known in _rounds(recorded, 0, scale / speed, how.loop, generator(seed, 0, 2)):
+            times = times * (1e3 / speed)
+            stop = int(np.searchsorted(times, end, side="left"))
+            if stop and lengths is not None:
+                yield times[:stop], lengths[:stop]
+            if known * (1e3 / speed) >= end:
+                return
+
+    return blocks()
+
+
+def _rounds(
+    recorded: Recorded, source: int, factor: float, loop: bool, draw: np.random.Generator
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64] | None, float]]:
+    """The source's requests, in seconds from the start of the replay, round after round where it is a loop: times,
+    lengths, and up to when all are known."""
+    number = 0
+    while number == 0 or loop:
+        for times, lengths in recorded.scaled(source, factor, draw):
+            if len(times):
+                times = times + number * recorded.period_s
+                yield times, lengths, float(times[-1])
+        number += 1
+        # A round may have been thinned to nothing.
+        yield np.empty(0), None, number * recorded.period_s

@@ -1,0 +1,90 @@
+"""More or fewer requests of the same shape.
+
+Two ways, because none keeps everything:
+
+- ``copies``: time stays. A factor below 1 keeps each request with that chance. Above 1 each request stands for that
+  many (the fraction at random): itself, and others at random in the gap to the source's next request. The rate as a
+  function of time is multiplied, down to the recorded gaps, so bursts last as long as they did; within a gap the
+  requests come like a Poisson process's.
+- ``time``: time runs faster. Every gap shrinks alike, so their distribution and order stay as recorded, and bursts
+  last shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.simulation.arrivals.spool import Piece
+
+__all__ = ["MAX_FACTOR", "copied", "strided"]
+
+Floats = NDArray[np.float64]
+MAX_FACTOR = 1e6
+_OUT = 65_536
+
+
+def strided(pieces: Iterator[Piece], first: int, step: int) -> Iterator[Piece]:
+    """Every ``step``-th request from number ``first`` on: what one of ``step`` models gets that are dealt in turn."""
+    before = 0
+    for times, lengths in pieces:
+        part = slice((first - before) % step, None, step)
+        before += len(times)
+        yield times[part], None if lengths is None else lengths[part]
+
+
+def copied(
+    pieces: Iterator[Piece], factor: float, end_s: float, draw: np.random.Generator
+) -> Iterator[Piece]:
+    """``pieces`` with ``factor`` times as many requests, as said above; the last gap ends at ``end_s``. Factor 1
+    changes nothing and draws nothing."""
+    if factor == 1:
+        yield from pieces
+        return
+    size = max(int(_OUT / max(factor, 1)), 1)
+    for times, lengths, following in _with_next(pieces, end_s):
+        for start in range(0, len(times), size):
+            part = slice(start, start + size)
+            yield _multiplied(
+                times[part], None if lengths is None else lengths[part], following[part], factor, draw
+            )
+
+
+def _multiplied(
+    times: Floats,
+    lengths: NDArray[np.int64] | None,
+    following: Floats,
+    factor: float,
+    draw: np.random.Generator,
+) -> Piece:
+    whole = int(factor)
+    counts = whole + (draw.random(len(times)) < factor - whole)
+    origin = np.repeat(np.arange(len(times)), counts)
+    found = times[origin]
+    if whole:
+        more = np.ones(len(origin), bool)
+        more[np.cumsum(counts) - counts] = False
+        gaps = (following - times)[origin[more]]
+        found[more] += draw.random(len(gaps)) * gaps
+        order = np.argsort(found, kind="stable")
+        found, origin = found[order], origin[order]
+    return found, None if lengths is None else lengths[origin]
+
+
+def _with_next(
+    pieces: Iterator[Piece], end_s: float
+) -> Iterator[tuple[Floats, NDArray[np.int64] | None, Floats]]:
+    """Each piece with the time of the request after each; the last of a piece goes to the next, where that is known."""
+    times, lengths = np.empty(0), None
+    for more, more_lengths in pieces:
+        if len(more) == 0:
+            continue
+        times = np.concatenate([times, more])
+        if more_lengths is not None:
+            lengths = more_lengths if lengths is None else np.concatenate([lengths, more_lengths])
+        yield times[:-1], None if lengths is None else lengths[:-1], times[1:]
+        times, lengths = times[-1:], None if lengths is None else lengths[-1:]
+    if len(times):
+        yield times, lengths, np.maximum(end_s, times)

@@ -1,0 +1,175 @@
+"""From files to a report: what ``gkest lengths`` does, for programs too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.gpus import gpu_catalogue
+from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.lengths.allocation import allocate, even
+from gkestimator.simulation.lengths.dispatch import SCHEMES
+from gkestimator.simulation.lengths.requests import Drawn, Replayed, Requests
+from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
+from gkestimator.simulation.lengths.serving import Served, ServeOptions, serve
+from gkestimator.simulation.lengths.spec import LengthsSpec, TraceArrivals
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+
+__all__ = ["LengthsRun", "simulate_lengths", "simulate_lengths_files"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthsRun:
+    """What every scheme came to. ``ladder``: all runtimes. ``price_per_hour``: USD of one GPU, None where unknown."""
+
+    spec: LengthsSpec
+    ladder: Ladder
+    served: dict[str, Served]
+    price_per_hour: float | None
+    notes: tuple[str, ...]
+
+
+def simulate_lengths_files(
+    spec: LengthsSpec,
+    tables: Sequence[Path],
+    *,
+    seed: int | None = None,
+    rate_scale: float = 1.0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> LengthsRun:
+    """``spec`` with the runtimes that ``tables`` (requirement tables) know. ``seed`` None: the spec's. Raises TableError,
+    DocumentError and UsageError for what is wrong with a file."""
+    if not tables:
+        raise UsageError("no requirement table is named: expected at least one")
+    rows = [
+        row for t in tables for row in read_table(t, REQUIREMENTS, where={"model": frozenset([spec.model])})
+    ]
+    if seed is not None:
+        spec = replace(spec, seed=seed)
+    return simulate_lengths(
+        spec, rows, rate_scale=rate_scale, table=", ".join(map(str, tables)), progress=progress
+    )
+
+
+def simulate_lengths(
+    spec: LengthsSpec,
+    rows: Iterable[Requirement],
+    *,
+    rate_scale: float = 1.0,
+    table: str = "table",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> LengthsRun:
+    """Every scheme of ``spec`` on the same requests. Raises as :func:`simulate_lengths_files`."""
+    if not 0 < rate_scale < float("inf"):
+        raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
+    runtimes = runtimes_of(
+        rows,
+        model=spec.model,
+        gpu=spec.gpu,
+        lengths=spec.lengths,
+        dimension=spec.dimension,
+        runtime=spec.runtime,
+        dtype=spec.dtype,
+        table=table,
+    )
+    try:
+        ladder = ladder_of(runtimes, spec.slo_ms)
+        requests = requests_of(spec, ladder, rate_scale)
+        start = start_of(spec, ladder, rate_scale)
+        options = ServeOptions(
+            gpus=spec.gpus,
+            duration_ms=spec.duration_ms,
+            warmup_ms=spec.warmup_ms,
+            reallocation=spec.reallocation,
+            autoscaling=spec.autoscaling,
+            start=start,
+            window_ms=spec.window_ms,
+        )
+    except UsageError as e:
+        raise UsageError(f"{spec.path}: {e}") from e
+    served = {}
+    for number, scheme in enumerate(spec.schemes):
+
+        def told(done_ms: float, scheme: str = scheme, number: int = number) -> None:
+            if progress is not None:
+                part = 100 * (number + done_ms / spec.duration_ms)
+                progress(scheme, int(part), 100 * len(spec.schemes))
+
+        mine = replace(
+            options,
+            dispatching=replace(spec.dispatching, scheme=scheme if scheme in SCHEMES else "least-padding"),
+        )
+        if scheme == "padding":
+            # One runtime: nothing to allocate, and what a new GPU loads is clear.
+            served[scheme] = serve(
+                ladder.largest(), requests, replace(mine, start=(spec.gpus,)), progress=told
+            )
+        else:
+            served[scheme] = serve(ladder, requests, mine, progress=told)
+    return LengthsRun(
+        spec=spec,
+        ladder=ladder,
+        served=served,
+        price_per_hour=_price(spec.gpu),
+        notes=_notes(ladder, requests),
+    )
+
+
+def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> Requests:
+    """The requests that ``spec`` describes."""
+    given = spec.arrivals
+    if isinstance(given, TraceArrivals):
+        if given.rate_rps is None and rate_scale != 1:
+            raise UsageError(
+                "rate scale: expected arrivals with a rate_rps (the trace is replayed as recorded)"
+            )
+        return Replayed(
+            given.path,
+            replay=given.replay,
+            rate_rps=None if given.rate_rps is None else given.rate_rps * rate_scale,
+            seed=spec.seed,
+            longest=ladder.lengths[-1],
+            truncate=given.truncate,
+        )
+    given.lengths.shares(ladder.lengths)  # refuses lengths that no runtime takes
+    arrivals = make_arrivals(
+        given.kind,
+        [given.rate_rps / given.streams] * given.streams,
+        [f"stream {k}" for k in range(given.streams)],
+        seed=spec.seed,
+        rate_scale=rate_scale,
+        bursts=given.bursts,
+    )
+    return Drawn(arrivals, given.lengths, seed=spec.seed)
+
+
+def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> tuple[int, ...]:
+    """Instances of each runtime at the beginning."""
+    if isinstance(spec.start, tuple):
+        return spec.start
+    if spec.start == "even" or isinstance(spec.arrivals, TraceArrivals):
+        return even(len(ladder.runtimes), spec.gpus)
+    per_slo = spec.arrivals.rate_rps * rate_scale * ladder.slo_ms / 1e3
+    shares = spec.arrivals.lengths.shares(ladder.lengths)
+    return allocate(ladder, [float(s) * per_slo for s in shares], spec.gpus).counts
+
+
+def _price(gpu: str) -> float | None:
+    try:
+        return gpu_catalogue().spec(gpu).price_per_hour_usd
+    except GkestimatorError:
+        return None  # a GPU that only the table knows
+
+
+def _notes(ladder: Ladder, requests: Requests) -> tuple[str, ...]:
+    notes = []
+    latencies = ladder.latencies_ms
+    if any(a > b for a, b in zip(latencies, latencies[1:], strict=False)):
+        notes.append("a longer runtime is faster than a shorter one in the table")
+    if isinstance(requests, Replayed) and requests.truncated:
+        notes.append(
+            f"{requests.truncated:,} requests were longer than {ladder.lengths[-1]:,} tokens and cut to it"
+        )
+    return tuple(notes)

@@ -1,0 +1,142 @@
+"""The formats of traces: how each is known by its columns. A new one is one entry here and, where its rows are not
+requests in order of time, a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.errors import DocumentError, UsageError
+
+__all__ = ["FORMATS", "Format", "detected", "format_named"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """``columns`` must be there, ``optional`` may, others may not; in any order. ``time``: the column of times, as
+    ``clock`` says: ``seconds``, ``instants`` (dates), ``ends`` (seconds at which requests ended; less the column
+    ``duration`` they are the arrivals) or ``minutes`` (columns 1, 2, ... are counts per minute). ``keys``: columns that
+    together name a request's stream. ``length``: the column of the request's length in tokens. ``names``: a key that is
+    the name of a model of the workload. ``source``: where the data and its description are.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    clock: str
+    time: str = ""
+    duration: str = ""
+    keys: tuple[str, ...] = ()
+    length: str = ""
+    names: bool = False
+    source: str
+
+
+FORMATS = (
+    Format(
+        name="csv",
+        columns=("time_s",),
+        optional=("model", "length"),
+        clock="seconds",
+        time="time_s",
+        keys=("model",),
+        length="length",
+        names=True,
+        source="gkestimator's own: seconds from the start, the model asked, the request's length in tokens",
+    ),
+    Format(
+        name="azure-functions-2019",
+        columns=("HashOwner", "HashApp", "HashFunction", "Trigger", "1"),
+        clock="minutes",
+        keys=("HashOwner", "HashApp", "HashFunction"),
+        source="Shahrad et al., Serverless in the Wild, USENIX ATC 2020; Azure/AzurePublicDataset",
+    ),
+    Format(
+        name="azure-functions-2021",
+        columns=("app", "func", "end_timestamp", "duration"),
+        clock="ends",
+        time="end_timestamp",
+        duration="duration",
+        keys=("app", "func"),
+        source="Zhang et al., Faster and Cheaper Serverless Computing on Harvested Resources, SOSP 2021; "
+        "Azure/AzurePublicDataset. Seconds are our reading (two weeks end at 1,209,600)",
+    ),
+    Format(
+        name="azure-llm",
+        columns=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        clock="instants",
+        time="TIMESTAMP",
+        length="ContextTokens",
+        source="Patel et al., Splitwise, ISCA 2024 (2023's trace); Stojkovic et al., DynamoLLM, HPCA 2025 (2024's); "
+        "Azure/AzurePublicDataset",
+    ),
+    Format(
+        name="burstgpt",
+        columns=(
+            "Timestamp",
+            "Model",
+            "Request tokens",
+            "Response tokens",
+            "Total tokens",
+            "Log Type",
+        ),
+        optional=("Session ID", "Elapsed time"),
+        clock="seconds",
+        time="Timestamp",
+        keys=("Model", "Log Type"),
+        length="Request tokens",
+        source="Wang et al., BurstGPT, 2024; HPMLL/BurstGPT",
+    ),
+)
+
+
+def format_named(name: str) -> Format:
+    """The format called ``name``. Raises UsageError for another."""
+    for form in FORMATS:
+        if form.name == name:
+            return form
+    raise UsageError(
+        f"trace format {name!r} is not known, expected one of {', '.join(f.name for f in FORMATS)}"
+    )
+
+
+def detected(path: Path, header: Sequence[str], wanted: Format | None = None) -> Format:
+    """The format that ``header`` is of. Raises DocumentError: a column twice, missing or unknown."""
+    twice = sorted({name for name in header if list(header).count(name) > 1})
+    if twice:
+        raise DocumentError(f"{path}: line 1: found column {twice[0]!r} twice, expected each once")
+    nearest = wanted or max(FORMATS, key=lambda f: (len(set(f.columns) & set(header)), -len(f.columns)))
+    missing = [c for c in nearest.columns if c not in header]
+    if missing and wanted is None and len(missing) == len(nearest.columns):
+        known = "; or ".join(",".join(f.columns) for f in FORMATS)
+        raise DocumentError(f"{path}: line 1: found columns {_listed(header)}, expected {known}")
+    if missing:
+        raise DocumentError(
+            f"{path}: line 1: column {missing[0]!r} of {nearest.name} is missing, found {_listed(header)}, expected "
+            f"{','.join(nearest.columns)}"
+        )
+    allowed = {*nearest.columns, *nearest.optional}
+    if nearest.clock == "minutes":
+        allowed.update(minutes(path, header))
+    unknown = [c for c in header if c not in allowed]
+    if unknown:
+        raise DocumentError(
+            f"{path}: line 1: column {unknown[0]!r} is not one of {nearest.name}, expected "
+            f"{','.join((*nearest.columns, *nearest.optional))}"
+        )
+    return nearest
+
+
+def minutes(path: Path, header: Sequence[str]) -> list[str]:
+    """The columns that are minutes: 1, 2, ... without a gap. Raises DocumentError else."""
+    numbers = sorted(int(c) for c in header if c.isascii() and c.isdigit() and len(c) <= 4 and c[0] != "0")
+    for expected, found in enumerate(numbers, 1):
+        if found != expected:
+            raise DocumentError(f"{path}: line 1: minute {expected} is missing before minute {found}")
+    return [str(n) for n in numbers]
+
+
+def _listed(header: Sequence[str]) -> str:
+    text = ",".join(header)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,215 @@
+"""A text file from a stranger as blocks of whole lines: bounded memory whatever the file holds."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.errors import DocumentError
+
+__all__ = ["MAX_LINE", "Block", "Lines", "quoted"]
+
+_READ = 2**20
+# A line of the Azure Functions format of 2019 has 1,444 columns: about 10 KB where every minute is busy.
+MAX_LINE = 2**16
+# Text of this kind shrinks to a tenth or so; deflate can pretend a thousandfold.
+_MAX_RATIO = 200
+_RATIO_FROM = 2**26
+# Stands for a comma inside a quoted field, which is only compared then.
+_INNER_COMMA = "\x1f"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Consecutive rows of a CSV file. ``data``: their text, without quotes, blank lines or carriage returns; field
+    ``j`` of row ``i`` is ``data[starts[i, j]:ends[i, j]]``; ``lines[i]``: the row's line in the file, counted from 1.
+    """
+
+    data: bytes
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    lines: NDArray[np.int64]
+
+    @property
+    def codes(self) -> NDArray[np.uint8]:
+        """``data`` as numbers."""
+        return np.frombuffer(self.data, np.uint8)
+
+    def text(self, row: int, column: int) -> str:
+        """One field, for messages and rare forms."""
+        found = self.data[self.starts[row, column] : self.ends[row, column]]
+        return found.decode("utf-8", "replace").replace(_INNER_COMMA, ",")
+
+
+class Lines:
+    """The file at ``path`` (plain or gzip), a CSV with a header: ``header``, then :meth:`blocks`, once.
+
+    Raises DocumentError (one line that names the file and the line): not a regular file, unreadable, empty, NUL bytes,
+    a line of more than MAX_LINE bytes, a line break or a wrong quote inside a field, a row with another number of
+    fields than the header, a broken gzip file or one that grows more than 200-fold.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._texts = self._whole_lines()
+        self._line = 1
+        first = next(self._texts, b"")
+        head, _, self._rest = first.partition(b"\n")
+        if not head.strip():
+            raise DocumentError(f"{path}: found nothing in the first line, expected the columns' names")
+        self.header = [n.strip() for n in self._fields(head.removeprefix(b"\xef\xbb\xbf"), 1)]
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows below the header."""
+        self._line = 2
+        for text in self._rest_and_texts():
+            if not text:
+                continue
+            block = self._plain(text)
+            if block is not None:
+                yield block
+                self._line += len(block.lines)
+                continue
+            block = self._irregular(text)
+            if block is not None:
+                yield block
+            self._line += text.count(b"\n")
+
+    def _rest_and_texts(self) -> Iterator[bytes]:
+        yield self._rest
+        yield from self._texts
+
+    def _plain(self, text: bytes) -> Block | None:
+        """The block where nothing is quoted, blank or short of fields; None where something is."""
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n")
+        if b'"' in text or b"\r" in text:
+            return None
+        codes, count = np.frombuffer(text, np.uint8), len(self.header)
+        cuts = np.flatnonzero((codes == 44) | (codes == 10))
+        if len(cuts) % count:
+            return None
+        ends = cuts.reshape(-1, count)
+        kinds = codes[ends]
+        if (kinds[:, -1] != 10).any() or (kinds[:, :-1] != 44).any():
+            return None
+        if count == 1 and (np.diff(cuts, prepend=-1) == 1).any():
+            return None  # blank lines
+        starts = (np.concatenate([[-1], cuts[:-1]]) + 1).reshape(-1, count)
+        return Block(data=text, starts=starts, ends=ends, lines=np.arange(len(ends)) + self._line)
+
+    def _irregular(self, text: bytes) -> Block | None:
+        """The same row by row: takes what CSV allows, and names the line of what it does not."""
+        rows, numbers = [], []
+        for number, line in enumerate(text.split(b"\n")[:-1], self._line):
+            line = line.removesuffix(b"\r")
+            if not line.strip():
+                continue
+            fields = self._fields(line, number)
+            if len(fields) != len(self.header):
+                raise DocumentError(
+                    f"{self.path}: line {number}: found {len(fields)} fields, expected {len(self.header)}"
+                )
+            rows.append(",".join(f.replace(",", _INNER_COMMA) for f in fields))
+            numbers.append(number)
+        if not rows:
+            return None
+        data = ("\n".join(rows) + "\n").encode("latin-1")
+        codes = np.frombuffer(data, np.uint8)
+        cuts = np.flatnonzero((codes == 44) | (codes == 10))
+        shape = (len(rows), len(self.header))
+        return Block(
+            data=data,
+            starts=(np.concatenate([[-1], cuts[:-1]]) + 1).reshape(shape),
+            ends=cuts.reshape(shape),
+            lines=np.asarray(numbers),
+        )
+
+    def _fields(self, line: bytes, number: int) -> list[str]:
+        # Latin-1 gives every byte back as it was.
+        text = line.removesuffix(b"\r").decode("latin-1")
+        if "\r" in text:
+            raise DocumentError(
+                f"{self.path}: line {number}: found a carriage return inside, expected LF or CR LF"
+            )
+        try:
+            return next(csv.reader([text], strict=True))
+        except csv.Error as e:
+            raise DocumentError(
+                f"{self.path}: line {number}: found a quote that does not close on the line, expected one row a line"
+            ) from e
+
+    def _whole_lines(self) -> Iterator[bytes]:
+        """Texts that end with a line's end."""
+        line, left = 1, b""
+        for read in _reads(self.path):
+            if 0 in read:
+                at = line + (left + read)[: len(left) + read.index(0)].count(b"\n")
+                raise DocumentError(
+                    f"{self.path}: line {at}: found a NUL byte, expected text in UTF-8 (or that, gzipped)"
+                )
+            head, newline, tail = read.rpartition(b"\n")
+            if newline:
+                text = left + head + newline
+                line += self._short_enough(text, line)
+                yield text
+                left = tail
+            else:
+                left += tail
+            if len(left) > MAX_LINE:
+                self._short_enough(left, line)
+        if left:
+            yield left + b"\n"
+
+    def _short_enough(self, text: bytes, line: int) -> int:
+        """How many lines end in ``text``, which begins with line number ``line``."""
+        breaks = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+        widths = np.diff(breaks, prepend=-1, append=len(text))
+        if widths.max() > MAX_LINE + 1:
+            raise DocumentError(
+                f"{self.path}: line {line + int(widths.argmax())}: found more than {MAX_LINE:,} bytes without a line's "
+                "end, expected rows of a trace"
+            )
+        return len(breaks)
+
+
+def quoted(text: str) -> str:
+    """``text`` as it may stand in a message."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _reads(path: Path) -> Iterator[bytes]:
+    """The file's bytes, unpacked where gzipped, a megabyte at a time."""
+    try:
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as raw:
+            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+                raise DocumentError(f"{path}: found something other than a regular file, expected a trace")
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            yield from _unpacked(path, raw) if packed else iter(lambda: raw.read(_READ), b"")
+    except (OSError, EOFError, zlib.error) as e:
+        raise DocumentError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+
+
+def _unpacked(path: Path, raw: IO[bytes]) -> Iterator[bytes]:
+    total = 0
+    with gzip.GzipFile(fileobj=raw) as stream:
+        while read := stream.read(_READ):
+            total += len(read)
+            if total > _RATIO_FROM and total > _MAX_RATIO * raw.tell():
+                raise DocumentError(
+                    f"{path}: found {total:,} bytes packed in {raw.tell():,}, expected at most {_MAX_RATIO} times that"
+                )
+            yield read
