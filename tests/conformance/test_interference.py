@@ -22,7 +22,7 @@ from gkestimator.simulation.interference.base import Interference, alone_candida
 from gkestimator.simulation.interference.contention import Contention
 from gkestimator.simulation.interference.gpulet import Gpulet
 from gkestimator.simulation.interference.igniter import Igniter
-from gkestimator.simulation.interference.laws import slowdown
+from gkestimator.simulation.interference.laws import LEAST_CLOCK, slowdown
 from gkestimator.simulation.interference.registry import CODES, MODELS, make_interference
 from gkestimator.simulation.options import INTERFERENCES
 from gkestimator.simulation.system import FEATURES, TERMS
@@ -214,6 +214,20 @@ def test_igniter_is_the_policys_formula(coefficients: igniter_coefficients.Coeff
             assert factor(model, found[0], found[1:count]) == pytest.approx(expected, rel=1e-12)
             slowed_by_the_clock += igniter_model.clock_mhz(gpu, loads[:count]) < gpu.clock_mhz
     assert (slowed_by_the_clock > 0) == (coefficients is not None)
+
+
+def test_a_clock_that_would_fall_to_nothing_still_ends_a_batch() -> None:
+    steep = replace(IGNITER, gpus={SPEC.name: {**IGNITER.gpus[SPEC.name], "clock_mhz_per_w": -100.0}})
+    own, *others = (replace(r, power_w=280.0) for r in rows(7, 4))
+    found = [factor(Igniter(steep, [SPEC]), own, others[:n]) for n in range(4)]
+    assert found[0] == 1.0
+    assert all(1 / LEAST_CLOCK <= f < 2 / LEAST_CLOCK for f in found[1:])
+    terms = igniter_coefficients.terms_of(SPEC, steep)
+    loads = [
+        igniter_coefficients.load_of(r.model, alone_candidate(r), terms, steep, beside=True)
+        for r in (own, others[0])
+    ]
+    assert igniter_model.gpu_ms(terms, loads, 0) == math.inf  # the policy's formula: never
 
 
 def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -> None:

@@ -75,7 +75,7 @@ class Process:
         else:
             interval = 1e3 / self.rate
             for block in units:
-                times: Floats = block * interval
+                times = np.multiply(block, interval, dtype=np.float64)
                 yield times, float(times[-1])
 
 

@@ -118,8 +118,8 @@ def test_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x,y\n1,2\n", "line 1: found columns x,y, expected time_s; or "),
-        ("time_s,modle\n1,a\n", "line 1: column 'modle' is not one of csv, expected time_s,model,length"),
+        ("x,y\n1,2\n", "line 1: found columns x,y, expected time_s[,model][,length]; or "),
+        ("time_s,modle\n1,a\n", "line 1: column 'modle' is not one of csv, expected time_s[,model][,length]"),
         ("time_s,time_s\n1,1\n", "line 1: found column 'time_s' twice"),
         ("TIMESTAMP,ContextTokens\n", "line 1: column 'GeneratedTokens' of azure-llm is missing"),
         ("Timestamp,Model,Request tokens\n", "line 1: column 'Response tokens' of burstgpt is missing"),
