@@ -327,7 +327,7 @@ class _Run:
 
     def _percentile(self, after_ms: float, now: float) -> float | None:
         parts = [r[(e > after_ms) & (e <= now)] for e, r in self.recent]
-        found = np.concatenate(parts) if parts else np.empty(0)
+        found: Floats = np.concatenate([np.empty(0), *parts])
         return float(np.quantile(found, _PERCENTILE)) if len(found) else None
 
     def _beside(self, now: float, gpus: int) -> list[int]:
@@ -361,7 +361,7 @@ class _Run:
             self.target = tuple(max(0, t + by * (i == level)) for i, t in enumerate(self.target))
 
     def _close_window(self, end_ms: float) -> None:
-        found = np.concatenate(self.window) if self.window else np.empty(0)
+        found: Floats = np.concatenate([np.empty(0), *self.window])
         self.windows.append(
             Window(
                 end_ms=end_ms,
