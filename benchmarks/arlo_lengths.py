@@ -10,13 +10,16 @@ Load: what the requests need at their own lengths over what the GPUs give; a bur
 same requests and begin with the Runtime Scheduler's allocation for the mean rate, which runs every 120 s. 98th percentiles
 in ms, exact, mean over the seeds; the share of requests within the SLO of 150 ms. A star: Arlo at or below both.
 
-``--traces``: the two Azure LLM hours (context tokens, cut to 512 and at rates as given), even start.
+``--traces``: the two Azure LLM hours (context tokens; lengths scaled so that the longest is 512, requests copied for a
+mean load of 0.15), even start.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +29,13 @@ from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.replay import Replay
 from gkestimator.simulation.compiled import COMPILED
 from gkestimator.simulation.lengths.allocation import allocate, even
-from gkestimator.simulation.lengths.requests import Drawn, Lengths, Replayed, Requests
+from gkestimator.simulation.lengths.requests import Drawn, LengthChunk, Lengths, Replayed, Requests
 from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
 from gkestimator.simulation.lengths.serving import Dispatching, Served, ServeOptions, serve
 from gkestimator.tables import REQUIREMENTS, read_table
 
 SLO_MS = 150.0
+TRACE_S = 3300
 SCHEMES = ("arlo", "least-padding", "least-load", "earliest")
 MEDIAN, QUANTILE, VALUE = 21, 0.98, 72
 LOOKS = {
@@ -119,13 +123,13 @@ def run(
 
 
 def speed(ladder: Ladder, given: argparse.Namespace) -> None:
-    """Requests simulated per second of Arlo's scheme, arrivals and lengths drawn beforehand and not; median of five."""
+    """Requests simulated per second of processor time, arrivals and lengths drawn on the way; median of five."""
     for gpus in (10, 100, 1000):
         lengths, rate, start = workload(ladder, 4.0, gpus, 0.3)
         seconds = 1e6 / rate
         times = []
         for _ in range(5):
-            begin = time.perf_counter()
+            begin = time.process_time()
             found = run(
                 ladder,
                 Drawn(make_arrivals("mmpp", [rate], ["x"], seed=0), lengths, seed=0),
@@ -134,36 +138,46 @@ def speed(ladder: Ladder, given: argparse.Namespace) -> None:
                 "arlo",
                 seconds,
             )
-            times.append(found.requests / (time.perf_counter() - begin))
+            times.append(found.requests / (time.process_time() - begin))
         print(
-            f"{gpus:5d} GPUs: {np.median(times):,.0f} requests/s simulated ({found.requests:,}; compiled: {COMPILED})"
+            f"{gpus:5d} GPUs: {np.median(times):,.0f} requests simulated per second of processor time ({found.requests:,}; compiled: {COMPILED})"
         )
+
+
+class Scaled(Requests):
+    """The requests of a trace, lengths times ``factor`` (rounded up)."""
+
+    def __init__(self, path: Path, rate: float | None, factor: float) -> None:
+        self.trace = Replayed(path, replay=Replay(), rate_rps=rate, seed=0, longest=10**7, truncate=True)
+        self.factor = factor
+
+    def chunks(self, until_ms: float) -> Iterator[LengthChunk]:
+        for chunk in self.trace.chunks(until_ms):
+            yield replace(chunk, lengths=np.ceil(chunk.lengths * self.factor - 1e-9).astype(np.int64))
 
 
 def traces(ladder: Ladder, folder: Path, sizes: list[int]) -> None:
-    """Context tokens of the Azure LLM hours, cut to the longest runtime; rates so that the load is 0.3."""
+    """The Azure LLM hours, their longest requests as long as the longest runtime."""
     for kind in ("code", "conv"):
         path = folder / f"AzureLLMInferenceTrace_2023_{kind}.csv"
-
-        def requests(rate: float | None, path: Path = path) -> Replayed:
-            return Replayed(
-                path, replay=Replay(), rate_rps=rate, seed=0, longest=ladder.lengths[-1], truncate=True
-            )
-
-        chunks = list(requests(None).chunks(3300e3))
-        lengths = np.concatenate([c.lengths for c in chunks])
-        mean = float(np.array(ladder.latencies_ms)[np.searchsorted(ladder.lengths, lengths)].mean())
-        cut = float(np.mean(lengths == ladder.lengths[-1]))
+        tokens = np.concatenate([c.lengths for c in Scaled(path, None, 1.0).chunks(TRACE_S * 1e3)])
+        factor = ladder.lengths[-1] / tokens.max()
+        levels = np.searchsorted(ladder.lengths, np.ceil(tokens * factor - 1e-9))
+        mean = float(np.array(ladder.latencies_ms)[levels].mean())
+        quantiles = np.quantile(tokens * factor, [0.5, 0.98])
         print(
-            f"\nAzure LLM {kind}: {len(lengths):,} requests in 3,300 s, {100 * cut:.0f} % cut to 512, even start"
+            f"\nAzure LLM {kind}: {len(tokens):,} requests in {TRACE_S:,} s, lengths x {factor:.4f}: median "
+            f"{quantiles[0]:.0f}, {quantiles[1]:.0f} at 98 %"
         )
         for gpus in sizes:
-            rate = 1e3 * 0.3 * gpus / mean
+            rate = 1e3 * 0.15 * gpus / mean
             cells = []
             for scheme in (*SCHEMES, "padding"):
                 own = ladder.largest() if scheme == "padding" else ladder
                 name = "least-padding" if scheme == "padding" else scheme
-                found = run(own, requests(rate), gpus, even(len(own.runtimes), gpus), name, 3300)
+                found = run(
+                    own, Scaled(path, rate, factor), gpus, even(len(own.runtimes), gpus), name, TRACE_S
+                )
                 cells.append(
                     f"{scheme} {found.quantile_ms(0.98):,.1f} ({100 * found.on_time / found.requests:.2f} %)"
                 )
