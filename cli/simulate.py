@@ -95,6 +95,10 @@ _FROM_0 = _Finite(min=0, max=1e9)
 )  # fmt: skip
 @click.option("--cluster", type=_PATH, help="With --replan: the GPUs there are (YAML).")
 @click.option("--policy", help="With --replan: who plans again; default: the plan's.")
+@click.option(
+    "--replan-option", "replan_pairs", multiple=True, metavar="NAME=VALUE",
+    help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
+)  # fmt: skip
 @click.option("--window-s", type=_ABOVE_0, help="Of the timeline; default: a 60th, at least 1.")
 @click.option("--requests", type=_PATH, help="Write every request: .csv or .parquet.")
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
@@ -110,7 +114,8 @@ _FROM_0 = _Finite(min=0, max=1e9)
 @debug_option
 def command(
     plan: Path, tables: tuple[Path, ...], network: str, requests: Path | None,
-    replan: str, cluster: Path | None, policy: str | None, form: str | None, plot: Path | None, output: Path | None,
+    replan: str, cluster: Path | None, policy: str | None, replan_pairs: tuple[str, ...],
+    form: str | None, plot: Path | None, output: Path | None,
     **options: Any,
 ) -> int:  # fmt: skip
     """Serve the placement in PLAN (JSON of gkest schedule) under arrivals, without a cluster.
@@ -145,18 +150,20 @@ def command(
     )
     with Progress() as progress:
         if replan == "none":
-            _refuse("--replan none", {"--cluster": cluster, "--policy": policy})
+            _refuse(
+                "--replan none",
+                {"--cluster": cluster, "--policy": policy, "--replan-option": next(iter(replan_pairs), None)},
+            )
             made = simulated_output(simulate_files(plan, tables, run, progress=progress), chosen)
         else:
-            from gkestimator.simulation.replanning.settings import Replanning
+            from gkestimator.placement.options import policy_options
+            from gkestimator.simulation.replanning.settings import replanning_from
 
             if cluster is None:
                 raise UsageError(f"--replan {replan}: --cluster is missing: the GPUs that the policy may use")
+            settings = replanning_from(replan, policy_options(replan_pairs, {}, option="--replan-option"))
             made = replanned_output(
-                replan_files(
-                    plan, tables, cluster, Replanning(kind=replan), run, policy=policy, progress=progress
-                ),
-                chosen,
+                replan_files(plan, tables, cluster, settings, run, policy=policy, progress=progress), chosen
             )
     if output is None:
         stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale

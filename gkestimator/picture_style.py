@@ -24,7 +24,15 @@ _METADATA: dict[str, dict[str, None]] = {
 
 def saved(figure: Any, form: str, *, dpi: int = 150) -> bytes:
     """``figure`` (matplotlib's) as ``png``, ``svg`` or ``pdf``; the same figure gives the same bytes (for SVG under
-    the setting ``svg.hashsalt``)."""
+    the setting ``svg.hashsalt``).
+
+    Constrained layout solves for the places of the axes in an order that changes from run to run, so their last
+    digits do too, and SVG makes names of them: the places are rounded to 1e-5 of the figure."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axes in figure.axes:
+            axes.set_position([round(v, 5) for v in axes.get_position().bounds])
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=dpi, metadata=_METADATA[form])
     return buffer.getvalue()

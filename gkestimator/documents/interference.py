@@ -118,7 +118,7 @@ def fitted_file(path: Path) -> InterferenceFile | None:
     numbers and neither of these fields). Raises DocumentError naming the field."""
     if not path.is_dir():
         taken = load_yaml(path, what=_WHAT)
-        if not taken.has("gpulet") and not taken.has("fit"):
+        if taken.take("gpulet", None) is None and taken.take("fit", None) is None:
             return None
     return read_interference(path)
 
@@ -138,14 +138,12 @@ def read_interference(path: Path) -> InterferenceFile:
     )
     own.finish()
     contention = None
-    if taken.has("contention"):
-        own = taken.object("contention", what="contention's weights")
+    own = taken.object("contention", None, what="contention's weights")
+    if own is not None:
         contention = ContentionWeights(
             **{f.name: own.number(f.name, high=_LIMIT) for f in fields(ContentionWeights)}
         )
         own.finish()
-    else:
-        taken.take("contention", null=True)
     fit = _fit(taken.object("fit", what="where the coefficients come from"))
     taken.finish()
     return InterferenceFile(gpulet=gpulet, contention=contention, fit=fit)

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from gkestimator.simulation.interference.base import Interference, alone_candida
 from gkestimator.simulation.interference.contention import Contention
 from gkestimator.simulation.interference.gpulet import Gpulet
 from gkestimator.simulation.interference.igniter import Igniter
-from gkestimator.simulation.interference.laws import slowdown
+from gkestimator.simulation.interference.laws import LEAST_CLOCK, slowdown
 from gkestimator.simulation.interference.registry import CODES, MODELS, make_interference
 from gkestimator.simulation.options import INTERFERENCES
 from gkestimator.simulation.system import FEATURES, TERMS
@@ -160,13 +161,29 @@ def test_features_do_not_depend_on_what_was_asked_before(case: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n != "none"])
 def test_a_column_that_is_null_is_named(name: str) -> None:
-    from dataclasses import replace
-
     model = make_interference(name, gpus=[SPEC])
     assert model.needs
     for column in model.needs:
         with pytest.raises(UsageError, match=f"interference {name} needs {column}, .*m0 on {SPEC.name}"):
             model.features(replace(rows(5, 1)[0], **{column: None}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["gpulet", "igniter"])
+@pytest.mark.parametrize("latency", [None, 0.0])
+def test_a_row_without_a_latency_is_named(name: str, latency: float | None) -> None:
+    with pytest.raises(UsageError, match=r"latency_ms is (null|0) for m0 on .*expected a number above 0"):
+        make_interference(name, gpus=[SPEC]).features(replace(rows(5, 1)[0], latency_ms=latency))
+
+
+def test_between_a_batch_size_whose_column_is_known_and_one_where_it_is_not_it_is_not() -> None:
+    model = make_interference("contention")
+    known, other = (replace(r, sm_util_mean_pct=10.0, l2_util_mean_pct=10.0) for r in rows(6, 2))
+    known, other = (replace(r, dram_util_mean_pct=95.0) for r in (known, other))
+    unknown = replace(known, dram_util_mean_pct=None)
+    between = (np.array(model.features(known)) + np.array(model.features(unknown))) / 2
+    beside = np.array(model.features(other))
+    assert slowdown(model.code, np.array(model.features(known)), beside, 1, np.zeros(TERMS)) > 1.8
+    assert slowdown(model.code, between, beside, 1, np.zeros(TERMS)) == 1.0
 
 
 # The policies' own formulas, on pairs: what a plan was made by and what it is judged by are one thing.
@@ -199,9 +216,21 @@ def test_igniter_is_the_policys_formula(coefficients: igniter_coefficients.Coeff
     assert (slowed_by_the_clock > 0) == (coefficients is not None)
 
 
-def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -> None:
-    from dataclasses import replace
+def test_a_clock_that_would_fall_to_nothing_still_ends_a_batch() -> None:
+    steep = replace(IGNITER, gpus={SPEC.name: {**IGNITER.gpus[SPEC.name], "clock_mhz_per_w": -100.0}})
+    own, *others = (replace(r, power_w=280.0) for r in rows(7, 4))
+    found = [factor(Igniter(steep, [SPEC]), own, others[:n]) for n in range(4)]
+    assert found[0] == 1.0
+    assert all(1 / LEAST_CLOCK <= f < 2 / LEAST_CLOCK for f in found[1:])
+    terms = igniter_coefficients.terms_of(SPEC, steep)
+    loads = [
+        igniter_coefficients.load_of(r.model, alone_candidate(r), terms, steep, beside=True)
+        for r in (own, others[0])
+    ]
+    assert igniter_model.gpu_ms(terms, loads, 0) == math.inf  # the policy's formula: never
 
+
+def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -> None:
     model = make_interference("contention")
     slowed = 0
     for seed in range(80):

@@ -64,12 +64,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert interference_yaml(read_interference(path)) == path.read_bytes()
 
 
-def test_contention_may_be_null_but_not_missing(tmp_path: Path) -> None:
+def test_contention_may_be_null_or_missing(tmp_path: Path) -> None:
     content = {**document(), "contention": None}
     assert read_interference(saved(tmp_path / "i.yaml", content)).contention is None
     del content["contention"]
-    with pytest.raises(DocumentError, match="contention is missing"):
-        read_interference(saved(tmp_path / "i.yaml", content))
+    assert read_interference(saved(tmp_path / "i.yaml", content)).contention is None
 
 
 def test_both_laws_read_it_from_a_file_and_from_a_bundle(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def both(asked: Case) -> None:
     assert_equal(asked.run(Simulator), asked.run(reference.Simulator))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_system(seed: int) -> None:
     both(case(seed))
 
@@ -72,19 +72,19 @@ def test_any_system(seed: int) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("copy", COPIES)
 def test_every_option(routing: str, service: str, copy: str) -> None:
-    for seed in (1000, 1001):
+    for seed in (1000,):
         both(case(seed, routing=routing, service=service, copy=copy))
 
 
 @pytest.mark.parametrize("interference", INTERFERENCES)
 def test_every_interference(interference: str) -> None:
-    for seed in range(2000, 2006):
+    for seed in range(2000, 2003):
         both(case(seed, interference=interference))
 
 
 def test_the_cases_have_every_corner() -> None:
     """What the cases above are drawn from is really in them: else equality would say little."""
-    seen = [case(seed) for seed in range(60)]
+    seen = [case(seed) for seed in range(40)]
     replicas = [r for c in seen for r in c.system.replicas]
     assert {r.batch_size for r in replicas} >= {1, 2, 8}
     assert any(r.duty_cycle_ms is not None and r.partition is not None for r in replicas)

@@ -87,20 +87,20 @@ def test_the_formulas_agree() -> None:
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_mm1(load: float) -> None:
     found = runs(
-        theory.system([theory.replica(0, 0, SERVICE_MS)]), load / SERVICE_MS, 300_000, service="exponential"
+        theory.system([theory.replica(0, 0, SERVICE_MS)]), load / SERVICE_MS, 60_000, service="exponential"
     )
-    close(found, wait, theory.mm1_wait_ms(load, SERVICE_MS), 0.03)
+    close(found, wait, theory.mm1_wait_ms(load, SERVICE_MS), 0.06)
     for q in (0.5, 0.9, 0.99):  # the whole time is exponential
 
         def percentile(r: Result, q: float = q) -> float:
             return quantile_ms(r.histograms[0, -1], q) or 0.0
 
-        close(found, percentile, -math.log(1 - q) * SERVICE_MS / (1 - load), 0.04)
+        close(found, percentile, -math.log(1 - q) * SERVICE_MS / (1 - load), 0.1 * load)
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_md1(load: float) -> None:
-    found = runs(theory.system([theory.replica(0, 0, SERVICE_MS)]), load / SERVICE_MS, 200_000, keep=True)
+    found = runs(theory.system([theory.replica(0, 0, SERVICE_MS)]), load / SERVICE_MS, 40_000, keep=True)
     close(found, wait, theory.md1_wait_ms(load, SERVICE_MS), 0.02)
     for t in (0.0, 4.0, 10.0, 35.0):
 
@@ -115,7 +115,7 @@ def test_md1(load: float) -> None:
 def test_mdc(servers: int, load: float, routing: str) -> None:
     """One queue by least load; in turn it is the same: with constant service nobody overtakes."""
     replicas = [theory.replica(0, g, SERVICE_MS) for g in range(servers)]
-    found = runs(theory.system(replicas), servers * load / SERVICE_MS, 200_000, routing=routing)
+    found = runs(theory.system(replicas), servers * load / SERVICE_MS, 40_000, routing=routing)
     close(found, wait, theory.mdc_wait_ms(servers, load, SERVICE_MS), 0.04)
 
 
@@ -135,7 +135,7 @@ def test_partition_is_one_server() -> None:
     load, waits = 0.8, []
     for seed in range(SEEDS):
         arrivals = make_arrivals("poisson", [500 * load / SERVICE_MS] * 2, ["s0", "s1"], seed=seed)
-        result = simulate(shared, arrivals, Options(duration_ms=2e6, warmup_ms=1e5, window_ms=1e5))
+        result = simulate(shared, arrivals, Options(duration_ms=5e5, warmup_ms=2.5e4, window_ms=1e5))
         waits.append(result.wait_sums_ms.sum() / result.done.sum())
     assert np.mean(waits) == pytest.approx(theory.md1_wait_ms(load, SERVICE_MS), rel=0.03)
 
@@ -144,7 +144,7 @@ def test_batches_that_time_out() -> None:
     """A batch is its opener and whoever comes within W: 1 + Poisson(rate W)."""
     rate, max_wait = 0.4, 10.0
     replicas = [theory.replica(0, g, 0.5, batch=100, max_wait_ms=max_wait) for g in range(2)]
-    found = runs(theory.system(replicas), rate, 100_000, keep=True)
+    found = runs(theory.system(replicas), rate, 20_000, keep=True)
     asked = rate * max_wait
     for result in found:
         assert result.batches_timed_out[0] == result.batches[0]
@@ -170,7 +170,7 @@ def test_batches_that_fill(batch: int, replicas: int) -> None:
     asked = theory.system(
         [theory.replica(0, g, latency, batch=batch, max_wait_ms=40 * batch / rate) for g in range(replicas)]
     )
-    found = runs(asked, rate, 300_000)
+    found = runs(asked, rate, 60_000)
     for result in found:
         assert result.batches_full[0] >= result.batches[0] - 1  # the last one may not fill
     close(found, lambda r: r.sums_ms[0, 0] / r.done[0], (batch - 1) / (2 * rate), 0.01)
@@ -188,7 +188,7 @@ def test_turns(batch: int, load: float) -> None:
     cycle = 20.0
     rate = load * batch / cycle
     asked = theory.system([theory.replica(0, 0, 5.0, batch=batch, duty_cycle_ms=cycle)])
-    found = runs(asked, rate, 200_000)
+    found = runs(asked, rate, 40_000)
     close(found, wait, theory.turn_wait_ms(batch, rate, cycle), 0.03)
 
 
@@ -199,7 +199,7 @@ def test_tandem() -> None:
         stages=[SimStage(model=0), SimStage(model=1, after=(0,))],
     )
     rate = 0.07
-    found = runs(asked, rate, 200_000, service="exponential")
+    found = runs(asked, rate, 40_000, service="exponential")
     close(found, response, 1 / (1 / 10 - rate) + 1 / (1 / 6 - rate), 0.03)
 
 
@@ -209,7 +209,7 @@ def test_fork_and_join() -> None:
         [theory.replica(0, 0, SERVICE_MS), theory.replica(1, 1, SERVICE_MS)],
         stages=[SimStage(model=0), SimStage(model=1)],
     )
-    found = runs(asked, 0.6 / SERVICE_MS, 300_000, service="exponential")
+    found = runs(asked, 0.6 / SERVICE_MS, 60_000, service="exponential")
     close(found, response, theory.fork_join_ms(0.6, SERVICE_MS), 0.02)
 
 
@@ -221,7 +221,7 @@ def test_thinned_at_random(way: str) -> None:
         asked = theory.system([theory.replica(0, 0, SERVICE_MS)], admit=part)
     else:
         asked = theory.system([theory.replica(0, 0, SERVICE_MS)], stages=[SimStage(model=0, fan_out=part)])
-    found = runs(asked, load / part / SERVICE_MS, 400_000)
+    found = runs(asked, load / part / SERVICE_MS, 80_000)
     close(found, wait, theory.md1_wait_ms(load, SERVICE_MS), 0.03)
     if way == "admit":
         close(found, lambda r: r.source_rejected[0] / r.source_arrived[0], 1 - part, 0.01)
@@ -231,7 +231,7 @@ def test_work_is_conserved() -> None:
     """One replica, batches, no network: every start is the later of the batch's coming and the end of the one before
     (Lindley), the GPU is busy for what was served, and the time in the system adds up (Little)."""
     asked = theory.system([theory.replica(0, 0, SERVICE_MS, batch=4, max_wait_ms=15.0)])
-    (result,) = runs(asked, 0.3, 100_000, seeds=1, keep=True)
+    (result,) = runs(asked, 0.3, 20_000, seeds=1, keep=True)
     r = kept(result)
     came = r.arrived_ms + r.router_ms
     start = came + r.queue_ms

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.documents import Cluster, Workload
+from gkestimator.simulation.comparing.arriving import ArrivalsEntry
 from gkestimator.simulation.comparing.spec import (
-    ArrivalsEntry,
     ComparisonSpec,
     PolicyEntry,
     cluster_document,
@@ -67,7 +67,12 @@ def jobs(spec: ComparisonSpec, version: str) -> Iterator[Job]:
                         decides = common | {
                             "workload": asked.document(),
                             "cluster": there,
-                            "policy": [policy.name, policy.creq, _plain(policy.options, digests)],
+                            "policy": [
+                                policy.name,
+                                policy.creq,
+                                policy.program,
+                                _plain(policy.options, digests),
+                            ],
                         }
                         yield Job(
                             policy=policy,

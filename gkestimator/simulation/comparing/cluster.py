@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -11,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import UsageError, one_line
+from gkestimator.errors import one_line
+from gkestimator.ray_cluster import connected
 from gkestimator.simulation.comparing.cells import Job
 from gkestimator.simulation.comparing.compute import Cells, compute
 from gkestimator.tables import write_bytes
@@ -26,7 +26,7 @@ def run_on_ray(jobs: Sequence[Job]) -> Iterator[tuple[Job, Cells]]:
     """Each of ``jobs`` with its cells, as they are finished. Files that jobs read are sent along: nodes need not
     share a file system. A task whose node or process dies is given out again, three times in all. Raises UsageError
     where Ray or a cluster is missing."""
-    with _connected() as ray:
+    with connected() as ray:
         from ray.exceptions import RayError
 
         files = {path: ray.put(path.read_bytes()) for path in _files(jobs)}
@@ -93,26 +93,3 @@ def _moved(job: Job, here: Mapping[Path, Path]) -> Job:
             replace(c, arrivals=replace(c.arrivals, trace=moved(c.arrivals.trace))) for c in job.cells
         ),
     )
-
-
-@contextlib.contextmanager
-def _connected() -> Iterator[Any]:
-    try:
-        import ray
-    except ImportError as e:
-        raise UsageError("engine ray: Ray is missing; pip install 'gkestimator[ray]'") from e
-    if ray.is_initialized():
-        yield ray
-        return
-    address = os.environ.get("RAY_ADDRESS", "auto")
-    try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, ValueError, RuntimeError) as e:
-        raise UsageError(
-            f"engine ray: no cluster at {address}: {one_line(e, limit=200)} (start one with ray start --head, or set "
-            "RAY_ADDRESS)"
-        ) from e
-    try:
-        yield ray
-    finally:
-        ray.shutdown()

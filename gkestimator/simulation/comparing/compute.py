@@ -27,43 +27,52 @@ process that died), ``reason`` or ``plan`` and ``simulation``; ``decision_ms``: 
 
 
 def compute(job: Job) -> Cells:
-    """The cells of ``job``. What a policy or the simulator refuses is an answer of its cells, not an error."""
+    """The cells of ``job``. What a policy or the simulator refuses, and a defect of either, is an answer of its cells:
+    one policy must not end the comparison of the others."""
+    rows: Sequence[Requirement] = ()
     try:
         rows = _rows(job.tables, frozenset(job.workload.names()))
-        policy = make_policy(job.policy.name, **job.policy.options)
-        problem = build_problem(
-            rows,
-            job.workload,
-            job.cluster,
-            objective=job.settings["objective"],
-            creq=job.policy.creq or type(policy).creq,
-            seed=0,
-            runtime=job.settings["runtime"],
-            dtype=job.settings["dtype"],
-            dims=job.settings["dims"],
-            table=", ".join(t.name for t in job.tables),
-        )
-        asked = time.perf_counter()
-        plan = place(policy, problem)
-        decided = time.perf_counter()
-    except PolicyError as e:
-        return _all(job, {"status": "failed", "reason": one_line(e)})
-    except GkestimatorError as e:
-        return _all(job, {"status": "refused", "reason": one_line(e)})
-    placed = {"plan": _plan(plan), "decision_ms": 1e3 * (decided - asked)}
+        plan, decision_ms = _placed(job, rows)
+    except Exception as e:  # noqa: BLE001  (a third party's policy may raise anything)
+        answer = _answer(e)
+        return {cell.key: answer for cell in job.cells}
+    placed = {"plan": _plan(plan), "decision_ms": decision_ms}
     found = {}
     for cell in job.cells:
         try:
             report = _simulated(job, cell, plan, rows)
-        except GkestimatorError as e:
-            found[cell.key] = {"status": "refused", "reason": one_line(e), **placed}
+        except Exception as e:  # noqa: BLE001  (it is counted and shown)
+            found[cell.key] = {**_answer(e), **placed}
         else:
             found[cell.key] = {"status": "ok", **placed, "simulation": _simulation(report)}
     return found
 
 
-def _all(job: Job, answer: Mapping[str, Any]) -> Cells:
-    return {cell.key: answer for cell in job.cells}
+def _answer(error: Exception) -> dict[str, str]:
+    if isinstance(error, GkestimatorError) and not isinstance(error, PolicyError):
+        return {"status": "refused", "reason": one_line(error)}
+    kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
+    return {"status": "failed", "reason": one_line(f"{kind}{error}")}
+
+
+def _placed(job: Job, rows: Sequence[Requirement]) -> tuple[PlacementPlan, float]:
+    """The policy's plan, and the milliseconds that it took."""
+    policy = make_policy(job.policy.name, **job.policy.options)
+    problem = build_problem(
+        rows,
+        job.workload,
+        job.cluster,
+        objective=job.settings["objective"],
+        creq=job.policy.creq or type(policy).creq,
+        seed=0,
+        runtime=job.settings["runtime"],
+        dtype=job.settings["dtype"],
+        dims=job.settings["dims"],
+        table=", ".join(t.name for t in job.tables),
+    )
+    asked = time.perf_counter()
+    plan = place(policy, problem)
+    return plan, 1e3 * (time.perf_counter() - asked)
 
 
 @lru_cache(maxsize=8)
@@ -73,19 +82,12 @@ def _rows(tables: tuple[Path, ...], names: frozenset[str]) -> tuple[Requirement,
 
 
 def _simulated(job: Job, cell: Cell, plan: PlacementPlan, rows: Sequence[Requirement]) -> SimulationReport:
-    from gkestimator.simulation.arrivals.making import make_arrivals
+    from gkestimator.simulation.comparing.arriving import made
     from gkestimator.simulation.options import Options
     from gkestimator.simulation.running import simulate_plan
 
     settings = job.settings
-    sources = [*job.workload.models, *job.workload.applications]
-    arrivals = make_arrivals(
-        cell.arrivals.trace or str(cell.arrivals.kind),
-        [s.rate_rps for s in sources],
-        [s.name for s in sources],
-        seed=cell.seed,
-        **cell.arrivals.options,
-    )
+    arrivals = made(cell.arrivals, job.workload, cell.seed)
     options = Options(
         duration_ms=1e3 * settings["duration_s"],
         warmup_ms=1e3 * settings["warmup_s"],

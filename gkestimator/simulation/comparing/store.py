@@ -28,7 +28,7 @@ class Store:
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise OutputError(e) from e
+            raise OutputError(f"{self._cells}: cannot be made: {e.strerror or e}") from e
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of ``keys`` whose cells are there and whole."""

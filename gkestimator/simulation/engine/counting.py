@@ -13,8 +13,6 @@ __all__ = ["bin_of", "count_answered", "count_source", "window_of"]
 BIN_PER_LOG = 1.0 / math.log(RATIO)
 LOG_LOWEST = math.log(LOWEST_MS)
 LAST_BIN = BINS - 1
-# A total is on time up to this much of the SLO: sums of floats.
-SLACK = 1 + 1e-9
 
 
 @part
@@ -50,7 +48,7 @@ def count_answered(s: c.State, b: int, now: float) -> None:
     start, ended = s.bf[b, c.BF_START], s.bf[b, c.BF_ENDS]
     left, reached = s.bf[b, c.BF_LEFT], s.bf[b, c.BF_REACHED]
     back, gpu = now - ended, ended - start
-    latest = s.mf[m, c.MF_SLO] * SLACK
+    latest = s.mf[m, c.MF_SLO] * c.SLACK
     from_ms, edges = s.f[c.F_FROM], s.edges
     histograms = s.histograms
     counted = 0
@@ -91,11 +89,11 @@ def count_answered(s: c.State, b: int, now: float) -> None:
                 s.kept_floats[k, c.KF_QUEUE] = start - reached
                 s.kept_floats[k, c.KF_GPU] = gpu
         i = s.i[i, c.I_NEXT]
+    if from_ms <= now <= s.f[c.F_UNTIL]:
+        s.m[m, c.M_BY_END] += size
     if counted == 0:
         return
     s.m[m, c.M_DONE] += counted
-    if now <= s.f[c.F_UNTIL]:
-        s.m[m, c.M_BY_END] += counted
     s.mf[m, c.MF_GPU] += counted * gpu
     histograms[m, 3, bin_of(gpu, edges)] += counted
     if not turns:
@@ -109,13 +107,13 @@ def count_answered(s: c.State, b: int, now: float) -> None:
 @part
 def count_source(s: c.State, x: int, arrived: float, now: float) -> None:
     """All stages of a request of source ``x`` are done."""
+    if s.f[c.F_FROM] <= now <= s.f[c.F_UNTIL]:
+        s.x[x, c.X_BY_END] += 1
     if arrived < s.f[c.F_FROM]:
         return
     total = now - arrived
     s.x[x, c.X_DONE] += 1
-    if now <= s.f[c.F_UNTIL]:
-        s.x[x, c.X_BY_END] += 1
-    if total <= s.xf[x, c.XF_SLO] * SLACK:
+    if total <= s.xf[x, c.XF_SLO] * c.SLACK:
         s.x[x, c.X_ON_TIME] += 1
     s.xf[x, c.XF_SUM] += total
     s.source_histograms[x, bin_of(total, s.edges)] += 1

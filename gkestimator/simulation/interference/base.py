@@ -25,11 +25,10 @@ class Interference(abc.ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
-    needs: ClassVar[
-        tuple[str, ...]
-    ] = ()  # columns of the requirement table without which it has no answer of its own
-
-    notes: tuple[str, ...] = ()  # what a reader of its results must know
+    # Columns of the requirement table without which it has no answer of its own.
+    needs: ClassVar[tuple[str, ...]] = ()
+    # What a reader of its results must know.
+    notes: tuple[str, ...] = ()
 
     @classmethod
     @abc.abstractmethod
@@ -63,10 +62,11 @@ def padded(length: int, *numbers: float) -> tuple[float, ...]:
 
 
 def alone_candidate(row: Requirement) -> Candidate:
-    """``row`` as the placement policies' formulas take it. Raises UsageError: its latency is null."""
-    if row.latency_ms is None:
+    """``row`` as the placement policies' formulas take it. Raises UsageError: its latency is null or 0."""
+    if not row.latency_ms:
         raise UsageError(
-            f"latency_ms is null for {row.model} on {row.gpu} at batch {row.batch_size}, expected a number"
+            f"latency_ms is {'null' if row.latency_ms is None else 0} for {row.model} on {row.gpu} at batch "
+            f"{row.batch_size}, expected a number above 0"
         )
     return Candidate(
         row=row,

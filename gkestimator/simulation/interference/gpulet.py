@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 from gkestimator.documents.interference import fitted_file
 from gkestimator.gpus import GpuSpec
 from gkestimator.placement.policies.gpulet_interference import DERIVED, Coefficients, read_coefficients
-from gkestimator.placement.problem import Candidate
 from gkestimator.simulation.interference.base import Interference, alone_candidate, known, padded
 from gkestimator.simulation.interference.laws import GPULET
 from gkestimator.simulation.system import FEATURES, TERMS
@@ -53,8 +52,7 @@ class Gpulet(Interference):
         multiplies is null."""
         for column in self._coefficients.columns:
             known(self, row, column)
-        candidate: Candidate = alone_candidate(row)
-        found = self._coefficients.pressure([candidate])
+        found = self._coefficients.pressure([alone_candidate(row)])
         return padded(FEATURES, found.own, found.other)
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:

@@ -21,6 +21,8 @@ CONTENTION = 3
 # iGniter's clock falls in a line with the power asked for and would reach 0, where a batch would never end. No clock
 # falls below this part of the highest.
 LEAST_CLOCK = 0.05
+# Features between two batch sizes are drawn in a line: a flag that only one of the two has is not there.
+_ALL = 0.999
 
 
 @compiled
@@ -40,18 +42,18 @@ def slowdown(
     if code == CONTENTION:
         # own: SM, DRAM and L2 demand (parts of 1), SM demand if not confined else 0, 1 if confined, 1 where DRAM is
         # known, 1 where L2 is. Of the SMs a confined batch loses to those alone that are not confined.
-        taken = others[3] if own[4] > 0.0 else others[0]
+        taken = others[3] if own[4] > _ALL else others[0]
         if terms[0] > 0.0:  # fitted: overlap by chance, and what is asked beyond all there is
             found += terms[1] * own[0] * taken + terms[2] * max(0.0, own[0] + taken - 1.0)
-            if own[5] > 0.0:
+            if own[5] > _ALL:
                 found += terms[3] * own[1] * others[1] + terms[4] * max(0.0, own[1] + others[1] - 1.0)
-            if own[6] > 0.0:
+            if own[6] > _ALL:
                 found += terms[5] * own[2] * others[2] + terms[6] * max(0.0, own[2] + others[2] - 1.0)
         else:
             found = max(found, own[0] + taken)
-            if own[5] > 0.0:
+            if own[5] > _ALL:
                 found = max(found, own[1] + others[1])
-            if own[6] > 0.0:
+            if own[6] > _ALL:
                 found = max(found, own[2] + others[2])
     elif code == GPULET:
         # own: what it adds to its own slowdown, to another's. terms: the constant.

@@ -51,8 +51,10 @@ def draw_lengths(run: LengthsRun, form: str) -> bytes:
                 times = [w.end_ms / 1e3 for w in served.windows]
                 bottom.step(times, steps, where="pre", color=hue, linestyle=style, linewidth=1.2)
         top.axhline(spec.slo_ms, color=INK, linewidth=0.8)
-        top.annotate(f"SLO {spec.slo_ms:g} ms", (1, spec.slo_ms), xycoords=("axes fraction", "data"), ha="right",
-                     va="bottom", fontsize=7)  # fmt: skip
+        top.annotate(
+            f"SLO\n{spec.slo_ms:g} ms", (1.008, spec.slo_ms), xycoords=("axes fraction", "data"), va="center",
+            fontsize=7,
+        )  # fmt: skip
         top.set_yscale("log")
         top.set_ylabel("98th percentile, ms")
         figure.legend(
@@ -86,8 +88,8 @@ def _instances(axes: Any, run: LengthsRun, scheme: str) -> None:
     lengths = run.ladder.lengths[-len(windows[0].counts) :]
     shades = matplotlib.colormaps["Blues"]
     axes.stackplot(
-        [w.end_ms / 1e3 for w in windows],
-        [[w.counts[i] for w in windows] for i in range(len(lengths))],
+        [0.0, *(w.end_ms / 1e3 for w in windows)],
+        [[windows[0].counts[i], *(w.counts[i] for w in windows)] for i in range(len(lengths))],
         colors=[shades(0.25 + 0.7 * i / max(1, len(lengths) - 1)) for i in range(len(lengths))],
         labels=[f"{n:,}" for n in lengths],
         step="pre",

@@ -139,10 +139,11 @@ def _columns(rows: Sequence[dict[str, Any]]) -> list[TextColumn]:
         column("p50", "latency_p50_ms", number_text),
         column("p98", "latency_p98_ms", number_text),
         column("p99", "latency_p99_ms", number_text),
-        column("padding", "padding", lambda v: number_text(v)),
+        column("padding", "padding", number_text),
         column("GPUs", "gpus_mean", number_text),
-        column("USD/h", "cost_per_hour", number_text),
     ]
+    if any(r["cost_per_hour"] is not None for r in rows):
+        found.append(column("USD/h", "cost_per_hour", number_text))
     for heading, name in (("replaced", "replaced"), ("added", "added"), ("removed", "removed")):
         if any(r[name] for r in rows):
             found.append(column(heading, name, lambda v: f"{v:,}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,8 +40,8 @@ def simulate_lengths_files(
     rate_scale: float = 1.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LengthsRun:
-    """``spec`` with the runtimes that ``tables`` (requirement tables) know. ``seed`` None: the spec's. Raises TableError,
-    DocumentError and UsageError for what is wrong with a file."""
+    """``spec`` with the runtimes that ``tables`` (requirement tables) know. ``seed`` None: the spec's. Raises
+    TableError, DocumentError and UsageError for what is wrong with a file."""
     if not tables:
         raise UsageError("no requirement table is named: expected at least one")
     rows = [
@@ -166,7 +167,7 @@ def _price(gpu: str) -> float | None:
 def _notes(ladder: Ladder, requests: Requests) -> tuple[str, ...]:
     notes = []
     latencies = ladder.latencies_ms
-    if any(a > b for a, b in zip(latencies, latencies[1:], strict=False)):
+    if any(a > b for a, b in itertools.pairwise(latencies)):
         notes.append("a longer runtime is faster than a shorter one in the table")
     if isinstance(requests, Replayed) and requests.truncated:
         notes.append(

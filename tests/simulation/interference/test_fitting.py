@@ -142,6 +142,13 @@ def test_too_few_models(tmp_path: Path) -> None:
         fit_interference(measured(tmp_path, triple))
 
 
+def test_without_scipy_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measured(tmp_path, pairs(Contention(), models=3))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs scipy: pip install 'gkestimator\[train\]'"):
+        fit_interference(found)
+
+
 def test_the_ranges_are_those_of_the_measurements(tmp_path: Path) -> None:
     found = measured(tmp_path, pairs(Contention()))
     ranges = {r.name: (r.least, r.most) for r in fit_interference(found).ranges}
