@@ -86,6 +86,10 @@ _FROM_0 = _Finite(min=0, max=1e9)
     help="Which replica takes the next batch.",
 )  # fmt: skip
 @click.option(
+    "--drop", type=click.Choice(["none", "late"]), default="none", show_default=True,
+    help="late: requests that cannot be on time any more are not served.",
+)  # fmt: skip
+@click.option(
     "--admission", type=click.Choice(["plan", "expected", "none"]), default="plan", show_default=True,
     help="What is let in: what the plan serves, what it expects to serve on time, or all.",
 )  # fmt: skip

@@ -105,6 +105,7 @@ def simulate_plan(
         service=options.service,
         copy=options.copy,
         interference=options.interference,
+        drop=options.drop,
         coefficients=None if coefficients is None else str(coefficients),
         network=None if network is None else str(network),
         window_s=options.window_ms / 1e3,
@@ -173,6 +174,7 @@ class FileRun:
     coefficients: Path | str | None = None
     copy: str = "none"
     routing: str = "round-robin"
+    drop: str = "none"
     admission: str = "plan"
     window_s: float | None = None
     keep_requests: bool = False
@@ -222,6 +224,7 @@ class FileRun:
             duration_ms=duration_s * 1e3,
             warmup_ms=self.warmup_s * 1e3,
             routing=self.routing,
+            drop=self.drop,
             service=self.service,
             copy=self.copy,
             interference=self.interference,

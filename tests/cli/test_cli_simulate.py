@@ -101,6 +101,7 @@ def test_one_seed_one_result(simulate: Simulate) -> None:
         ("--routing", "least-load", "routing", "least-load"),
         ("--admission", "none", "admission", "none"),
         ("--admission", "expected", "admission", "expected"),
+        ("--drop", "late", "drop", "late"),
         ("--window-s", "0.5", "window_s", 0.5),
         ("--seed", "7", "seed", 7),
     ],

@@ -75,7 +75,10 @@ PLANS: dict[str, tuple[Change, str]] = {
         "it has this model there as torch, fp32, 100 %",
     ),
     "another GPU": (lambda d: d["gpus"][0].update(type="H200"), "for a on H200 (torch, fp32) at batch 4"),
-    "unknown GPU": (lambda d: d["gpus"][0].update(type="Z9000"), "nothing is known of GPU Z9000, which interference needs"),
+    "unknown GPU": (
+        lambda d: d["gpus"][0].update(type="Z9000"),
+        "nothing is known of GPU Z9000, which interference needs",
+    ),
     "no time-out": (
         lambda d: first(d).update(max_wait_ms=None),
         "a-0 of the plan has no max_wait_ms: give one",
@@ -154,6 +157,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "igniter without coefficients": (("--interference", "igniter"), "igniter"),
     "copy": (("--copy", "yes"), "'yes' is not one of 'none', 'serial', 'overlap'"),
     "routing": (("--routing", "random"), "'random' is not one of"),
+    "drop": (("--drop", "early"), "'early' is not one of 'none', 'late'"),
     "admission": (("--admission", "some"), "'some' is not one of"),
     "network missing": (("--network", "{}/no.toml"), "no.toml: cannot read this file of a network's delay"),
     "network wrong": (("--network", "{}/net.toml"), "net.toml: not a file of a network's delay"),
