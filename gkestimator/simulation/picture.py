@@ -168,8 +168,9 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
 
 def _title(report: SimulationReport) -> str:
     t, s = report.totals, report.settings
+    arrivals = _name(s.arrivals.rpartition("/")[2], 48)
     words = [
-        f"Plan of {s.policy}, arrivals {_name(s.arrivals.rpartition('/')[2], 48)}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
+        f"Plan of {s.policy}, arrivals {arrivals}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
         f"promised {t.promised_goodput_rps:,.6g}",
     ]
     if t.expected_goodput_rps is not None:
