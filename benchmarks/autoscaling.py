@@ -1,6 +1,6 @@
 """Re-planning while the rate rises and falls: the shape of USHER's autoscaling figure (GPUs used and wait over 1,000 s).
 
-    python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/simulation/autoscaling.svg]
+    python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/simulation/autoscaling.png]
                                      [--report docs/simulation/autoscaling.md]
 
 USHER (Shubha et al., OSDI 2024) shows how many GPUs it uses and how long requests wait while the rate varies over 1,000 s: the

@@ -235,7 +235,8 @@ def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
 def _read(kind: type[T], fields: Fields) -> T:
     """A ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
     found: dict[str, Any] = {}
-    for name, hint in _hints(kind).items():
+    key: Any = kind  # mypy does not take a class for hashable
+    for name, hint in _hints(key).items():
         optional = type(None) in get_args(hint)
         inner = next((a for a in get_args(hint) if a is not type(None)), hint) if optional else hint
         if optional and not fields.has(name):

@@ -189,11 +189,12 @@ class FileRun:
         self._options(
             _SECONDS if self.duration_s is None else self.duration_s
         )  # wrong in no time; a trace is read
-        loads = (*plan.workload.models, *plan.workload.applications)
+        asked = [(m.rate_rps, m.name) for m in plan.workload.models]
+        asked += [(a.rate_rps, a.name) for a in plan.workload.applications]
         came = make_arrivals(
             self.arrivals,
-            [load.rate_rps for load in loads],
-            [load.name for load in loads],
+            [rate for rate, _ in asked],
+            [name for _, name in asked],
             seed=self.seed,
             rate_scale=self.rate_scale,
             bursts=self._burst_states(),

@@ -106,7 +106,7 @@ def _models(
     for m, model in enumerate(system.models):
         done, on_time, batches = int(result.done[m]), int(result.on_time[m]), int(result.batches[m])
         arrived = int(result.arrived[m]) + rejected[m]
-        stages = {
+        stages: dict[str, Any] = {
             name: StageTimes(
                 mean_ms=float(result.sums_ms[m, i]) / done if done else None,
                 p50_ms=quantile_ms(result.histograms[m, i], 0.5),

@@ -284,10 +284,11 @@ class _Run:
         if given is None:
             return
         if now == self.next_period:
-            self.demand = self._measured(now)
+            if self.period_counts.any():  # a period without requests says nothing
+                self.demand = self._measured(now)
+                self.target = allocate(self.ladder, self.demand.tolist(), self.fleet.gpus).counts
             self.period_counts[:] = 0
             self.period_start = now
-            self.target = allocate(self.ladder, self.demand.tolist(), self.fleet.gpus).counts
             self.next_period += given.period_ms
         if self.target is not None and self.fleet.loading == 0:
             self._replace(now, given)
@@ -327,13 +328,14 @@ class _Run:
 
     def _percentile(self, after_ms: float, now: float) -> float | None:
         parts = [r[(e > after_ms) & (e <= now)] for e, r in self.recent]
-        found = np.concatenate(parts) if parts else np.empty(0)
+        found: Floats = np.concatenate([np.empty(0), *parts])
         return float(np.quantile(found, _PERCENTILE)) if len(found) else None
 
     def _beside(self, now: float, gpus: int) -> list[int]:
         """Instances of each runtime beyond what the program says for ``gpus``."""
         demand = self._measured(now) if self.demand is None else self.demand
-        best = allocate(self.ladder, demand.tolist(), gpus).counts
+        known = bool(demand.any())
+        best = allocate(self.ladder, demand.tolist(), gpus).counts if known else even(len(demand), gpus)
         return [n - t for n, t in zip(self.fleet.counts, best, strict=True)]
 
     def _grow(self, now: float, given: Autoscaling) -> None:
@@ -361,7 +363,7 @@ class _Run:
             self.target = tuple(max(0, t + by * (i == level)) for i, t in enumerate(self.target))
 
     def _close_window(self, end_ms: float) -> None:
-        found = np.concatenate(self.window) if self.window else np.empty(0)
+        found: Floats = np.concatenate([np.empty(0), *self.window])
         self.windows.append(
             Window(
                 end_ms=end_ms,

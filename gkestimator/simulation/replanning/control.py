@@ -114,7 +114,8 @@ def control(
         if pending is not None and now >= pending[0]:
             target = build(pending[1])
             change = Change(fleet, pending[1], target, _pace(settings, draws), pool)
-            system = replace(system, sources=target.sources)
+            notes = tuple(dict.fromkeys((*system.notes, *target.notes)))
+            system = replace(system, sources=target.sources, notes=notes)
             for source, asked in enumerate(target.sources):
                 if (
                     asked.admit == 0

@@ -113,9 +113,9 @@ class ReplanDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanTimeline:
-    """By window of ``window_s`` from the start, all models together, by time of arrival at a router: requests that
-    ``arrived``, those answered within the model's SLO, the mean wait until service in ms (null where none
-    arrived); ``gpus``: mean number in use."""
+    """By window of ``window_s`` from the start (warm-up included), all models together, by time of arrival at a
+    router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms (null
+    where none arrived); ``gpus``: mean number in use."""
 
     window_s: float
     arrived: tuple[int, ...]

@@ -21,6 +21,7 @@ from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Profile
 from gkestimator.simulation.building import build_system
+from gkestimator.simulation.interference.registry import make_interference
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
 from gkestimator.simulation.replanning.picture import draw_replanned
@@ -163,3 +164,12 @@ def test_what_is_missing_is_named() -> None:
         )  # fmt: skip
     with pytest.raises(UsageError, match="interference none has none"):
         simulated(workload(), RENTED, None, policy="usher", coefficients="x.yaml")
+
+
+def test_a_replica_that_is_alone_now_can_be_slowed_down_by_one_that_joins_it() -> None:
+    plan = place(make_policy("exclusive"), build_problem(ROWS, workload(100.0), four()))
+    law = make_interference("contention")
+    alone, joined = (build_system(plan, ROWS, interference=law, joined=j) for j in (False, True))
+    assert alone.replicas[0].features is None
+    assert joined.replicas[0].features is not None
+    assert joined.gpus[0].terms == law.terms(SPEC)
