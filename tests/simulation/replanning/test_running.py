@@ -43,9 +43,7 @@ STEP_S = 12
 
 
 def workload(rate: float = 200.0, *names: str) -> Workload:
-    return Workload(
-        models=tuple(ModelLoad(name=n, rate_rps=rate, slo_ms=200.0) for n in names or ("vgg19",))
-    )
+    return Workload(models=tuple(ModelLoad(name=n, rate_rps=rate, slo_ms=200.0) for n in names or ("vgg19",)))
 
 
 @pytest.fixture(scope="module")
