@@ -62,7 +62,7 @@ def _totals(report: ReplanReport) -> list[str]:
     cost = "cost unknown" if t.cost is None else f"{t.cost:,.2f} USD"
     return [
         f"{t.arrived:,} requests: {share_text(t.on_time_pct)} % on time, {t.rejected:,} turned away, "
-        f"{t.unanswered:,} unanswered; goodput {number_text(t.goodput_rps, digits=4)} req/s",
+        f"{t.dropped:,} dropped, {t.unanswered:,} unanswered; goodput {number_text(t.goodput_rps, digits=4)} req/s",
         f"wait {number_text(t.wait_mean_ms)} ms in the mean; latency p50 {number_text(t.latency_p50_ms)} ms, "
         f"p99 {number_text(t.latency_p99_ms)} ms",
         f"GPUs in use: {t.gpus_mean:.2f} in the mean, {t.gpus_peak} at most; {t.gpu_hours:.4g} GPU hours, {cost}",

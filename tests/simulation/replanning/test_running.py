@@ -44,9 +44,7 @@ STEP_S = 12
 
 
 def workload(rate: float = 200.0, *names: str) -> Workload:
-    return Workload(
-        models=tuple(ModelLoad(name=n, rate_rps=rate, slo_ms=200.0) for n in names or ("vgg19",))
-    )
+    return Workload(models=tuple(ModelLoad(name=n, rate_rps=rate, slo_ms=200.0) for n in names or ("vgg19",)))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +104,6 @@ def test_the_picture_is_the_same_each_time(usher: ReplanReport) -> None:
     pytest.importorskip("matplotlib")
     two = {"one": usher, "$other_": usher}
     assert draw_replanned(two, "svg") == draw_replanned(two, "svg")
-    assert draw_replanned({"one": usher}, "png").startswith(b"\x89PNG")
     with pytest.raises(UsageError, match="found 5 runs, expected 1 to 4"):
         draw_replanned({str(i): usher for i in range(5)}, "svg")
 
