@@ -127,6 +127,8 @@ def test_autoscaling_and_a_trace(gkest: Callable[..., Outcome], spec: Path, tmp_
         ("start: expected", "autoscaling: {}", "most is missing"),
         ("start: expected", "autoscaling: {most: 5, least: 6}", "expected both ranges to ascend"),
         ("{kind: mmpp, rate_rps: 400}", "{trace: absent.csv}", "request_lengths: found beside a trace"),
+        ("window_s: 5", "window_s: 0.0001", "at most 100,000 windows"),
+        ("start: expected", "reallocate: no thanks", "expected true or false"),
         ("duration_s: 20", "duration_s: .nan", "duration_s: found nan"),
     ],
 )
