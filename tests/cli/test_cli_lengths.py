@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def test_autoscaling_and_a_trace(gkest: Callable[..., Outcome], spec: Path, tmp_
         ("start: expected", "autoscaling: {}", "most is missing"),
         ("start: expected", "autoscaling: {most: 5, least: 6}", "expected both ranges to ascend"),
         ("{kind: mmpp, rate_rps: 400}", "{trace: absent.csv}", "request_lengths: found beside a trace"),
+        ("window_s: 5", "window_s: 0.0001", "at most 100,000 windows"),
+        ("start: expected", "reallocate: no thanks", "expected true or false"),
         ("duration_s: 20", "duration_s: .nan", "duration_s: found nan"),
     ],
 )
@@ -139,9 +142,21 @@ def test_wrong_files_are_one_line(
     assert status == 2 and out == b""
     (line,) = err.splitlines()
     assert line.startswith("gkest: error: ")
-    import re
-
     assert re.search(words, line), line
+
+
+@pytest.mark.parametrize("name", ["bert-base", "autoscaled"])
+def test_the_examples_run(name: str, gkest: Callable[..., Outcome], tmp_path: Path) -> None:
+    """As they stand, for a twentieth of the time."""
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    short = tmp_path / "short.yaml"
+    short.write_text(
+        text.replace("duration_s: 600", "duration_s: 30").replace("duration_s: 1200", "duration_s: 60")
+    )
+    assert "duration_s: 30" in short.read_text() or "duration_s: 60" in short.read_text()
+    status, out, err = gkest(short, "--table", TABLE, "--format", "json")
+    assert status == 0, err
+    assert json.loads(out)["schemes"][0]["requests"] > 10_000
 
 
 def test_wrong_arguments_are_one_line(gkest: Callable[..., Outcome], spec: Path, tmp_path: Path) -> None:
