@@ -83,7 +83,7 @@ def _markdown(
     settings = spec.settings
     said = ", ".join(
         f"{name.replace('_', ' ')} {settings[name]}"
-        for name in ("duration_s", "warmup_s", "service", "interference", "admission", "routing", "copy")
+        for name in ("duration_s", "warmup_s", "service", "interference", "admission", "drop", "routing", "copy")
     )
     lines = [
         f"# Comparison {spec.path.stem}",
