@@ -107,7 +107,7 @@ def build_system(
     if lacking and interference is not None:
         notes.append(
             f"interference {interference.name}: {' and '.join(sorted(lacking))} {'is' if len(lacking) == 1 else 'are'} "
-            "null for some replicas, which are slowed by SM overlap alone there"
+            "null for some replicas: not counted there"
         )
     objectives = _objectives(plan)
     chance = admitted_parts(plan, admission, objectives, by_replica)
