@@ -11,6 +11,7 @@ from gkestimator.documents.checking import Fields, load_yaml
 
 __all__ = [
     "FILE_NAME",
+    "MOST_WEIGHT",
     "ContentionWeights",
     "GpuletWeights",
     "InterferenceFile",
@@ -25,7 +26,8 @@ __all__ = [
 # Its name inside an estimator bundle.
 FILE_NAME = "interference.yaml"
 _WHAT = "a file of interference coefficients"
-_LIMIT = 1e6
+# Least and most that a coefficient may be is this, below and above 0.
+MOST_WEIGHT = 1e6
 _VERSION = 1
 
 
@@ -134,14 +136,14 @@ def read_interference(path: Path) -> InterferenceFile:
     own = taken.object("gpulet", what="gpulet's coefficients")
     gpulet = GpuletWeights(
         fitted=_truth(own, "fitted"),
-        **{f.name: own.number(f.name, low=-_LIMIT, high=_LIMIT) for f in fields(GpuletWeights)[1:]},
+        **{f.name: own.number(f.name, low=-MOST_WEIGHT, high=MOST_WEIGHT) for f in fields(GpuletWeights)[1:]},
     )
     own.finish()
     contention = None
     own = taken.object("contention", None, what="contention's weights")
     if own is not None:
         contention = ContentionWeights(
-            **{f.name: own.number(f.name, high=_LIMIT) for f in fields(ContentionWeights)}
+            **{f.name: own.number(f.name, high=MOST_WEIGHT) for f in fields(ContentionWeights)}
         )
         own.finish()
     fit = _fit(taken.object("fit", what="where the coefficients come from"))
@@ -179,8 +181,8 @@ def _fit(own: Fields) -> InterferenceFit:
         ranges.append(
             SeenRange(
                 name=entry.text("name", limit=100),
-                least=entry.number("least", low=-_LIMIT),
-                most=entry.number("most", low=-_LIMIT),
+                least=entry.number("least", low=-MOST_WEIGHT),
+                most=entry.number("most", low=-MOST_WEIGHT),
             )
         )
         entry.finish()

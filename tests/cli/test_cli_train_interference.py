@@ -140,3 +140,15 @@ def test_a_bad_dataset_does_not_hide_bad_pairs(tmp_path: Path, capsys: pytest.Ca
     assert run([*asked, "-o", str(tmp_path / "b")]) == 2
     assert "p.csv: columns model, gpu" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
+
+
+def test_a_fit_that_no_reader_would_take_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Demands a millionth of what they were: the weights of their products grow by 1e12.
+    names = ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
+    small = [replace(r, **{n: getattr(r, n) * 1e-6 for n in names}) for r in RUNS]
+    out = tmp_path / "i.yaml"
+    path = written(tmp_path / "small.csv", small)
+    assert run(["train", "--interference", str(path), "-o", str(out)]) == 2
+    assert "small.csv: the fit gives " in capsys.readouterr().err and not out.exists()

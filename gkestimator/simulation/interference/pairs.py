@@ -21,6 +21,10 @@ __all__ = ["DEMANDS", "Measurement", "read_pairs"]
 DEMANDS = ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 # Runs side by side may come out a little faster than alone by noise; half the time is a mistake in the columns.
 _LEAST_SLOWDOWN = 0.5
+# Beyond it the units are mixed up; sixteen side by side seldom pass sixteen.
+_MOST_SLOWDOWN = 1000.0
+# A counter may pass the peak of a data sheet a little.
+_MOST_DEMAND_PCT = 120.0
 _MOST_IN_GROUP = 16
 
 
@@ -51,7 +55,8 @@ def read_pairs(
     that of their row in the requirement ``tables``.
 
     Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, a latency of
-    0, times that are no slowdown, a model without its row, a demand that is null in both.
+    0, times that are no slowdown, a share of 0, a model without its row, a demand that is null in both or above the
+    peak.
     """
     catalogue = gpu_catalogue(gpu_specs)
     sides = _coloc(path) if _is_coloc(path) else _ours(path)
@@ -198,7 +203,7 @@ def _of_group(
                 f"{name!r}"
             )
     law = Contention()
-    features = [law.features(known.of(side, gpu)) for side in members]
+    features = [law.features(_possible(known.of(side, gpu), side)) for side in members]
     for i, side in enumerate(members):
         alone, together = side.run.latency_alone_ms, side.run.latency_together_ms
         if alone <= 0:
@@ -210,6 +215,11 @@ def _of_group(
                 f"{side.where}, column latency_together_ms: found {together:g}, expected no less than "
                 f"{_LEAST_SLOWDOWN:g} times latency_alone_ms ({alone:g})"
             )
+        if together > _MOST_SLOWDOWN * alone:
+            raise TableError(
+                f"{side.where}, column latency_together_ms: found {together:g}, expected at most {_MOST_SLOWDOWN:g} "
+                f"times latency_alone_ms ({alone:g})"
+            )
         beside = [f for j, f in enumerate(features) if j != i]
         yield Measurement(
             group=name,
@@ -219,6 +229,20 @@ def _of_group(
             own=features[i],
             others=tuple(sum(column) for column in zip(*beside, strict=True)),
         )
+
+
+def _possible(row: Requirement, side: _Side) -> Requirement:
+    """``row``, where something of a GPU is asked, and no more than there is. Raises TableError."""
+    if row.sm_share_pct <= 0:
+        raise TableError(f"{side.where}, column sm_share_pct: found 0, expected more than 0")
+    for name in DEMANDS:
+        found = getattr(row, name)
+        if found > _MOST_DEMAND_PCT:
+            raise TableError(
+                f"{side.where}: {name} of {row.model}: found {found:g}, expected percent of the peak, at most "
+                f"{_MOST_DEMAND_PCT:g}"
+            )
+    return row
 
 
 def _gpu(side: _Side, catalogue: GpuCatalogue) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gkestimator.documents.interference import (
     FILE_NAME,
+    MOST_WEIGHT,
     InterferenceFile,
     InterferenceFit,
     interference_yaml,
@@ -50,11 +51,19 @@ def train_interference(
     pairs: Path, tables: Sequence[Path] = (), *, gpu_specs: Sequence[Path | str] = ()
 ) -> InterferenceReport:
     """Fit the laws to the co-location table at ``pairs``; demands that it lacks are the requirement ``tables``'. The
-    same files give the same bytes. Raises TableError naming file, row and column; UsageError: too few models, no scipy.
+    same files give the same bytes. Raises TableError naming file, row and column; UsageError: too few models, a weight
+    that the file's reader would refuse, no scipy.
     """
     pairs = Path(pairs)
     found = read_pairs(pairs, [Path(t) for t in tables], gpu_specs=gpu_specs)
     fit = fit_interference(found)
+    for law in (fit.gpulet, fit.contention):
+        for name, weight in ({} if law is None else asdict(law)).items():
+            if not weight <= MOST_WEIGHT:
+                raise UsageError(
+                    f"{pairs}: the fit gives {name} the weight {weight:g}, expected at most {MOST_WEIGHT:g}: the demands "
+                    "measured are too near to 0 to know it by"
+                )
     result = InterferenceFile(
         gpulet=fit.gpulet,
         contention=fit.contention,

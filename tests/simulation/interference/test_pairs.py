@@ -85,6 +85,22 @@ BAD: dict[str, tuple[Callable[[], list[CoRun]], str]] = {
         lambda: [A, replace(B, latency_together_ms=B.latency_alone_ms / 3)],
         r"row 2, column latency_together_ms: found .*expected no less than 0.5 times",
     ),
+    "units mixed": (
+        lambda: [A, replace(B, latency_together_ms=B.latency_alone_ms * 2e3)],
+        r"row 2, column latency_together_ms: found .*expected at most 1000 times",
+    ),
+    "beyond all bounds": (
+        lambda: [replace(A, latency_alone_ms=1e-300, latency_together_ms=1e300), B],
+        "row 1, column latency_together_ms: found 1e\\+300",
+    ),
+    "more than there is": (
+        lambda: [A, replace(B, dram_util_mean_pct=1e300)],
+        "row 2: dram_util_mean_pct of m1: found 1e\\+300, expected percent of the peak",
+    ),
+    "no share": (
+        lambda: [A, replace(B, sm_share_pct=0.0)],
+        "row 2, column sm_share_pct: found 0, expected more than 0",
+    ),
     "nothing measured": (
         lambda: [replace(r, latency_together_ms=None) for r in (A, B)],
         "found no measured slowdown",
