@@ -61,8 +61,8 @@ def train_interference(
         for name, weight in ({} if law is None else asdict(law)).items():
             if not weight <= MOST_WEIGHT:
                 raise UsageError(
-                    f"{pairs}: the fit gives {name} the weight {weight:g}, expected at most {MOST_WEIGHT:g}: the demands "
-                    "measured are too near to 0 to know it by"
+                    f"{pairs}: the fit gives {name} the weight {weight:g}, expected at most {MOST_WEIGHT:g}: the "
+                    "demands measured are too near to 0 to know it by"
                 )
     result = InterferenceFile(
         gpulet=fit.gpulet,
