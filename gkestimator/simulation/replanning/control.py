@@ -116,11 +116,9 @@ def control(
             change = Change(fleet, pending[1], target, _pace(settings, draws), pool)
             notes = tuple(dict.fromkeys((*system.notes, *target.notes)))
             system = replace(system, sources=target.sources, notes=notes)
-            for source, asked in enumerate(target.sources):
-                if (
-                    asked.admit == 0
-                ):  # what the new plan does not serve at all must not wait for a replica for ever
-                    fleet.simulator.set_admission(source, 0.0)
+            # What the new plan does not serve at all must not wait for a replica for ever.
+            for source in (i for i, asked in enumerate(target.sources) if asked.admit == 0):
+                fleet.simulator.set_admission(source, 0.0)
             pending = None
         if change is not None and change.done:
             for source, asked in enumerate(system.sources):
