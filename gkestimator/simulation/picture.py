@@ -38,7 +38,8 @@ def draw(report: SimulationReport, form: str) -> bytes:
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
         height = max(4.6, 1.6 + 0.27 * len(bars))
         figure = Figure(figsize=(10.5, height), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.1)  # names at the left edge would be cut
+        layout: Any = figure.get_layout_engine()
+        layout.set(w_pad=0.1)  # names at the left edge would be cut
         panels: Any = figure.subplot_mosaic([["bars", "spread"], ["bars", "time"]], width_ratios=[1.15, 1])
         _bars(panels["bars"], bars, len(models))
         _spread(panels["spread"], models)
