@@ -21,8 +21,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.resources import as_file, files
 from typing import TypeVar
+
+from _placement_tables import V100, table_a1
 
 from gkestimator.documents import Cluster, GpuCount, ModelLoad, Workload
 from gkestimator.errors import GkestimatorError, UsageError
@@ -34,10 +35,9 @@ from gkestimator.placement.policy import Policy, checked_problem, verify
 from gkestimator.placement.problem import CREQ_COLUMNS, Problem
 from gkestimator.placement.registry import make_policy, policy_class
 from gkestimator.placement.run import plan_of
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import Requirement
 
 T = TypeVar("T")
-GPU = "V100-SXM2-16GB"
 SLO_MS = 300.0
 # name: models, GPUs, total rate (None: as many replicas as GPUs could serve, times LOAD)
 SETTINGS: dict[str, tuple[int, int, float | None]] = {
@@ -145,10 +145,8 @@ def drawn(models: int, gpus: int, rate: float | None, seed: int) -> tuple[list[R
     ``gpus`` replicas serves at its largest batch within the SLO.
     """
     rng = random.Random(seed)
-    with as_file(files("gkestimator.datasets") / "published" / "ethz_v100.csv") as path:
-        table = read_table(path, REQUIREMENTS)
     of: dict[str, list[Requirement]] = {}
-    for row in table:
+    for row in table_a1():
         of.setdefault(row.model, []).append(row)
     # Half of the SLO, so that the slowest draw is still feasible.
     kinds = [n for n, rows in of.items() if any((r.latency_ms or SLO_MS) <= SLO_MS / 2 for r in rows)]
@@ -187,7 +185,7 @@ def _scaled(row: Requirement, name: str, speed: float, creq: float, memory: floa
 
 
 def problem_of(rows: Sequence[Requirement], workload: Workload, gpus: int, creq: str) -> Problem:
-    cluster = Cluster(gpus=(GpuCount(spec=gpu_catalogue().spec(GPU), count=gpus),))
+    cluster = Cluster(gpus=(GpuCount(spec=gpu_catalogue().spec(V100), count=gpus),))
     return build_problem(rows, workload, cluster, creq=creq)
 
 

@@ -16,7 +16,7 @@ import argparse
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +160,7 @@ def many_models(models: int, gpus: int) -> tuple[Problem, list[Placed]]:
     for i in range(models):
         own = published[names[i % len(names)]]
         name = f"m{i}"
-        rows += [_renamed(row, name) for row in own]
+        rows += [replace(row, model=name) for row in own]
         last = max((r for r in own if r.latency_ms), key=lambda r: r.batch_size or 0)
         rate = 1.1 * each * (last.throughput_rps or 1.0)
         loads.append(ModelLoad(name=name, rate_rps=rate, slo_ms=2.0 * (last.latency_ms or 1.0)))
@@ -172,12 +172,6 @@ def many_models(models: int, gpus: int) -> tuple[Problem, list[Placed]]:
         for m in [problem.models[i % models]]
     ]
     return problem, placed
-
-
-def _renamed(row: Requirement, name: str) -> Requirement:
-    from dataclasses import replace
-
-    return replace(row, model=name)
 
 
 def speed() -> None:

@@ -33,6 +33,7 @@ from _placement_tables import own_estimates
 from placement_instances import FAMILIES, instance
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.placement.building import impossible
 from gkestimator.placement.expected import expect
 from gkestimator.placement.goodput import goodput_rps
 from gkestimator.placement.policy import Placement, Policy, checked_problem, verify
@@ -114,13 +115,14 @@ def run(task: tuple[str, int], *, seed: int, policies: Sequence[str], limit_s: f
             continue
         parts = {m.name: (expected.by_model[m.name] or 0.0) / m.rate_rps for m in problem.models}
         used = {p.gpu.id: p.gpu.type for p in answer.placed}
+        hopeless = impossible(problem)
         found.append(
             Result(
                 **common,
                 value=sum(m.weight * m.rate_rps * parts[m.name] for m in problem.models),
                 goodput=sum(goodput_rps(problem, answer.placed).values()),
                 asked=sum(m.rate_rps for m in problem.models),
-                least=min((parts[m] for m in _possible(problem)), default=1.0),
+                least=min((p for m, p in parts.items() if m not in hopeless), default=1.0),
                 kept=sum(p >= ON_TIME for p in parts.values()),
                 gpus=len(used),
                 cost=sum(problem.prices[t] or 0.0 for t in used.values()),
@@ -151,14 +153,6 @@ def _rank(problem: Problem, answer: Placement) -> tuple[int, float]:
     used = {p.gpu.id: p.gpu.type for p in answer.placed}
     kept = sum((by_model[m.name] or 0.0) >= ON_TIME * m.rate_rps for m in problem.models)
     return kept, -sum(problem.prices[t] or 0.0 for t in used.values())
-
-
-def _possible(problem: Problem) -> list[str]:
-    return [
-        m.name
-        for m in problem.models
-        if any(c.latency_ms <= m.slo_ms and (c.memory_pct or 0.0) <= 100 for c in m.candidates)
-    ]
 
 
 def _alarm(number: int, frame: FrameType | None) -> None:

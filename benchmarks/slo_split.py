@@ -14,10 +14,11 @@ import itertools
 import os
 import statistics
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from _placement_tables import table_a1
 
 from gkestimator.documents import Application, Workload, read_cluster, read_workload
 from gkestimator.placement.building import build_problem, candidates_of, impossible
@@ -25,7 +26,6 @@ from gkestimator.placement.problem import Candidate, Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.placement.slo import choices, proportional_split
-from gkestimator.tables import REQUIREMENTS, read_table
 
 ROOT = Path(__file__).parents[1]
 APPLICATIONS = ("video-surveillance", "social-media", "game", "traffic")
@@ -66,9 +66,8 @@ def main() -> None:
     parser.add_argument("--objectives", default="1,0.5,0.3")
     given = parser.parse_args()
     policies = given.policies or ["gkest", "milp"]
-    rows = read_table(Path(str(files("gkestimator.datasets") / "published" / "ethz_v100.csv")), REQUIREMENTS)
     # What a policy cannot place (memory unknown) must not decide a split either.
-    rows = tuple(r for r in rows if r.reserved_bytes is not None)
+    rows = tuple(r for r in table_a1() if r.reserved_bytes is not None)
     folder = ROOT / "examples" / "applications"
     fixed, elastic = (read_cluster(folder / name) for name in ("four-v100.yaml", "rented-v100.yaml"))
     specs = {spec.name: spec for spec in fixed.types}

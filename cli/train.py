@@ -12,9 +12,27 @@ __all__ = ["command"]
 
 
 @click.command(name="train")
-@click.argument("datasets", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DATASET...")
+@click.argument("datasets", nargs=-1, type=click.Path(path_type=Path), metavar="[DATASET]...")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new bundle."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the new bundle; without DATASET the file of interference coefficients.",
+)
+@click.option(
+    "--interference",
+    "pairs",
+    type=click.Path(path_type=Path),
+    metavar="PAIRS",
+    help="Models measured side by side; fits coefficients of interference to them.",
+)
+@click.option(
+    "--table",
+    "tables",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="With --interference: what these models ask of the GPU alone, where PAIRS does not say; repeatable.",
 )
 @click.option(
     "--base",
@@ -33,25 +51,55 @@ __all__ = ["command"]
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed.")
 @debug_option
 def command(
-    datasets: tuple[Path, ...], output: Path, base: str, gpu_specs: tuple[Path, ...], seed: int
+    datasets: tuple[Path, ...],
+    output: Path,
+    pairs: Path | None,
+    tables: tuple[Path, ...],
+    base: str,
+    gpu_specs: tuple[Path, ...],
+    seed: int,
 ) -> None:
-    """Train an estimator bundle from kernel datasets.
+    """Train an estimator bundle from kernel datasets, or coefficients of interference.
 
     DATASET is a kernel dataset (Parquet or CSV; what "gkest profile build" writes) or a folder in a public format
     (NeuSight, DeepBench, aiconfigurator, vidur). The bundle of a kernel dataset answers for the GPUs in it: with
     measured times, with regressors where it has rows, with the base bundle elsewhere. Needs the extra "train".
+
+    --interference PAIRS, a co-location table (docs/tables.md), fits how much models slow each other down. The
+    coefficients go into the bundle, or without DATASET into the file -o; "gkest simulate" and "gkest schedule" read
+    either with --coefficients.
     """
     from gkestimator.cli.progress import Progress
-    from gkestimator.training import train
+    from gkestimator.errors import UsageError
 
-    with Progress() as progress:
-        report = train(
-            datasets,
-            output,
-            seed=seed,
-            progress=progress,
-            base=None if base == "none" else base,
-            gpu_specs=gpu_specs,
-        )
-    click.echo(f"gkest: wrote {output}", err=True)
-    click.echo(str(report))
+    if not datasets and pairs is None:
+        raise UsageError("found neither a DATASET nor --interference PAIRS, expected one of them")
+    if tables and pairs is None:
+        raise UsageError("--table: found without --interference PAIRS, which it belongs to")
+    fitted = None
+    if pairs is not None:
+        from gkestimator.simulation.interference.training import coefficients_path, train_interference
+
+        # Before the bundle: what is wrong with the pairs is said in seconds, not after minutes.
+        into = coefficients_path(output, bundle=bool(datasets), read=(pairs, *tables))
+        fitted = train_interference(pairs, tables, gpu_specs=gpu_specs)
+    if datasets:
+        from gkestimator.training import train
+
+        with Progress() as progress:
+            report = train(
+                datasets,
+                output,
+                seed=seed,
+                progress=progress,
+                base=None if base == "none" else base,
+                gpu_specs=gpu_specs,
+            )
+        click.echo(f"gkest: wrote {output}", err=True)
+        click.echo(str(report))
+    if fitted is not None:
+        from gkestimator.tables import write_bytes
+
+        write_bytes(into, fitted.data)
+        click.echo(f"gkest: wrote {into}", err=True)
+        click.echo(str(fitted))

@@ -124,6 +124,14 @@ class GpuCatalogue:
         """The specification that ``text`` names. Raises UsageError, SpecError."""
         return self.resolve(text)[0]
 
+    def canonical(self, text: str) -> str:
+        """The canonical name of the type that ``text`` names; ``text`` as it is where no such type is known. Raises
+        SpecError."""
+        try:
+            return self.spec(text).name
+        except UsageError:
+            return text
+
     def resolve(self, text: str) -> tuple[GpuSpec, str | None]:
         """The specification that ``text`` names, and a note where a short name (``V100``) took its default.
 

@@ -70,9 +70,14 @@ def load_yaml(path: Path, *, what: str) -> Fields:
                 raise DocumentError(
                     f"{where}: expected one document of at most {MAX_ITEMS:,} items, nested at most {MAX_DEPTH} deep"
                 )
-        node = yaml.compose(text, Loader=loader)
-        _no_repeats(path, node)
-        return Fields(yaml.load(text, Loader=loader), where=str(path), what=what)
+        reader = loader(text)
+        try:
+            node = reader.get_single_node()
+            _no_repeats(path, node)
+            found = None if node is None else reader.construct_document(node)
+        finally:
+            reader.dispose()
+        return Fields(found, where=str(path), what=what)
     except yaml.YAMLError as e:
         raise DocumentError(f"{path}: cannot be read as YAML: {e}") from e
     except (ValueError, RecursionError) as e:  # 2026-13-45 looks like a date
@@ -223,9 +228,10 @@ class Fields:
         found: Sequence[Any] = self.items(name, default, limit=limit)
         return [Fields(entry, where=f"{self.where}: {name}[{i}]", what=what) for i, entry in enumerate(found)]
 
-    def object(self, name: str, *, what: str) -> Fields:
-        """One mapping."""
-        return Fields(self.take(name), where=f"{self.where}: {name}", what=what)
+    def object(self, name: str, default: Any = ..., *, what: str) -> Any:
+        """One mapping, to be taken apart."""
+        value = self.take(name, default)
+        return value if value is default else Fields(value, where=f"{self.where}: {name}", what=what)
 
     def finish(self) -> None:
         """Refuse what is left. Raises DocumentError naming the first unknown field."""

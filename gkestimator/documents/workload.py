@@ -91,6 +91,16 @@ class Workload:
         found += [s.model for a in self.applications for s in a.stages]
         return tuple(dict.fromkeys(found))
 
+    def model_rates_rps(self) -> dict[str, float]:
+        """Requests a second that reach each model, by itself and in applications, in the order of the file."""
+        found = dict.fromkeys(self.names(), 0.0)
+        for model in self.models:
+            found[model.name] += model.rate_rps
+        for application in self.applications:
+            for name, rate in application.rates_rps().items():
+                found[name] += rate
+        return found
+
     def document(self) -> dict[str, Any]:
         """The workload as it stands in a plan and in a YAML file."""
         found: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, ExportFile, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter, yaml_text
+from gkestimator.export.kubernetes import Pod, PodExporter, shortened, yaml_text
 from gkestimator.export.mps import clients_at_most, needs_volta
 from gkestimator.export.names import dns_label
 from gkestimator.export.rounding import by_gpu, compute_pct, count_down, memory_pct, no_turns
@@ -99,11 +99,10 @@ class DevicePluginExporter(PodExporter):
         document: dict[str, object] = {"version": "v1"}
         if shares > 1:
             document["sharing"] = {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": shares}]}}
-        shown = ", ".join(gpus[:50]) + (f", and {len(gpus) - 50} more" if len(gpus) > 50 else "")
         return yaml_text(
             self,
             deployment,
             [document],
             f"For nodes labelled {CONFIG_LABEL}={name}; replicas = floor(min(1 / Creq, memory / Mreq)) of "
-            f"what is on: {shown}",
+            f"what is on: {shortened(gpus)}",
         )

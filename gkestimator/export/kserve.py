@@ -9,14 +9,9 @@ from urllib.parse import quote
 
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
-from gkestimator.export.kubernetes import (
-    annotations_of,
-    groups_of,
-    longest_wait_ms,
-    node_affinity,
-    yaml_text,
-)
+from gkestimator.export.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
 from gkestimator.export.rounding import refuse_above_one_gpu
+from gkestimator.export.variants import longest_wait_ms
 
 __all__ = ["KServeExporter"]
 

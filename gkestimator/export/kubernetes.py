@@ -15,7 +15,7 @@ from gkestimator.errors import UsageError, one_line
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.names import dns_labels
 from gkestimator.export.rounding import no_turns
-from gkestimator.export.variants import wait_ms
+from gkestimator.export.variants import longest_wait_ms
 from gkestimator.gpus import GpuSpec
 
 __all__ = [
@@ -26,9 +26,10 @@ __all__ = [
     "comment_lines",
     "deployment_object",
     "groups_of",
-    "longest_wait_ms",
     "node_affinity",
     "product_labels",
+    "replica_environment",
+    "shortened",
     "yaml_text",
 ]
 
@@ -97,13 +98,6 @@ def groups_of(instances: Sequence[Instance], *, beside: Mapping[str, str] | None
     )
 
 
-def longest_wait_ms(instances: Iterable[Instance]) -> float | None:
-    """How long a batch of any of ``instances`` may wait to fill (ms); None where it is not known of one of
-    them."""
-    found = [wait_ms(i) for i in instances]
-    return None if None in found else min((w for w in found if w is not None), default=None)
-
-
 def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
     """Values of the label ``nvidia.com/gpu.product`` (GPU feature discovery) that nodes with ``spec`` may
     carry: the driver's name of the GPU with hyphens for spaces, with the maker's words that drivers have put
@@ -151,17 +145,33 @@ def annotations_of(group: Group, deployment: Deployment, limits: str) -> dict[st
         "gkestimator/mreq-bytes": "" if one.mreq_bytes is None else str(one.mreq_bytes),
         "gkestimator/sm-share-pct": "" if one.sm_share_pct == 100 else f"{one.sm_share_pct:.6g}",
         "gkestimator/slo-ms": "" if one.slo_ms is None else f"{one.slo_ms:.6g}",
-        "gkestimator/planned-gpus": _shortened(i.gpu_id for i in group.instances if i.gpu_id is not None),
+        "gkestimator/planned-gpus": shortened(i.gpu_id for i in group.instances if i.gpu_id is not None),
         "gkestimator/source": one_line(deployment.source),
         "gkestimator/limits": limits,
     }
     return {key: value for key, value in found.items() if value}
 
 
-def _shortened(gpus: Iterable[str]) -> str:
+def shortened(gpus: Iterable[str]) -> str:
+    """The first of ``gpus`` by name, and how many more there are."""
     names = list(dict.fromkeys(gpus))
     more = f", and {len(names) - _SHOWN_GPUS} more" if len(names) > _SHOWN_GPUS else ""
     return ", ".join(names[:_SHOWN_GPUS]) + more
+
+
+def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
+    """What the process of each of ``instances``, which are alike, is told about itself; what is not known is left
+    out."""
+    one, wait = instances[0], longest_wait_ms(instances)
+    found = {
+        "GKEST_MODEL": one.model,
+        "GKEST_BATCH_SIZE": str(one.batch_size),
+        "GKEST_RUNTIME": one.runtime,
+        "GKEST_DTYPE": one.dtype,
+        "GKEST_DIMS": one.dims,
+        "GKEST_MAX_WAIT_MS": "" if wait is None else str(int(wait * 1000) / 1000),
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def deployment_object(
@@ -178,23 +188,14 @@ def deployment_object(
     labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
     about = annotations_of(group, deployment, limits)
     one = group.first
-    env = {
-        "GKEST_MODEL": one.model,
-        "GKEST_BATCH_SIZE": str(one.batch_size),
-        "GKEST_RUNTIME": one.runtime,
-        "GKEST_DTYPE": one.dtype,
-        "GKEST_DIMS": one.dims,
-    }
-    wait = longest_wait_ms(group.instances)
-    if wait is not None:
-        env["GKEST_MAX_WAIT_MS"] = str(int(wait * 1000) / 1000)
+    env = replica_environment(group.instances)
     spec: dict[str, Any] = {} if scheduler is None else {"schedulerName": scheduler}
     spec["affinity"] = dict(affinity)
     spec["containers"] = [
         {
             "name": "server",
             "image": image,
-            "env": [{"name": key, "value": value} for key, value in env.items() if value],
+            "env": [{"name": key, "value": value} for key, value in env.items()],
             **({"resources": {"limits": dict(pod.limits)}} if pod.limits else {}),
         }
     ]

@@ -17,7 +17,7 @@ from gkestimator.errors import TableError, UsageError
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.naming import distinct_names, find_models
-from gkestimator.placement.problem import CREQ_COLUMNS
+from gkestimator.placement.problem import CREQ_COLUMNS, without_context
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
 __all__ = ["TableFilter", "load_deployment"]
@@ -184,7 +184,8 @@ def _from_table(
     wanted = only.given()
     if only.gpu is not None:
         wanted["gpu"] = catalogue.spec(only.gpu).name
-        names = {text: _canonical(text, catalogue) for text in names}
+        # A GPU that only the table knows was not asked for.
+        names = {text: catalogue.canonical(text) for text in names}
     kept = [
         row
         for row in rows
@@ -200,7 +201,7 @@ def _from_table(
         if len(several) > 1:
             raise TableError(_several(path, model, several))
     specs = {row.gpu: catalogue.spec(row.gpu) for row in kept}
-    notes = (_NO_CONTEXT,) if any(_without_context(row) for row in kept) else ()
+    notes = (_NO_CONTEXT,) if any(without_context(row) for row in kept) else ()
     return Deployment(
         origin="table",
         source=path.name,
@@ -231,13 +232,6 @@ def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
                 )
 
 
-def _canonical(text: str, catalogue: GpuCatalogue) -> str:
-    try:
-        return catalogue.spec(text).name
-    except UsageError:
-        return text  # a GPU that only the table knows, and that was not asked for
-
-
 def _option(column: str) -> str:
     return "--sm-share" if column == "sm_share_pct" else "--" + column.replace("_", "-")
 
@@ -256,13 +250,9 @@ def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
     )
 
 
-def _without_context(row: Requirement) -> bool:
-    return row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
-
-
 def _of_row(row: Requirement, column: str, spec: GpuSpec) -> Instance:
     size, percent = _memory(
-        row.reserved_bytes if _without_context(row) else row.mreq_bytes, row.mreq_pct, spec
+        row.reserved_bytes if without_context(row) else row.mreq_bytes, row.mreq_pct, spec
     )
     return Instance(
         id=row.model,

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, ExportFile, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter, yaml_text
+from gkestimator.export.kubernetes import Pod, PodExporter, shortened, yaml_text
 from gkestimator.export.mig_profiles import MigProfile, fits_together, mig_profiles, smallest_profile
 from gkestimator.export.names import dns_label
 from gkestimator.export.rounding import by_gpu, compute_pct, memory_bytes, no_turns
@@ -76,8 +76,7 @@ class MigExporter(PodExporter):
             cuts.setdefault(tuple(sorted(Counter(p.name for p in asked).items())), []).append(gpu)
         for number, (cut, gpus) in enumerate(cuts.items()):
             configs[f"{stem}-{number}"] = dict(cut)
-            shown = ", ".join(gpus[:50]) + (f", and {len(gpus) - 50} more" if len(gpus) > 50 else "")
-            about.append(f"{stem}-{number}: {shown}")
+            about.append(f"{stem}-{number}: {shortened(gpus)}")
         for profile in dict.fromkeys(profiles[i.id] for i in here if i.gpu_id is None):
             many = max(n for n in range(1, 8) if fits_together([profile] * n))
             configs[f"{stem}-all-{profile.name}"] = {profile.name: many}

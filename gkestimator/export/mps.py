@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.kubernetes import comment_lines, longest_wait_ms
+from gkestimator.export.kubernetes import comment_lines, replica_environment
 from gkestimator.export.names import dns_labels
 from gkestimator.export.rounding import (
     compute_pct,
@@ -84,23 +84,16 @@ class MpsExporter(Exporter):
         for i in deployment.instances:
             name = f"{files[i.id]}.env"
             path = PurePosixPath(name) if i.gpu_id is None else PurePosixPath(folders[i.gpu_id], name)
-            lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items() if value]
+            lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items()]
             found.append(ExportFile(path=path, text="\n".join([*head, *lines]) + "\n"))
         readme = "\n".join(comment_lines(self, deployment, *notes)) + "\n\n" + _README
         return (*found, ExportFile(path=PurePosixPath("README.txt"), text=readme))
 
     def environment(self, instance: Instance) -> dict[str, str]:
         """The variables of one replica, as they are before any quoting."""
-        wait = longest_wait_ms([instance])
-        waiting = {} if wait is None else {"GKEST_MAX_WAIT_MS": str(int(wait * 1000) / 1000)}
         return {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_up(compute_pct(instance, self.name))),
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib(instance, self.name)}M",
             "GKEST_REPLICA": instance.id,
-            "GKEST_MODEL": instance.model,
-            "GKEST_BATCH_SIZE": str(instance.batch_size),
-            "GKEST_RUNTIME": instance.runtime,
-            "GKEST_DTYPE": instance.dtype,
-            "GKEST_DIMS": instance.dims,
-            **waiting,
+            **replica_environment([instance]),
         }

@@ -16,7 +16,7 @@ from typing import Any
 
 from gkestimator.errors import UsageError, one_line
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, up
+from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
 from gkestimator.export.variants import Variant, plain_name, variants
 from gkestimator.onnx_io.signature import read_signature
 
@@ -124,12 +124,7 @@ def _check_file(model: str, path: str, ways: Sequence[Variant]) -> None:
     """Refuse a file that the application could not run at the batch sizes of ``ways``."""
     signature = read_signature(path)
     for way in ways:
-        size = way.first.batch_size
-        if signature.fixed_batch is not None and size != signature.fixed_batch:
-            raise UsageError(
-                f"{_TARGET}: {model}: its file runs at batch {signature.fixed_batch} alone, batch {size} is asked "
-                "for: export the model again with a symbolic batch"
-            )
+        refuse_other_batch(way.first, signature.fixed_batch, _TARGET)
     for tensor in signature.inputs:
         batches = (*signature.batch_dims, signature.fixed_batch)
         if tensor.shape is not None and (not tensor.shape or tensor.shape[0] not in batches):

@@ -22,6 +22,7 @@ __all__ = [
     "no_turns",
     "percent_up",
     "refuse_above_one_gpu",
+    "refuse_other_batch",
     "up",
     "within_gpu",
 ]
@@ -70,6 +71,15 @@ def refuse_above_one_gpu(instance: Instance, target: str) -> None:
                 f"{instance.id}: found a {what} of {found:.4g} % of {of}a {instance.gpu_type}, expected at most 100: "
                 f"{target} gives a replica one GPU or a part of it"
             )
+
+
+def refuse_other_batch(instance: Instance, fixed_batch: int | None, target: str) -> None:
+    """Refuse a batch size other than the one (None: any) that the ONNX file was exported at. Raises UsageError."""
+    if fixed_batch is not None and instance.batch_size != fixed_batch:
+        raise UsageError(
+            f"{target}: {instance.model}: its file runs at batch {fixed_batch} alone, batch {instance.batch_size} "
+            "is asked for: export the model again with a symbolic batch"
+        )
 
 
 def memory_bytes(instance: Instance, target: str) -> int:

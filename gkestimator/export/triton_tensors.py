@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gkestimator.dtypes import DType
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Instance
+from gkestimator.export.rounding import refuse_other_batch
 from gkestimator.onnx_io.signature import Signature, TensorSpec
 
 __all__ = ["TritonTensor", "TritonTensors", "tensors"]
@@ -63,11 +64,7 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
     this file, and for an element type that Triton does not have.
     """
     size = instance.batch_size
-    if signature.fixed_batch is not None and size != signature.fixed_batch:
-        raise UsageError(
-            f"triton: {instance.model}: its file runs at batch {signature.fixed_batch} alone, batch {size} is "
-            "asked for: export the model again with a symbolic batch"
-        )
+    refuse_other_batch(instance, signature.fixed_batch, "triton")
     batched = bool(signature.batch_dims)
     unbatched = _unbatched(signature) if batched else ()
     outputs = tuple(t for t in signature.outputs if t not in unbatched)

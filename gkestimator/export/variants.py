@@ -11,7 +11,7 @@ from gkestimator.documents.checking import valid_name
 from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Instance
 
-__all__ = ["Variant", "plain_name", "variants", "wait_ms"]
+__all__ = ["Variant", "longest_wait_ms", "plain_name", "variants", "wait_ms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,7 @@ class Variant:
     @property
     def wait_ms(self) -> float | None:
         """How long a batch may wait to fill on every one of them, in milliseconds; None: unknown."""
-        found = [wait_ms(i) for i in self.instances]
-        return None if None in found else min(w for w in found if w is not None)
+        return longest_wait_ms(self.instances)
 
     @property
     def goodput_rps(self) -> float | None:
@@ -73,6 +72,13 @@ def plain_name(name: str, taken: set[str]) -> str:
         number += 1
     taken.add(found.lower())
     return found
+
+
+def longest_wait_ms(instances: Iterable[Instance]) -> float | None:
+    """How long a batch of any of ``instances`` may wait to fill (ms); None where it is not known of one of
+    them."""
+    found = [wait_ms(i) for i in instances]
+    return None if None in found else min((w for w in found if w is not None), default=None)
 
 
 def wait_ms(instance: Instance) -> float | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
 from gkestimator.errors import TableError, UsageError
-from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
-from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem
+from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem, without_context
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
 
@@ -101,15 +102,15 @@ def candidates_of(
     kept: dict[tuple[str, str, int | None, float], Requirement] = {}
     found: dict[str, list[Candidate]] = {name: [] for name in names}
     without_time: dict[str, int] = {}
-    without_context = False
-    canonical: dict[str, str] = {}
+    lacking = False
+    canonical = {name: name for name in specs}
     for row in rows:
         known.add(row.model)
         if row.model not in wanted:
             continue
         gpu = canonical.get(row.gpu)
         if gpu is None:
-            gpu = canonical[row.gpu] = _canonical(row.gpu, specs, catalogue)
+            gpu = canonical[row.gpu] = catalogue.canonical(row.gpu)
         if gpu not in order or any(
             asked is not None and asked != has
             for asked, has in ((runtime, row.runtime), (dtype, row.dtype), (dims, row.dims))
@@ -128,7 +129,7 @@ def candidates_of(
         if candidate is None:
             without_time[row.model] = without_time.get(row.model, 0) + 1
             continue
-        without_context |= row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
+        lacking |= without_context(row)
         found[row.model].append(candidate)
     missing = [name for name in names if name not in known]
     if missing:
@@ -139,7 +140,7 @@ def candidates_of(
         if not found[name]:
             raise TableError(_no_rows(table, name, without_time.get(name, 0), specs))
     notes = []
-    if without_context:
+    if lacking:
         notes.append(
             "memory is packed by reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
         )
@@ -148,15 +149,6 @@ def candidates_of(
         name: tuple(sorted(c, key=lambda c: (order[c.gpu], c.sm_share_pct, c.batch_size)))
         for name, c in found.items()
     }, notes
-
-
-def _canonical(text: str, specs: Mapping[str, GpuSpec], catalogue: GpuCatalogue) -> str:
-    if text in specs:
-        return text
-    try:
-        return catalogue.spec(text).name
-    except UsageError:
-        return text  # a GPU that only the table knows: not one of the cluster's
 
 
 def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:
@@ -175,19 +167,13 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
     if size is None and percent is not None:
         size = math.ceil(percent / 100 * spec.memory_visible_bytes)
     return Candidate(
-        row=row if row.gpu == spec.name else _renamed(row, spec.name),
+        row=row if row.gpu == spec.name else replace(row, gpu=spec.name),
         latency_ms=latency,
         throughput_rps=throughput,
         creq_pct=getattr(row, column),
         memory_pct=percent,
         memory_bytes=size,
     )
-
-
-def _renamed(row: Requirement, gpu: str) -> Requirement:
-    from dataclasses import replace
-
-    return replace(row, gpu=gpu)
 
 
 def _two_rows(table: str, first: Requirement, second: Requirement) -> str:

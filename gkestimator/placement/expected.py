@@ -19,10 +19,12 @@ __all__ = ["Expected", "expect", "server_of"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then ``notes`` say
-    why). ``max_wait_ms`` by replica, in the order they were given."""
+    why). ``admitted_rps`` by model: the rate that is let in for that. ``max_wait_ms`` by replica, in the order they
+    were given."""
 
     goodput_rps: float | None
     by_model: Mapping[str, float | None]
+    admitted_rps: Mapping[str, float | None]
     max_wait_ms: tuple[float | None, ...]
     slowdown: tuple[float | None, ...]
     notes: tuple[str, ...] = ()
@@ -34,6 +36,7 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
     factors = slowdowns(placed, assigned_rps(problem, placed))
     busy = _busy_ms(placed)
     by_model: dict[str, float | None] = {}
+    admitted: dict[str, float | None] = {}
     waits: list[float | None] = [None] * len(placed)
     of_model: dict[str, list[int]] = {m.name: [] for m in problem.models}
     for i, p in enumerate(placed):
@@ -42,7 +45,7 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
     for model in problem.models:
         here = of_model[model.name]
         if any(factors[i] is None for i in here):
-            by_model[model.name] = None
+            by_model[model.name] = admitted[model.name] = None
             unknown.append(model.name)
             continue
         keys = [
@@ -63,7 +66,7 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
             for key, n in counts.items()
         ]
         found = model_on_time(model, servers, [placed[first[key]].candidate for key in counts])
-        by_model[model.name] = found.rate_rps
+        by_model[model.name], admitted[model.name] = found.rate_rps, found.admitted_rps
         wait = dict(zip(counts, found.max_wait_ms, strict=True))
         for i, key in zip(here, keys, strict=True):
             waits[i] = wait[key]
@@ -75,6 +78,7 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
     return Expected(
         goodput_rps=None if unknown else sum(v or 0.0 for v in by_model.values()),
         by_model=by_model,
+        admitted_rps=admitted,
         max_wait_ms=tuple(waits),
         slowdown=tuple(factors),
         notes=notes,

@@ -15,7 +15,7 @@ from gkestimator.errors import GkestimatorError
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["SLACK", "Deadline", "Program", "Solution", "SolverError"]
+__all__ = ["SLACK", "Deadline", "Program", "Solution", "SolverError", "solver_of"]
 
 # Rows hold to the first of these with which HiGHS can confirm its own answer. Finer ones are not safer: at 1e-9
 # HiGHS 1.15 loses optimal solutions in presolve. Whoever builds a program scales it so that they are small beside
@@ -146,6 +146,20 @@ class Program:
         return found
 
 
+def solver_of(model: highspy.HighsLp, **options: object) -> Any:
+    """HiGHS with ``model`` and ``options``, silent and on one thread; for programs that :class:`Program` is not
+    made for (arrays at hand, duals asked for). Raises SolverError: HiGHS does not take an option, or the model."""
+    import highspy
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in {"output_flag": False, "threads": 1, **options}.items():
+        if solver.setOptionValue(option, value) == highspy.HighsStatus.kError:
+            raise SolverError(f"HiGHS: does not take {option}={value!r}")
+    if solver.passModel(model) == highspy.HighsStatus.kError:
+        raise SolverError("HiGHS: does not take the model")
+    return solver
+
+
 def _solver(
     model: highspy.HighsLp,
     *,
@@ -156,22 +170,17 @@ def _solver(
 ) -> Any:
     import highspy
 
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("parallel", "off"),
-        ("random_seed", seed % 2**31),
-        ("mip_rel_gap", 0.0),
-        ("mip_abs_gap", 1e-9),
-        ("mip_feasibility_tolerance", tolerance),
-        ("primal_feasibility_tolerance", tolerance),
-        ("dual_feasibility_tolerance", tolerance),
-        # HiGHS takes 0 as no limit.
-        ("time_limit", max(limit_s, 1e-3)),
-    ):
-        solver.setOptionValue(option, value)
-    solver.passModel(model)
+    solver = solver_of(
+        model,
+        parallel="off",
+        random_seed=seed % 2**31,
+        mip_rel_gap=0.0,
+        mip_abs_gap=1e-9,
+        mip_feasibility_tolerance=tolerance,
+        primal_feasibility_tolerance=tolerance,
+        dual_feasibility_tolerance=tolerance,
+        time_limit=max(limit_s, 1e-3),  # HiGHS takes 0 as no limit
+    )
     if start is not None:
         known = highspy.HighsSolution()
         known.col_value = [float(v) for v in start]

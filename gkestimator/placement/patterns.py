@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gkestimator.placement.problem import Candidate, Model, Problem
 
-__all__ = ["Choice", "Pattern", "batch_choices", "maximal_patterns", "needs_pct"]
+__all__ = ["ROOM_PCT", "Choice", "Pattern", "batch_choices", "maximal_patterns", "needs_pct"]
 
 ROOM_PCT = 100 + 1e-9
 

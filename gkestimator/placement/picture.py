@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections import defaultdict
@@ -12,19 +11,13 @@ from typing import Any
 
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica
 from gkestimator.errors import UsageError
-from gkestimator.picture_style import GREY, INK, STYLE
+from gkestimator.picture_style import GREY, INK, STYLE, saved
 from gkestimator.placement.report import plan_content
 from gkestimator.tables.layout import clipped, printable
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
 PICTURE_SUFFIXES = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
-# Files that do not change from run to run: matplotlib would write the date and its version.
-_METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
 _PER_ROW = 48  # pairs of bars side by side that can still be told apart on a page
 _FEWEST = 6  # room for as many, so that one GPU's bars do not fill the page
 _MOST_ROWS = 12
@@ -83,9 +76,7 @@ def draw(plan: PlacementPlan, form: str) -> bytes:
                 handles=_handles(names), loc="outside right upper", ncols=legend_columns, fontsize=7,
                 handlelength=1.4, labelspacing=0.35,
             )  # fmt: skip
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=form, dpi=150, metadata=_METADATA[form])
-    return buffer.getvalue()
+        return saved(figure, form)
 
 
 def _pairs(plan: PlacementPlan) -> list[_Pair]:

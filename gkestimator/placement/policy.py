@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -206,8 +206,7 @@ def compute_pct(here: Sequence[Placed]) -> float | None:
     return total
 
 
-def _verify_partitions(here: Sequence[Placed], gpu: str, fail: object) -> None:
-    assert callable(fail)
+def _verify_partitions(here: Sequence[Placed], gpu: str, fail: Callable[[str, str], PolicyError]) -> None:
     confined = 0.0
     for group in partitions(here):
         cycles = {p.duty_cycle_ms for p in group}

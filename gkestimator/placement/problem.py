@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from gkestimator.documents import Workload
 from gkestimator.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
-__all__ = ["CREQ_COLUMNS", "Candidate", "Gpu", "Model", "Offer", "Problem"]
+__all__ = ["CREQ_COLUMNS", "Candidate", "Gpu", "Model", "Offer", "Problem", "without_context"]
 
 # What `--creq` may name, and the column of the requirement table behind it.
 CREQ_COLUMNS: Mapping[str, str] = {
@@ -18,6 +19,11 @@ CREQ_COLUMNS: Mapping[str, str] = {
     "occupancy-max": "occupancy_max_pct",
     "occupancy-mean": "occupancy_mean_pct",
 }
+
+
+def without_context(row: Requirement) -> bool:
+    """Whether the memory of ``row`` is known without the CUDA context alone, as ``reserved_bytes``."""
+    return row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +154,25 @@ class Problem:
         for gpu in self.gpus:
             found[gpu.type] += 1
         return found
+
+    @cached_property
+    def limits(self) -> Mapping[str, int | None]:
+        """GPUs of each type that may be used: those of a fixed cluster, or the most that may be rented (None: any
+        number)."""
+        return {o.type: o.limit for o in self.offers} if self.elastic else self.counts
+
+    @cached_property
+    def pools(self) -> tuple[float, ...]:
+        """:attr:`limits` in the order of the types; infinite: any number."""
+        return tuple(math.inf if n is None else float(n) for n in (self.limits[t] for t in self.types))
+
+    @cached_property
+    def _of_type(self) -> Mapping[str, tuple[Gpu, ...]]:
+        return {t: tuple(g for g in self.gpus if g.type == t) for t in self.types}
+
+    def gpu(self, gpu_type: str, number: int) -> Gpu:
+        """The ``number``-th (from 0) GPU of ``gpu_type``: one of a fixed cluster, or a rented one."""
+        return self.rented(gpu_type, number) if self.elastic else self._of_type[gpu_type][number]
 
     def rented(self, gpu_type: str, number: int) -> Gpu:
         """The ``number``-th (from 0) rented GPU of ``gpu_type``."""

@@ -51,22 +51,51 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-def _service(choices: Sequence[Choice]) -> tuple[Program, dict[int, int], dict[int, int]]:
-    """A program with w and y (by choice) and the rule that each model runs at one batch size."""
-    program = Program()
-    of_model: dict[str, list[int]] = {}
-    for i, choice in enumerate(choices):
-        of_model.setdefault(choice.model.name, []).append(i)
-    served, chosen = {}, {}
-    for own in of_model.values():
-        for i in own:
-            served[i] = program.column(upper=1.0)
-        if len(own) > 1:
+class _Service:
+    """A program with w and y (by choice) and the rule that each model runs at one batch size; further columns are
+    replicas of a choice (:meth:`replica`), which serve its model."""
+
+    def __init__(self, problem: Problem, choices: Sequence[Choice]) -> None:
+        self.choices = choices
+        self.program = program = Program()
+        self.reachable = _reachable(problem, choices)
+        of_model: dict[str, list[int]] = {}
+        for i, choice in enumerate(choices):
+            of_model.setdefault(choice.model.name, []).append(i)
+        self.served: dict[int, int] = {}
+        self.chosen: dict[int, int] = {}
+        for own in of_model.values():
             for i in own:
-                chosen[i] = program.column(upper=1.0, integer=True)
-                program.row([(served[i], 1.0), (chosen[i], -1.0)], high=0.0)
-            program.row([(chosen[i], 1.0) for i in own], high=1.0)
-    return program, served, chosen
+                self.served[i] = program.column(upper=1.0)
+            if len(own) > 1:
+                for i in own:
+                    self.chosen[i] = program.column(upper=1.0, integer=True)
+                    program.row([(self.served[i], 1.0), (self.chosen[i], -1.0)], high=0.0)
+                program.row([(self.chosen[i], 1.0) for i in own], high=1.0)
+        self._capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in self.served}
+
+    def replica(self, i: int, gpu_type: str, column: int) -> None:
+        """``column`` counts replicas of choice ``i`` on ``gpu_type``."""
+        choice = self.choices[i]
+        part = min(1.0, choice.throughput_rps(gpu_type) / self.reachable[choice.model.name])
+        self._capacity[i].append((column, part))
+
+    def hold(self) -> None:
+        """No more is served than the replicas can."""
+        for i, terms in self._capacity.items():
+            self.program.row([(self.served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
+
+    def form(self, used: Mapping[str, Sequence[int]], layout: Callable[[Sequence[float]], Layout]) -> Form:
+        """What :class:`Form` says, with ``used`` and ``layout`` as it has them."""
+        return Form(
+            program=self.program,
+            choices=self.choices,
+            served=self.served,
+            chosen=self.chosen,
+            used=used,
+            layout=layout,
+            reachable=self.reachable,
+        )
 
 
 def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
@@ -77,7 +106,7 @@ def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
     for choice in choices:
         most = 0.0
         for gpu_type in choice.by_type:
-            limit = _most(problem, gpu_type)
+            limit = problem.limits[gpu_type]
             most += math.inf if limit is None else limit * choice.throughput_rps(gpu_type)
         found[choice.model.name] = max(found.get(choice.model.name, 0.0), most)
     return {c.model.name: min(c.model.rate_rps, found[c.model.name]) for c in choices}
@@ -88,36 +117,23 @@ def useful_replicas(choice: Choice, gpu_type: str) -> int:
     return math.ceil(choice.model.rate_rps / choice.throughput_rps(gpu_type) * (1 - 1e-12))
 
 
-def _most(problem: Problem, gpu_type: str) -> int | None:
-    """GPUs of ``gpu_type`` that may be used (None: any number)."""
-    if not problem.elastic:
-        return problem.counts[gpu_type]
-    return next(o.limit for o in problem.offers if o.type == gpu_type)
-
-
 def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[Pattern]) -> Form:
     """Integers that say on how many GPUs each pattern runs."""
-    program, served, chosen = _service(choices)
-    reachable = _reachable(problem, choices)
-
-    def part(choice: Choice, gpu_type: str) -> float:
-        return min(1.0, choice.throughput_rps(gpu_type) / reachable[choice.model.name])
-
+    service = _Service(problem, choices)
+    program = service.program
     columns: list[int] = []
     used: dict[str, list[int]] = {t: [] for t in problem.types}
-    capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
     for pattern in patterns:
         most = max(useful_replicas(choices[i], pattern.gpu_type) for i in pattern.members)
-        limit = _most(problem, pattern.gpu_type)
+        limit = problem.limits[pattern.gpu_type]
         column = program.column(upper=most if limit is None else min(most, limit), integer=True)
         columns.append(column)
         used[pattern.gpu_type].append(column)
         for i in pattern.members:
-            capacity[i].append((column, part(choices[i], pattern.gpu_type)))
-    for i, terms in capacity.items():
-        program.row([(served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
+            service.replica(i, pattern.gpu_type, column)
+    service.hold()
     for gpu_type, own in used.items():
-        limit = _most(problem, gpu_type)
+        limit = problem.limits[gpu_type]
         if own and limit is not None:
             program.row([(c, 1.0) for c in own], high=limit)
 
@@ -128,28 +144,15 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
             for _ in range(int(values[column]))
         ]
 
-    return Form(
-        program=program,
-        choices=choices,
-        served=served,
-        chosen=chosen,
-        used=used,
-        layout=layout,
-        reachable=reachable,
-    )
+    return service.form(used, layout)
 
 
 def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, int]) -> Form:
     """The program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type; equal
     GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
-    program, served, chosen = _service(choices)
-    reachable = _reachable(problem, choices)
-
-    def part(choice: Choice, gpu_type: str) -> float:
-        return min(1.0, choice.throughput_rps(gpu_type) / reachable[choice.model.name])
-
+    service = _Service(problem, choices)
+    program = service.program
     used: dict[str, list[int]] = {}
-    capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in served}
     on_slot: list[tuple[str, dict[int, int]]] = []
     for gpu_type in problem.types:
         used[gpu_type] = []
@@ -167,25 +170,16 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
             of_model: dict[str, list[int]] = {}
             for i in able:
                 of_model.setdefault(choices[i].model.name, []).append(i)
-                capacity[i].append((x[i], part(choices[i], gpu_type)))
+                service.replica(i, gpu_type, x[i])
             for own in of_model.values():
                 program.row([*((x[i], 1.0) for i in own), (taken, -1.0)], high=0.0)
-    for i, terms in capacity.items():
-        program.row([(served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
+    service.hold()
 
     def layout(values: Sequence[float]) -> Layout:
         found = [(t, tuple(i for i, column in x.items() if values[column] > 0.5)) for t, x in on_slot]
         return [(t, members) for t, members in found if members]
 
-    return Form(
-        program=program,
-        choices=choices,
-        served=served,
-        chosen=chosen,
-        used=used,
-        layout=layout,
-        reachable=reachable,
-    )
+    return service.form(used, layout)
 
 
 def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
@@ -229,7 +223,7 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
     best: Solution | None = None
     # Enough GPUs can be rented for everything: no need to ask how much can be served.
     everything = problem.elastic and all(
-        any(_most(problem, t) is None for i in form.served if choices[i].model.name == name
+        any(problem.limits[t] is None for i in form.served if choices[i].model.name == name
             for t in choices[i].by_type)
         for name in rates
     )  # fmt: skip

@@ -20,7 +20,6 @@ from gkestimator.tables.units import UNKNOWN, number_text, percent_text
 __all__ = [
     "PLAN_FORMATS",
     "PLAN_SUFFIXES",
-    "asked_rps",
     "plan_content",
     "plan_csv",
     "plan_text",
@@ -40,17 +39,6 @@ def render_plan(plan: PlacementPlan, form: str) -> bytes:
     if form not in makers:
         raise UsageError(f"format {form!r} is not known, expected one of {', '.join(PLAN_FORMATS)}")
     return makers[form](plan).encode()
-
-
-def asked_rps(plan: PlacementPlan) -> dict[str, float]:
-    """Requests a second that each model of the plan's workload is asked for, by itself and in applications."""
-    found = dict.fromkeys(plan.workload.names(), 0.0)
-    for model in plan.workload.models:
-        found[model.name] += model.rate_rps
-    for application in plan.workload.applications:
-        for name, rate in application.rates_rps().items():
-            found[name] += rate
-    return found
 
 
 def plan_csv(plan: PlacementPlan) -> str:
@@ -160,7 +148,7 @@ def _turn(gpu: PlacedGpu, replica: Replica) -> str:
 
 
 def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
-    asked = asked_rps(plan)
+    asked = plan.workload.model_rates_rps()
     missing = {u.model: u.rate_rps for u in plan.unserved}
     replicas: dict[str, list[Replica]] = defaultdict(list)
     for gpu in plan.gpus:
@@ -219,7 +207,7 @@ def _totals(plan: PlacementPlan) -> str:
 def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
     """What closes a run, on stderr: what is served, on how many GPUs and at which cost; what is not and why;
     how far to trust it."""
-    asked = sum(asked_rps(plan).values())
+    asked = sum(plan.workload.model_rates_rps().values())
     totals = plan.totals
     replicas = [r for gpu in plan.gpus for r in gpu.replicas]
     served = {r.model for r in replicas}

@@ -69,10 +69,7 @@ def stage_objectives(
     hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour).
     """
     loads = {m.name: m for m in workload.models}
-    total = {name: load.rate_rps for name, load in loads.items()}
-    for application in workload.applications:
-        for name, rate in application.rates_rps().items():
-            total[name] = total.get(name, 0.0) + rate
+    total = workload.model_rates_rps()
     notes = []
     for application in workload.applications:
         rates = application.rates_rps()

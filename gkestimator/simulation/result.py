@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["STAGES", "Requests", "Result"]
+__all__ = ["STAGES", "Counts", "Floats", "Requests", "Result"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -38,10 +38,14 @@ class Result:
     sources, R replicas, G GPUs (in the order of the system and of later additions), W windows.
 
     By model (requests of applications' stages included): ``arrived`` at the router, ``done``, ``done_by_end``
-    (those done by ``until_ms``), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``histograms``
-    (M, stages, BINS), ``batches`` (whose first request counts), ``batches_full``, ``batches_timed_out``.
+    (every answer given from ``from_ms`` to ``until_ms``, those to requests from before ``from_ms`` included: the
+    throughput), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``wait_sums_ms`` (arrival to start of
+    service: router, network there, queue), ``histograms`` (M, stages, BINS), ``batches`` (whose first request
+    counts), ``batches_full``, ``batches_timed_out``, ``dropped`` (requests that were not served because they would
+    have been late: not done, in no batch).
 
-    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_done``,
+    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_dropped`` (once each, at
+    the first stage's request that is dropped; no later stage of it starts), ``source_done``,
     ``source_done_by_end``, ``source_on_time``, ``source_sums_ms`` and ``source_histograms`` (S, BINS) of the
     whole response.
 
@@ -61,13 +65,16 @@ class Result:
     done: Counts
     done_by_end: Counts
     on_time: Counts
+    dropped: Counts
     sums_ms: Floats
+    wait_sums_ms: Floats
     histograms: Counts
     batches: Counts
     batches_full: Counts
     batches_timed_out: Counts
     source_arrived: Counts
     source_rejected: Counts
+    source_dropped: Counts
     source_done: Counts
     source_done_by_end: Counts
     source_on_time: Counts

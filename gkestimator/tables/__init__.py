@@ -1,10 +1,11 @@
 """The tables: the one owner of columns, units, null rules and versions.
 
 ``Requirement`` / ``REQUIREMENTS`` (one row per model, GPU, runtime, dtype, batch size, dims and SM share),
-``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``) and ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training
-reads).
+``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``), ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training
+reads) and ``CoRun`` / ``COLOCATION`` (models measured side by side).
 """
 
+from gkestimator.tables.colocation import COLOCATION, CoRun
 from gkestimator.tables.kernel_dataset import (
     KERNEL_DATASET,
     KERNEL_DATASET_VERSION,
@@ -19,6 +20,7 @@ from gkestimator.tables.schema import SCHEMA_VERSION, Column, TableSchema
 from gkestimator.tables.writing import FORMATS, format_of, render, to_dataframe, write_bytes, write_table
 
 __all__ = [
+    "COLOCATION",
     "FORMATS",
     "KERNEL_DATASET",
     "KERNEL_DATASET_VERSION",
@@ -27,6 +29,7 @@ __all__ = [
     "QUALITIES",
     "REQUIREMENTS",
     "SCHEMA_VERSION",
+    "CoRun",
     "Column",
     "KernelMeasurement",
     "KernelRow",

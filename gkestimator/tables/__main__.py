@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from gkestimator.tables import KERNEL_DATASET, KERNEL_ROWS, REQUIREMENTS, TableSchema
+from gkestimator.tables import COLOCATION, KERNEL_DATASET, KERNEL_ROWS, REQUIREMENTS, TableSchema
 from gkestimator.tables.schema import SCHEMA_VERSION, Column
 
 _INTRO = f"""# The tables
@@ -64,6 +64,11 @@ def page() -> str:
         "Kernel dataset",
         "What profiling measures and `gkest train` reads: one row per kernel launch of an operator, in Parquet.",
         KERNEL_DATASET,  # type: ignore[arg-type]
+    )
+    lines += _section(
+        "Co-location table",
+        "What `gkest train --interference` reads: one row per model of a group that was measured side by side on one GPU.",
+        COLOCATION,  # type: ignore[arg-type]
     )
     return "\n".join(lines).rstrip() + "\n"
 

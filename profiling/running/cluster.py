@@ -7,11 +7,9 @@ their node and send it back; the driver alone writes the raw folders. A task who
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions
 from gkestimator.profiling.running.local import Progress, Stop, end_words, stop_on_signals
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.run import Means, Request, open_campaign
+from gkestimator.ray_cluster import connected
 
 __all__ = ["run_on_cluster"]
 
@@ -75,7 +74,7 @@ def run_on_cluster(
     """As :func:`run_plan`, over a cluster; the report has a part per type. Raises UsageError where Ray or a cluster is
     missing, or it offers no such type."""
     begun = time.monotonic()
-    with _connected() as ray, ExitStack() as stack:
+    with connected() as ray, ExitStack() as stack:
         offered = _offered(ray)
         types = [_type(name, raw, offered) for name in _names(options, offered)]
         for each in types:
@@ -85,29 +84,6 @@ def run_on_cluster(
             _Driver(ray, types, machine, stop, progress).work()
         parts = tuple(_report(t, begun) for t in types)
     return _together(str(raw), parts)
-
-
-@contextlib.contextmanager
-def _connected() -> Iterator[Any]:
-    try:
-        import ray
-    except ImportError as e:
-        raise UsageError("engine ray: Ray is missing; pip install 'gkestimator[ray]'") from e
-    if ray.is_initialized():
-        yield ray
-        return
-    address = os.environ.get("RAY_ADDRESS", "auto")
-    try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, ValueError, RuntimeError) as e:
-        raise UsageError(
-            f"engine ray: no cluster at {address}: {one_line(e, limit=200)} (start one with ray start --head, or set "
-            "RAY_ADDRESS)"
-        ) from e
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
 
 
 def _offered(ray: Any) -> dict[str, list[Mapping[str, float]]]:

@@ -124,7 +124,9 @@ def test_a_folder_without_models(engine: Asked, gkest: Callable[..., Outcome], t
         (["estimate", "m.onnx", "--gpu", "T4", "-o", "/nonexistent/x.csv"], "cannot be written"),
         (["estimate", "m.onnx", "--gpu", "T4", "--runtime", "broken"], "RuntimeError: two lines"),
         (["nosuch"], "No such command"),
-        (["train"], "Missing argument"),
+        (["train"], "Missing option"),
+        (["train", "-o", "b"], "neither a DATASET nor --interference PAIRS"),
+        (["train", "d", "--table", "t.csv", "-o", "b"], "without --interference PAIRS"),
     ],
 )
 def test_bad_usage_is_one_line_and_2(

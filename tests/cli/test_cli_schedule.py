@@ -10,12 +10,17 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
+import click
 import pytest
 
 from gkestimator.cli import run
+from gkestimator.cli.schedule import command
 from gkestimator.documents import read_plan
 from gkestimator.errors import TableError
+from gkestimator.placement.building import OBJECTIVES
+from gkestimator.placement.problem import CREQ_COLUMNS
 from gkestimator.placement.registry import POLICIES
+from gkestimator.placement.report import PLAN_FORMATS
 from gkestimator.tables import REQUIREMENTS, read_table
 
 A1 = Path(str(files("gkestimator.datasets") / "published" / "ethz_v100.csv"))
@@ -62,6 +67,12 @@ def test_help_names_every_policy_and_imports_none(
         line.split()[0] for line in policies.splitlines() if line.startswith("  ") and line[2] != " "
     } >= set(POLICIES)
     assert "first-fit" in policies and "first-fit-policy" in policies and "first_fit" not in sys.modules
+
+
+def test_the_choices_are_those_of_the_package() -> None:
+    """They stand in the command as literals, so that help imports no scheduler."""
+    choices = {p.name: tuple(p.type.choices) for p in command.params if isinstance(p.type, click.Choice)}
+    assert choices == {"creq": tuple(CREQ_COLUMNS), "objective": OBJECTIVES, "form": PLAN_FORMATS}
 
 
 def test_the_plan_alone_is_on_stdout(schedule: Schedule) -> None:

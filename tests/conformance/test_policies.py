@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import random
 import subprocess
 import sys
@@ -250,6 +251,18 @@ def test_a_column_that_is_null_is_named(name: str) -> None:
         blind = replace(instance, rows=tuple(replace(r, **nulls) for r in instance.rows))
         with pytest.raises(UsageError, match=rf"(?s){name}.*{column}.*null"):
             place(policy, blind.problem(policy.creq))
+
+
+def flags_of(name: str) -> list[str]:
+    parameters = inspect.signature(policy_class(name)).parameters
+    return [o for o in policy_class(name).options if isinstance(parameters[o].default, bool)]
+
+
+@pytest.mark.parametrize(("name", "option"), [(n, o) for n in POLICIES for o in flags_of(n)])
+def test_an_option_that_is_true_or_false_is_nothing_else(name: str, option: str) -> None:
+    for value in ("maybe", 1):
+        with pytest.raises(UsageError, match=f"{name}: option {option.replace('_', '-')}: found {value!r}"):
+            make_policy(name, **{option: value})
 
 
 def test_a_policy_that_does_not_minimise_cost_says_so() -> None:

@@ -18,7 +18,7 @@ from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.kubernetes import product_labels
 from gkestimator.export.loading import load_deployment
-from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
+from gkestimator.export.registry import exporter_class, make_exporters
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
@@ -312,9 +312,3 @@ def test_a_tables_rows_come_back_as_they_stand(tmp_path: Path, form: str) -> Non
     text = texts(form, load_deployment(tmp_path / "t.csv"))[f"requirements.{form}"]
     (tmp_path / f"back.{form}").write_text(text)
     assert read_table(tmp_path / f"back.{form}", REQUIREMENTS) == rows
-
-
-def test_every_target_stands_in_the_table_once() -> None:
-    assert [exporter_class(name).name for name in EXPORTERS if name not in ("triton", "ray-serve")] == [
-        name for name in EXPORTERS if name not in ("triton", "ray-serve")
-    ]

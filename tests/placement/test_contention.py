@@ -85,6 +85,6 @@ def test_alone_on_a_gpu_is_1_even_without_a_demand_and_beside_others_it_is_unkno
 
 
 def test_an_unknown_utilisation_falls_back_on_what_is_packed_by() -> None:
-    rows = [row("a", 1, 10.0, sm_util_mean_pct=None, occupancy_max_pct=70.0) for _ in range(1)]
+    rows = [row("a", 1, 10.0, sm_util_mean_pct=None, occupancy_max_pct=70.0)]
     p = problem(rows, {"a": (5, 100)}, creq="occupancy-max")
     assert compute_demand_pct(together(p)[0]) == 70.0

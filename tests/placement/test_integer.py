@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from gkestimator.placement.integer import Deadline, Program
+from gkestimator.placement.integer import Deadline, Program, SolverError, solver_of
 
 
 def knapsack(sizes: list[float], values: list[float], room: float) -> tuple[Program, dict[int, float]]:
@@ -76,3 +76,10 @@ def test_a_start_is_kept_when_there_is_no_time() -> None:
     assert found is not None and not found.optimal
     assert found.bound >= found.objective
     assert Deadline(None).left_s() == math.inf
+
+
+def test_an_option_that_highs_does_not_have_is_an_error() -> None:
+    import highspy
+
+    with pytest.raises(SolverError, match="no_such_option=1"):
+        solver_of(highspy.HighsLp(), no_such_option=1)

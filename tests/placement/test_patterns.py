@@ -12,7 +12,8 @@ import pytest
 from gkestimator.placement.patterns import Choice, batch_choices, maximal_patterns, needs_pct
 
 sys.path.append(str(Path(__file__).parent / "policies"))
-from _milp_cases import T4, V100, every_choice, problem, random_rows, row
+from _milp_cases import every_choice, random_rows, row
+from _problems import T4, V100, problem
 
 
 def by_enumeration(choices: list[Choice], gpu_type: str) -> set[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from gkestimator.documents import (
     Workload,
 )
 from gkestimator.errors import UsageError
-from gkestimator.placement.report import asked_rps, plan_csv, plan_text, render_plan
+from gkestimator.placement.report import plan_csv, plan_text, render_plan
 
 
 def replica(name: str, model: str = "resnet50", **fields: Any) -> Replica:
@@ -101,7 +101,7 @@ def test_applications_show_their_part_and_rates_add_up() -> None:
         workload=workload,
         unserved=(Unserved(model="bert", rate_rps=30.0, reason="no room"),),
     )
-    assert asked_rps(found) == {"resnet50": 15.0, "bert": 30.0}
+    assert found.workload.model_rates_rps() == {"resnet50": 15.0, "bert": 30.0}
     text = plan_text(found)
     assert row(text, "resnet50 ")[1:5] == ["video", "70.0", "15.0", "15.0"]
     assert row(text, "bert ")[1:] == ["video", "–", "30.0", "0", "0.0", "0"]

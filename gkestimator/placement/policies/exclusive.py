@@ -6,7 +6,7 @@ import heapq
 from typing import ClassVar
 
 from gkestimator.placement.integer import Deadline
-from gkestimator.placement.patterns import Choice, Pattern
+from gkestimator.placement.patterns import ROOM_PCT, Choice, Pattern
 from gkestimator.placement.policies.milp import on_gpus, without_choice
 from gkestimator.placement.policy import Placement, Policy
 from gkestimator.placement.problem import Candidate, Problem
@@ -14,7 +14,6 @@ from gkestimator.placement.programs import Layout, pattern_form, serve
 
 __all__ = ["ExclusivePolicy"]
 
-_ROOM_PCT = 100 + 1e-9
 # HiGHS proves these programs in well under a second; the limit is for inputs nobody has thought of.
 _TIME_LIMIT_S = 60.0
 
@@ -70,7 +69,7 @@ def _choices(problem: Problem) -> list[Choice]:
         by_type: dict[str, Candidate] = {}
         for gpu_type in problem.types:
             fitting = [
-                c for c in model.feasible(gpu_type) if c.memory_pct is not None and c.memory_pct <= _ROOM_PCT
+                c for c in model.feasible(gpu_type) if c.memory_pct is not None and c.memory_pct <= ROOM_PCT
             ]
             if fitting:
                 by_type[gpu_type] = max(fitting, key=lambda c: c.batch_size)
@@ -82,7 +81,7 @@ def _choices(problem: Problem) -> list[Choice]:
 def _by_gain(problem: Problem, choices: list[Choice]) -> Layout:
     """GPUs of the one type, each to the model that gains most by it (ties: in the workload's order)."""
     gpu_type = problem.types[0]
-    left = problem.counts[gpu_type] if not problem.elastic else problem.offers[0].limit
+    left = problem.limits[gpu_type]
     # (minus the gain of one more replica, number of the choice, rate that is not served yet)
     heap = [(-_gain(c, gpu_type, c.model.rate_rps), i, c.model.rate_rps) for i, c in enumerate(choices)]
     heapq.heapify(heap)

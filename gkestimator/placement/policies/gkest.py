@@ -3,10 +3,11 @@ every model is on time."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.options import check_flags
+from gkestimator.placement.policies.gkest_burst import with_headroom
 from gkestimator.placement.policies.gkest_fluid import fluid, most_rps
 from gkestimator.placement.policies.gkest_menu import MANY, Menus
 from gkestimator.placement.policies.gkest_moves import narrow_rates, whole_gpu_rates
@@ -16,7 +17,7 @@ from gkestimator.placement.policies.gkest_state import Pattern, State
 from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Problem
 
-__all__ = ["FAIRNESS", "GkestPolicy", "pools_of"]
+__all__ = ["FAIRNESS", "GkestPolicy"]
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
@@ -45,16 +46,17 @@ class GkestPolicy(Policy):
     a half and the total stays within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default
     0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
     scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi, Ray
-    Serve). Within 0.03 % of equal worth, replicas run side by side instead of in turns, and the fewest
-    replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger (ETH Zurich,
-    2024) found wrong with the others.
+    Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload says
+    (:mod:`~gkestimator.placement.policies.gkest_burst`). Within 0.03 % of equal worth, replicas run side by
+    side instead of in turns, and the fewest replicas are taken; at equal worth the smallest batch. Source:
+    ours; answers what Elvinger (ETH Zurich, 2024) found wrong with the others.
     """
 
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns")
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst")
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class GkestPolicy(Policy):
         effort: float = 1.0,
         oversubscribe: bool = False,
         turns: bool = True,
+        burst: float = 1.0,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -72,25 +75,28 @@ class GkestPolicy(Policy):
             ("fairness-loss-pct", fairness_loss_pct, 0.0, 100.0),
             ("attainment", attainment, 1e-3, 1.0),
             ("effort", effort, 0.0, 1000.0),
+            ("burst", burst, 1.0, 1000.0),
         ):
             if not (isinstance(value, int | float) and low <= value <= high):
                 raise UsageError(
                     f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
                 )
-        for name, flag in (("oversubscribe", oversubscribe), ("turns", turns)):
-            if not isinstance(flag, bool):
-                raise UsageError(f"policy gkest: {name} {flag!r}: expected true or false")
+        check_flags(self.name, oversubscribe=oversubscribe, turns=turns)
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
         self.effort = effort
         self.oversubscribe = oversubscribe
         self.turns = turns
+        self.burst = burst
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement
         without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
+        return with_headroom(self._place, problem, self.burst) if self.burst > 1 else self._place(problem)
+
+    def _place(self, problem: Problem) -> Placement:
         by_name = tuple(
             sorted(problem.models, key=lambda m: m.name)
         )  # so that their order in the file decides nothing
@@ -126,7 +132,7 @@ class GkestPolicy(Policy):
         """The placement of most worth that was found, and a bound on it."""
         problem = menus.problem
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
-        pools = pools_of(problem)
+        pools = problem.pools
         most = [most_rps(menus, w) for w in menus.ways]
         many = len(menus.of) > MANY
         bound = fluid(menus, most, pools=pools, weights=weights)
@@ -163,22 +169,14 @@ class GkestPolicy(Policy):
         return found
 
 
-def pools_of(problem: Problem) -> list[float]:
-    """GPUs by type: those of the cluster, or the most that may be rented (inf: any number)."""
-    if problem.gpus:
-        return [float(problem.counts[t]) for t in problem.types]
-    return [float(o.limit) if o.limit is not None else math.inf for o in problem.offers]
-
-
 def _placed(menus: Menus, counts: Mapping[Pattern, int]) -> tuple[Placed, ...]:
     problem = menus.problem
     found = []
     for t, name in enumerate(problem.types):
-        gpus = [g for g in problem.gpus if g.type == name]
         number = 0
         for p in sorted(q for q in counts if q.type == t and q.members):
             for _ in range(counts[p]):
-                gpu = gpus[number] if problem.gpus else problem.rented(name, number)
+                gpu = problem.gpu(name, number)
                 number += 1
                 for x in p.members:
                     way = menus.ways[x.way]

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.placement.expected import model_on_time
+from gkestimator.placement.integer import solver_of
 from gkestimator.placement.policies.gkest_menu import WORK_FULL, Menus, Way
-from gkestimator.placement.problem import Model
-from gkestimator.placement.queueing import Server
 
 __all__ = ["Fluid", "fluid", "most_rps"]
 
@@ -52,19 +51,8 @@ def most_rps(menus: Menus, way: Way) -> float:
     high = way.candidate.latency_high_ms
     if high * _NEAR < model.slo_ms:
         return most
-    server = Server(
-        batch_size=alone.batch_size,
-        batches=alone.batches,
-        latencies_ms=alone.latencies_ms,
-        count=_MANY,
-    )
-    asked = Model(
-        name=model.name,
-        rate_rps=1.5 * _MANY * most,
-        slo_ms=model.slo_ms,
-        candidates=model.candidates,
-    )
-    found = model_on_time(asked, [server], [way.candidate]).rate_rps / _MANY
+    asked = replace(model, rate_rps=1.5 * _MANY * most)
+    found = model_on_time(asked, [replace(alone, count=_MANY)], [way.candidate]).rate_rps / _MANY
     menus.work += WORK_FULL
     return min(most, _GRID_MARGIN * found)
 
@@ -132,15 +120,7 @@ def fluid(
     lp.a_matrix_.index_ = np.array(index, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(value)
     lp.sense_ = highspy.ObjSense.kMaximize if prices is None else highspy.ObjSense.kMinimize
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    for option, setting in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("solver", "simplex"),
-    ):
-        solver.setOptionValue(option, setting)
-    solver.passModel(lp)
+    solver = solver_of(lp, random_seed=0, solver="simplex")
     solver.run()
     status = solver.getModelStatus()
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):

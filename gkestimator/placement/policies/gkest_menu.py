@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gkestimator.placement.contention import compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
@@ -175,14 +175,8 @@ class Menus:
             model = self.model(w.model)
             alone = self.server(way, cycle_ms)
             pooled = min(_MOST_POOLED, max(1, math.ceil(model.rate_rps / alone.capacity_rps)))
-            server = _slowed(alone, _SLOWDOWNS[at], pooled)
-            asked = Model(
-                name=model.name,
-                rate_rps=_MOST_LOAD * pooled * server.capacity_rps,
-                slo_ms=model.slo_ms,
-                weight=model.weight,
-                candidates=model.candidates,
-            )
+            server = replace(alone, slowdown=_SLOWDOWNS[at], count=pooled)
+            asked = replace(model, rate_rps=_MOST_LOAD * pooled * server.capacity_rps)
             answer = model_on_time(asked, [server], [w.candidate, self.ways[widest].candidate])
             self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
             found = Serves(
@@ -219,18 +213,6 @@ class Menus:
         sure = [i for i in order if ways[i].width <= narrow]
         picks.append(max(sure, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
         return [ways[i] for i in dict.fromkeys(picks)]
-
-
-def _slowed(server: Server, slowdown: float, count: int) -> Server:
-    return Server(
-        batch_size=server.batch_size,
-        batches=server.batches,
-        latencies_ms=server.latencies_ms,
-        slowdown=slowdown,
-        duty_cycle_ms=server.duty_cycle_ms,
-        cycle_busy_ms=server.cycle_busy_ms,
-        count=count,
-    )
 
 
 def _busy(cycle_ms: float | None) -> float | None:

@@ -101,6 +101,10 @@ class Moves:
         """Requests a second of ``m`` that are wanted on time and are not."""
         return self.wanted[m] - self.state.served[m]
 
+    def _served_by(self, m: int, capacity: float) -> float:
+        """Requests a second of ``m`` on time by replicas of so much ``capacity``."""
+        return self.state.served[m] * (capacity / max(self.state.capacity[m], 1e-12))
+
     def places(self, m: int, wide: int) -> list[Pattern]:
         """GPUs on which ``m`` is worth a try, of each type: an empty one, the fullest ``wide`` that seem to
         have room, and the emptiest."""
@@ -249,8 +253,7 @@ class Moves:
             return
         needs: dict[int, float] = {}
         for model, _, capacity in content:
-            part = capacity / max(self.state.capacity[model], 1e-12)
-            needs[model] = needs.get(model, 0.0) + self.state.served[model] * part
+            needs[model] = needs.get(model, 0.0) + self._served_by(model, capacity)
         if m is None:
             if any(x.turn >= 0 for x in p.members):
                 yield from self._made(p, [Member(x.way) for x in p.members])
@@ -275,9 +278,7 @@ class Moves:
             needs = {m: max(self.short(m), 0.0)}
             for x in group:
                 model = ways[x.way].model
-                capacity = 1e3 * ways[x.way].batch / x.cycle_ms if x.cycle_ms else ways[x.way].capacity_rps
-                part = capacity / max(self.state.capacity[model], 1e-12)
-                needs[model] = needs.get(model, 0.0) + self.state.served[model] * part
+                needs[model] = needs.get(model, 0.0) + self._served_by(model, self.state.capacity_rps(x))
             rest = [x for i, other in enumerate(groups) if i != turn for x in other]
             free = 1 + max((x.turn for x in rest), default=-1)
             for members in self.turns(p.type, needs, m, ways[group[0].way].share_pct):
@@ -363,10 +364,8 @@ class Moves:
         ways, content = self.menus.ways, self.state.content(p)
         needs: dict[int, float] = {}
         for model, _, capacity in content:
-            part = capacity / max(self.state.capacity[model], 1e-12)
-            needs[model] = (
-                needs.get(model, 0.0) + self.state.served[model] * part + max(self.short(model), 0.0)
-            )
+            own = self._served_by(model, capacity)
+            needs[model] = needs.get(model, 0.0) + own + max(self.short(model), 0.0)
         if m is not None:
             needs[m] = needs.get(m, 0.0) + max(self.short(m), 0.0)
         if m is None and content and ways[p.members[0].way].share_pct < 100 and len(content) <= 5:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.policies.gkest_fluid import Fluid, fluid, most_rps
 from gkestimator.placement.policies.gkest_menu import WORK_FULL, WORK_LIGHT, Menus, Way
 from gkestimator.placement.policies.gkest_search import Search
 from gkestimator.placement.policies.gkest_state import Change, Member, Pattern, State, allowed, pattern
-from gkestimator.placement.queueing import Server
 
 __all__ = ["Reach", "Renting", "reach"]
 
@@ -44,13 +43,7 @@ def reach(menus: Menus, way: Way, aim: float) -> Reach:
     alone = menus.server(way.number, None)
     for load in _LOADS:
         count = max(1, math.ceil(model.rate_rps / (load * alone.capacity_rps)))
-        server = Server(
-            batch_size=alone.batch_size,
-            batches=alone.batches,
-            latencies_ms=alone.latencies_ms,
-            count=count,
-        )
-        found = model_on_time(model, [server], [way.candidate]).rate_rps / model.rate_rps
+        found = model_on_time(model, [replace(alone, count=count)], [way.candidate]).rate_rps / model.rate_rps
         menus.work += WORK_LIGHT if found > 0.999 else WORK_FULL
         best = max(best, found)
         if found >= aim:
@@ -95,10 +88,7 @@ class Renting:
             }
             self.wanted.append(aim * model.rate_rps if menus.of[m] else 0.0)
         self.prices = [_price(menus, t) for t in range(len(problem.types))]
-        if problem.gpus:
-            self.limits = [float(problem.counts[t]) for t in problem.types]
-        else:
-            self.limits = [math.inf if o.limit is None else float(o.limit) for o in problem.offers]
+        self.limits = problem.pools
 
     def run(self) -> Change | None:
         """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say

@@ -118,17 +118,14 @@ class State:
         """(model, member, capacity in req/s) of each replica in ``p``."""
         found = self._contents.get(p)
         if found is None:
-            ways = self.menus.ways
-            found = tuple(
-                (
-                    ways[x.way].model,
-                    x,
-                    1e3 * ways[x.way].batch / x.cycle_ms if x.cycle_ms else ways[x.way].capacity_rps,
-                )
-                for x in p.members
-            )
+            found = tuple((self.menus.ways[x.way].model, x, self.capacity_rps(x)) for x in p.members)
             self._contents[p] = found
         return found
+
+    def capacity_rps(self, x: Member) -> float:
+        """Requests a second that ``x`` can serve: a batch every cycle where it takes turns."""
+        way = self.menus.ways[x.way]
+        return 1e3 * way.batch / x.cycle_ms if x.cycle_ms else way.capacity_rps
 
     def factors(self, p: Pattern, loads: tuple[float, ...]) -> tuple[float, ...]:
         """Slowdown of each replica in ``p``, each asked ``loads`` of its capacity."""

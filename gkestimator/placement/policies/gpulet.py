@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.options import check_flags
 from gkestimator.placement.policies.gpulet_board import Board, Fitted, Place
 from gkestimator.placement.policies.gpulet_interference import (
     DERIVED,
@@ -18,7 +19,7 @@ from gkestimator.placement.policies.gpulet_lets import CLOSE, Asked, Let, afford
 from gkestimator.placement.policy import Placement, Policy
 from gkestimator.placement.problem import Model, Problem
 
-__all__ = ["GpuletPolicy", "check_flags", "interference_of", "whole_only"]
+__all__ = ["GpuletPolicy", "interference_of", "whole_only"]
 
 _HALVINGS = 20
 _MOST_PASSES = 8
@@ -85,13 +86,6 @@ class GpuletPolicy(Policy):
             order = again
         assert best is not None
         return Placement(placed=best[1].placed(), notes=tuple(notes))
-
-
-def check_flags(policy: str, **flags: object) -> None:
-    """Options arrive as text from outside. Raises UsageError: one that is neither true nor false."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise UsageError(f"policy {policy}: option {name}: found {value!r}, expected true or false")
 
 
 def interference_of(

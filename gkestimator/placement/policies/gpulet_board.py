@@ -95,13 +95,12 @@ class Board:
             self._unsplit[self._slots[i].gpu.type].append(i)
         # (type, size): places with a free gpu-let, those of lower number first
         self._halves: dict[tuple[str, float], list[Place]] = defaultdict(list)
-        self._room = {o.type: o.limit for o in problem.offers}
         self._rented: dict[str, int] = defaultdict(int)
 
     def unsplit(self, gpu: str) -> bool:
         """Whether a whole GPU of this type is free, or may be rented."""
         if self.problem.elastic:
-            limit = self._room[gpu]
+            limit = self.problem.limits[gpu]
             return limit is None or self._rented[gpu] < limit
         return bool(self._unsplit[gpu])
 

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.errors import UsageError
-from gkestimator.placement.policies.gpulet import check_flags, interference_of, whole_only
+from gkestimator.placement.integer import solver_of
+from gkestimator.placement.options import check_flags
+from gkestimator.placement.policies.gpulet import interference_of, whole_only
 from gkestimator.placement.policies.gpulet_board import placed_in
 from gkestimator.placement.policies.gpulet_columns import Filled, fillings
 from gkestimator.placement.policies.gpulet_interference import read_coefficients
 from gkestimator.placement.policies.gpulet_lets import sizes
 from gkestimator.placement.policy import Placement, Policy, PolicyError
-from gkestimator.placement.problem import Gpu, Problem
+from gkestimator.placement.problem import Problem
 
 __all__ = ["GpuletIdealPolicy"]
 
@@ -61,14 +63,12 @@ class GpuletIdealPolicy(Policy):
         counts, gap = _choose(problem, columns)
         if gap > 0:
             notes.append(f"the search was ended before its proof: the best may serve {gap:.3g} % more")
-        free: dict[str, list[Gpu]] = {t: [g for g in problem.gpus if g.type == t] for t in problem.types}
         placed = []
         used = dict.fromkeys(problem.types, 0)
         for column, count in zip(columns, counts, strict=True):
             for _ in range(count):
-                number = used[column.gpu]
+                gpu = problem.gpu(column.gpu, used[column.gpu])
                 used[column.gpu] += 1
-                gpu = problem.rented(column.gpu, number) if problem.elastic else free[column.gpu][number]
                 for part, let in enumerate(column.lets):
                     placed += placed_in(gpu, part, let)
         return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=gap)
@@ -94,7 +94,7 @@ class _Program:
         models, n = problem.models, len(columns)
         self.ways, rates = n, np.array([m.rate_rps for m in models])
         served = np.array([c.served_rps for c in columns]).T / rates[:, None]
-        limits = dict(problem.counts) if problem.gpus else {o.type: o.limit for o in problem.offers}
+        limits = problem.limits
         # A GPU filled in one way as often as serves the whole rate of each of its models is of no use once
         # more.
         useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
@@ -193,21 +193,16 @@ def _solve(
     lp.a_matrix_.value_ = np.concatenate(values)
     integer, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
     lp.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("presolve", "off"),  # looking for dominated ways among thousands takes longer than the search
-        ("mip_rel_gap", 0.0 if nodes is None else _RELATIVE_GAP),
-        ("mip_abs_gap", 1e-9),
-        ("mip_feasibility_tolerance", 1e-9),
-        ("primal_feasibility_tolerance", 1e-9),
-    ):
-        solver.setOptionValue(option, value)
-    if nodes is not None:
-        solver.setOptionValue("mip_max_nodes", nodes)
-    solver.passModel(lp)
+    solver = solver_of(
+        lp,
+        random_seed=0,
+        presolve="off",  # looking for dominated ways among thousands takes longer than the search
+        mip_rel_gap=0.0 if nodes is None else _RELATIVE_GAP,
+        mip_abs_gap=1e-9,
+        mip_feasibility_tolerance=1e-9,
+        primal_feasibility_tolerance=1e-9,
+        **({} if nodes is None else {"mip_max_nodes": nodes}),
+    )
     solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gkestimator.documents.checking import load_yaml
+from gkestimator.documents.interference import fitted_file
 from gkestimator.placement.problem import Candidate, Problem
 
 __all__ = ["DERIVED", "Coefficients", "Pressure", "read_coefficients", "unknown_utilisation"]
@@ -76,9 +77,14 @@ DERIVED = Coefficients(
 
 def read_coefficients(path: Path) -> Coefficients:
     """The coefficients in the YAML (or JSON) file at ``path``: the five names of :class:`Coefficients`, each
-    a number. Raises DocumentError naming the field."""
+    a number; or what ``gkest train --interference`` wrote (a file, or a bundle's folder). Raises DocumentError
+    naming the field."""
+    names = [f.name for f in fields(Coefficients)]
+    fitted = fitted_file(path)
+    if fitted is not None:
+        return Coefficients(**{name: getattr(fitted.gpulet, name) for name in names})
     taken = load_yaml(path, what="gpulet's interference coefficients")
-    found = {f.name: taken.number(f.name, low=-_LIMIT, high=_LIMIT) for f in fields(Coefficients)}
+    found = {name: taken.number(name, low=-_LIMIT, high=_LIMIT) for name in names}
     taken.finish()
     return Coefficients(**found)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policies.igniter_coefficients import (
     Coefficients,
     gpu_terms,
@@ -17,11 +18,10 @@ from gkestimator.placement.policies.igniter_coefficients import (
 )
 from gkestimator.placement.policies.igniter_model import GpuTerms, Load, latency_ms, service_ms
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.placement.problem import Candidate, Model, Problem
 
 __all__ = ["IgniterPolicy"]
 
-_ROOM_PCT = 100 + 1e-9
 _ENOUGH = 1 - 1e-9
 
 
@@ -111,7 +111,7 @@ class _Profile:
         self.loads: dict[int, Load] = {}
         self.able: list[Candidate] = []
         for c in model.feasible(gpu_type, sm_share_pct=None):
-            if c.memory_pct is None or c.memory_pct > _ROOM_PCT:
+            if c.memory_pct is None or c.memory_pct > ROOM_PCT:
                 continue
             self.loads[id(c)] = load_of(model.name, c, self.gpu, coefficients, beside=beside)
             if latency_ms(self.gpu, [self.loads[id(c)]], 0) <= model.slo_ms / 2:
@@ -188,7 +188,7 @@ def _keeps(tenants: _Tenants, which: int) -> bool:
 def _fits(tenants: _Tenants) -> bool:
     share = sum(t.candidate.sm_share_pct for t in tenants)
     memory = sum(t.candidate.memory_pct or 0.0 for t in tenants)
-    return share <= _ROOM_PCT and memory <= _ROOM_PCT
+    return share <= ROOM_PCT and memory <= ROOM_PCT
 
 
 def _alloc(tenants: _Tenants) -> _Tenants | None:
@@ -250,8 +250,7 @@ class _Plan:
     ) -> None:
         self._problem = problem
         self._profiles = profiles
-        limits = {o.type: o.limit for o in problem.offers} if problem.elastic else dict(problem.counts)
-        self._pools = {t: _Pool(limits[t]) for t in types}
+        self._pools = {t: _Pool(problem.limits[t]) for t in types}
         self._missing = {m.name: m.rate_rps for m in problem.models}
         for gpu_type in types:
             self._fill(gpu_type)
@@ -336,14 +335,10 @@ class _Plan:
 
     def placed(self) -> list[Placed]:
         """The replicas, GPU by GPU in the problem's order of types."""
-        free: dict[str, list[Gpu]] = {t: [] for t in self._problem.types}
-        for gpu in self._problem.gpus:
-            free[gpu.type].append(gpu)
         found = []
         for gpu_type in self._problem.types:
             for number, tenants in enumerate(self._pools[gpu_type].gpus):
-                elastic = self._problem.elastic
-                gpu = self._problem.rented(gpu_type, number) if elastic else free[gpu_type][number]
+                gpu = self._problem.gpu(gpu_type, number)
                 found += [Placed(gpu=gpu, model=t.profile.model.name, candidate=t.candidate) for t in tenants]
         return found
 

@@ -9,12 +9,19 @@ from pathlib import Path
 
 from gkestimator.documents.checking import Fields, load_json
 from gkestimator.errors import UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.placement.policies.igniter_model import GpuTerms, Load, active_ms, linear
 from gkestimator.placement.problem import Candidate, Problem
 from gkestimator.specfiles import parse_spec, read_spec_text
 
-__all__ = ["Coefficients", "ModelCoefficients", "gpu_terms", "load_of", "read_coefficients"]
+__all__ = [
+    "Coefficients",
+    "ModelCoefficients",
+    "gpu_terms",
+    "load_of",
+    "read_coefficients",
+    "terms_of",
+]
 
 _WHAT = "file of iGniter coefficients"
 _ANY = -1e15
@@ -58,9 +65,10 @@ def read_coefficients(path: Path | str) -> Coefficients:
             parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
         )
     fields.whole("schema_version", low=1, high=1)
+    catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
     gpus: dict[str, Mapping[str, float | None]] = {}
     for entry in fields.objects("gpus", what="a GPU type with its coefficients", limit=1000):
-        name = _gpu_name(entry, "type")
+        name = catalogue.canonical(entry.text("type", limit=100))
         if name in gpus:
             raise entry.fail("type", f"found {name} twice, expected once")
         gpus[name] = {
@@ -75,7 +83,7 @@ def read_coefficients(path: Path | str) -> Coefficients:
         entry.finish()
     models: dict[tuple[str, str], ModelCoefficients] = {}
     for entry in fields.objects("models", [], what="a model with its coefficients on one GPU type"):
-        key = (entry.name("name"), _gpu_name(entry, "gpu"))
+        key = (entry.name("name"), catalogue.canonical(entry.text("gpu", limit=100)))
         if key in models:
             raise entry.fail("name", f"found {key[0]} on {key[1]} twice, expected once")
         models[key] = ModelCoefficients(
@@ -91,29 +99,19 @@ def read_coefficients(path: Path | str) -> Coefficients:
     return Coefficients(source=str(path), gpus=gpus, models=models)
 
 
-def _gpu_name(entry: Fields, field: str) -> str:
-    text: str = entry.text(field, limit=100)
-    try:
-        return gpu_catalogue().spec(text).name
-    except UsageError:
-        return text  # a type of the user's own specification file
-
-
 def _fit(entry: Fields) -> tuple[float, float, float, float, float] | None:
-    if not entry.has("active"):
-        entry.take("active", None)
+    own = entry.object("active", None, what="the fit of k_act")
+    if own is None:
         return None
-    own = entry.object("active", what="the fit of k_act")
     k1, k2, k3, k4, k5 = (own.number(f"k{i}", low=_ANY) for i in range(1, 6))
     own.finish()
     return (k1, k2, k3, k4, k5)
 
 
 def _line(entry: Fields, field: str) -> tuple[float, float] | None:
-    if not entry.has(field):
-        entry.take(field, None)
+    own = entry.object(field, None, what=f"the line of {field}")
+    if own is None:
         return None
-    own = entry.object(field, what=f"the line of {field}")
     found = (own.number("slope", low=_ANY), own.number("offset", low=_ANY))
     own.finish()
     return found
@@ -122,15 +120,19 @@ def _line(entry: Fields, field: str) -> tuple[float, float] | None:
 def gpu_terms(problem: Problem, gpu_type: str, coefficients: Coefficients | None) -> GpuTerms:
     """The terms of ``gpu_type``: the file's, else the specification's. Raises UsageError: there is a file,
     but the type is not in it."""
-    spec = problem.specs[gpu_type]
+    return terms_of(problem.specs[gpu_type], coefficients)
+
+
+def terms_of(spec: GpuSpec, coefficients: Coefficients | None) -> GpuTerms:
+    """The terms of the GPU type ``spec``, as :func:`gpu_terms`."""
     given: Mapping[str, float | None] = {}
     if coefficients is not None:
-        if gpu_type not in coefficients.gpus:
+        if spec.name not in coefficients.gpus:
             known = ", ".join(coefficients.gpus) or "none"
             raise UsageError(
-                f"{coefficients.source}: gpus: found {known}, expected {gpu_type} too, which the cluster has"
+                f"{coefficients.source}: gpus: found {known}, expected {spec.name} too, which the cluster has"
             )
-        given = coefficients.gpus[gpu_type]
+        given = coefficients.gpus[spec.name]
     return GpuTerms(
         pcie_bytes_per_s=given.get("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
         clock_mhz=given.get("clock_mhz") or spec.boost_clock_mhz,
@@ -143,9 +145,16 @@ def gpu_terms(problem: Problem, gpu_type: str, coefficients: Coefficients | None
 
 
 def load_of(
-    model: str, candidate: Candidate, gpu: GpuTerms, coefficients: Coefficients | None, *, beside: bool
+    model: str,
+    candidate: Candidate,
+    gpu: GpuTerms,
+    coefficients: Coefficients | None,
+    *,
+    beside: bool,
+    asker: str = "policy igniter",
 ) -> Load:
-    """``candidate`` in the model's terms. ``beside``: whether it may have neighbours.
+    """``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who needs what is
+    null, for the error.
 
     Without a model's own coefficients its L2 utilisation and power are the table's columns, k_sch n_k is
     part of the latency, and alpha_cache is its L2 utilisation: the part of its time that moves data through
@@ -157,7 +166,7 @@ def load_of(
     kernels = own.kernels if own is not None and own.kernels is not None else row.kernels
     if coefficients is not None and beside and kernels is None:
         raise UsageError(
-            f"policy igniter needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
+            f"{asker} needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
             f"from {coefficients.source}"
         )
     schedule = 0.0
@@ -180,7 +189,7 @@ def load_of(
     if l2 is None and beside:
         where = f" (models: {model}: l2_util_pct)" if coefficients is not None else ""
         raise UsageError(
-            f"policy igniter needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
+            f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
             f"--coefficients FILE{where}"
         )
     power: float | None = None

@@ -9,7 +9,7 @@ from gkestimator.errors import UsageError
 from gkestimator.placement.integer import Deadline
 from gkestimator.placement.patterns import Choice, Pattern, batch_choices, maximal_patterns, needs_pct
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Gpu, Problem
+from gkestimator.placement.problem import Problem
 from gkestimator.placement.programs import (
     Answer,
     Layout,
@@ -144,7 +144,6 @@ def first_fit(problem: Problem, choices: list[Choice]) -> Layout:
     layout: list[tuple[str, list[int]]] = []
     room: list[list[float]] = []
     used = dict.fromkeys(problem.types, 0)
-    limits = {o.type: o.limit for o in problem.offers} if problem.elastic else dict(problem.counts)
     for own in by_model.values():
         ways = [
             (problem.prices.get(t) or 1.0 if problem.elastic else 1.0, useful_replicas(choices[i], t), i, t)
@@ -158,7 +157,7 @@ def first_fit(problem: Problem, choices: list[Choice]) -> Layout:
                 members.append(i)
                 room[at] = [room[at][0] - creq, room[at][1] - memory]
                 number -= 1
-        limit = limits[t]
+        limit = problem.limits[t]
         while number and (limit is None or used[t] < limit):
             layout.append((t, [i]))
             room.append([100.0 - creq, 100.0 - memory])
@@ -169,15 +168,11 @@ def first_fit(problem: Problem, choices: list[Choice]) -> Layout:
 
 def on_gpus(problem: Problem, choices: list[Choice], layout: Layout) -> tuple[Placed, ...]:
     """``layout`` on the problem's GPUs of each type, from the first on."""
-    free: dict[str, list[Gpu]] = {t: [] for t in problem.types}
-    for gpu in problem.gpus:
-        free[gpu.type].append(gpu)
     used = dict.fromkeys(problem.types, 0)
     placed = []
     for gpu_type, members in layout:
-        number = used[gpu_type]
+        gpu = problem.gpu(gpu_type, used[gpu_type])
         used[gpu_type] += 1
-        gpu = problem.rented(gpu_type, number) if problem.elastic else free[gpu_type][number]
         placed += [
             Placed(gpu=gpu, model=choices[i].model.name, candidate=choices[i].by_type[gpu_type])
             for i in members

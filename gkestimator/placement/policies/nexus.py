@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.placement.problem import Candidate, Model, Problem
 
 __all__ = ["NexusPolicy", "Node", "Session", "residual_nodes", "saturated"]
 
@@ -61,11 +61,7 @@ class NexusPolicy(Policy):
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`."""
         left = {m.name: m.rate_rps for m in problem.models}
-        room: dict[str, float] = (
-            {o.type: math.inf if o.limit is None else o.limit for o in problem.offers}
-            if problem.elastic
-            else dict(problem.counts)
-        )
+        room = dict(zip(problem.types, problem.pools, strict=True))
         used: dict[str, list[Node]] = {gpu: [] for gpu in problem.types}
         while True:
             asked: dict[str, list[tuple[Model, float]]] = defaultdict(list)
@@ -213,21 +209,18 @@ def _merged(one: Node, two: Node, gpu: str) -> Node | None:
 
 
 def _placed(problem: Problem, used: Mapping[str, list[Node]]) -> list[Placed]:
-    free: dict[str, list[Gpu]] = {
-        gpu: [problem.rented(gpu, i) for i in range(len(nodes))]
-        if problem.elastic
-        else [g for g in problem.gpus if g.type == gpu]
-        for gpu, nodes in used.items()
-    }
-    return [
-        Placed(
-            gpu=gpu,
-            model=session.model.name,
-            candidate=session.candidate,
-            partition=f"{gpu.id}-turns",
-            duty_cycle_ms=node.cycle_ms,
-        )
-        for gpu_type, nodes in used.items()
-        for gpu, node in zip(free[gpu_type], nodes, strict=False)
-        for session in node.sessions
-    ]
+    placed = []
+    for gpu_type, nodes in used.items():
+        for number, node in enumerate(nodes):
+            gpu = problem.gpu(gpu_type, number)
+            placed += [
+                Placed(
+                    gpu=gpu,
+                    model=session.model.name,
+                    candidate=session.candidate,
+                    partition=f"{gpu.id}-turns",
+                    duty_cycle_ms=node.cycle_ms,
+                )
+                for session in node.sessions
+            ]
+    return placed

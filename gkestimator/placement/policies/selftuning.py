@@ -6,12 +6,12 @@ import heapq
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
 
 __all__ = ["SelfTuningPolicy"]
 
-_ROOM_PCT = 100 + 1e-9
 _ENOUGH = 1 - 1e-9
 
 
@@ -129,7 +129,7 @@ def _ladder(model: Model, gpu_type: str) -> tuple[Candidate, ...]:
     are no step."""
     ladder: list[Candidate] = []
     for share in sorted({c.sm_share_pct for c in model.on(gpu_type, sm_share_pct=None)}):
-        able = [c for c in model.feasible(gpu_type, sm_share_pct=share) if _memory(c) <= _ROOM_PCT]
+        able = [c for c in model.feasible(gpu_type, sm_share_pct=share) if _memory(c) <= ROOM_PCT]
         if not able:
             continue
         filling = [

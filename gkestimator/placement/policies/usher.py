@@ -29,12 +29,13 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from gkestimator.errors import UsageError
+from gkestimator.placement.options import check_flags
 from gkestimator.placement.policies.usher_configurations import BATCH_SIZES, Choice, choices_of, considered
 from gkestimator.placement.policies.usher_grouping import MAX_ROUNDS, Group, group
 from gkestimator.placement.policies.usher_packing import Garage, Packing, put, settled
 from gkestimator.placement.policies.usher_search import Step, search
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Gpu, Model, Problem
+from gkestimator.placement.problem import Model, Problem
 
 __all__ = ["UsherPolicy", "groups_of"]
 
@@ -63,6 +64,7 @@ class UsherPolicy(Policy):
     packs_by_creq: ClassVar[bool] = True
 
     def __init__(self, *, no_heavy: bool = False, no_division: bool = False, no_sort: bool = False) -> None:
+        check_flags(self.name, no_heavy=no_heavy, no_division=no_division, no_sort=no_sort)
         self.no_heavy, self.no_division, self.no_sort = no_heavy, no_division, no_sort
 
     def place(self, problem: Problem) -> Placement:
@@ -76,7 +78,6 @@ class UsherPolicy(Policy):
         most = min(sum(garage.limits), _MOST_REPLICAS)
         packing = Packing([], [], (0,) * len(types))
         order = {m.name: i for i, m in enumerate(problem.models)}
-        by_type = [[g for g in problem.gpus if g.type == t] for t in types]
         placed: list[Placed] = []
         reasons: dict[str, str] = {}
         notes: list[str] = []
@@ -104,7 +105,7 @@ class UsherPolicy(Policy):
                     f"the search of the group of {len(choices)} models stopped after {_UNDIVIDED_NODES} beginnings; "
                     "its configuration is the best of those"
                 )
-            packing = _carry_out(best.steps, packing, garage, problem, by_type, placed)
+            packing = _carry_out(best.steps, packing, garage, problem, placed)
         return Placement(placed=tuple(placed), reasons=reasons, notes=tuple(notes))
 
 
@@ -141,7 +142,6 @@ def _carry_out(
     packing: Packing,
     garage: Garage,
     problem: Problem,
-    by_type: Sequence[Sequence[Gpu]],
     placed: list[Placed],
 ) -> Packing:
     """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next group."""
@@ -150,21 +150,16 @@ def _carry_out(
         for t, _, _, count, start, _ in taken:
             candidate = choice.candidates[t]
             assert candidate is not None
-            gpus: Sequence[Gpu] = (
-                [problem.rented(problem.types[t], i) for i in range(start, start + count)]
-                if problem.elastic
-                else by_type[t][start : start + count]
-            )
-            placed += [Placed(gpu=g, model=choice.name, candidate=candidate) for g in gpus]
+            placed += [
+                Placed(gpu=problem.gpu(problem.types[t], i), model=choice.name, candidate=candidate)
+                for i in range(start, start + count)
+            ]
     return Packing([], settled(packing), packing.opened)
 
 
 def garage_of(problem: Problem) -> Garage:
     """The GPUs of ``problem`` by type."""
-    if problem.elastic:
-        limits = tuple(math.inf if o.limit is None else float(o.limit) for o in problem.offers)
-    else:
-        limits = tuple(float(problem.counts[t]) for t in problem.types)
+    limits = problem.pools
     known = [problem.prices.get(t) for t in problem.types]
     prices = tuple(p for p in known if p is not None)
     if len(prices) < len(known):

@@ -51,46 +51,14 @@ def put(
     Returns the packing and the runs with a new replica, as they are after it.
     """
     inside: list[Run] = []
-    outside: list[Run] = packing.outside
     taken: list[Run] = []
-    left = number
-    for at, run in enumerate(packing.inside):
-        if not left:
-            inside += packing.inside[at:]
-            break
-        t, c, m, count, start, seq = run
-        dc, dm = creq[t], mreq[t]
-        if c < dc - EPSILON or m < dm - EPSILON:
-            inside.append(run)
-            continue
-        take = count if count <= left else left
-        left -= take
-        new = (t, c - dc, m - dm, take, start, seq)
-        inside.append(new)
-        taken.append(new)
-        if take < count:
-            inside.append((t, c, m, count - take, start + take, seq + take))
-    wanted = left
+    left = _first_fit(packing.inside, creq, mreq, number, inside, inside, taken)
+    outside = packing.outside
     if left and outside:
         kept: list[Run] = []
-        for at, run in enumerate(outside):
-            if not left:
-                kept += outside[at:]
-                break
-            t, c, m, count, start, seq = run
-            dc, dm = creq[t], mreq[t]
-            if c < dc - EPSILON or m < dm - EPSILON:
-                kept.append(run)
-                continue
-            take = count if count <= left else left
-            left -= take
-            new = (t, c - dc, m - dm, take, start, seq)
-            inside.append(new)
-            taken.append(new)
-            if take < count:
-                kept.append((t, c, m, count - take, start + take, seq + take))
-        if left < wanted:
-            outside = kept
+        still = _first_fit(outside, creq, mreq, left, kept, inside, taken)
+        if still < left:
+            left, outside = still, kept
     opened = packing.opened
     if left:
         now = list(opened)
@@ -109,6 +77,36 @@ def put(
         opened = tuple(now)
     room = packing.room if outside is packing.outside else None
     return Packing(inside, outside, opened, room), taken
+
+
+def _first_fit(
+    runs: Sequence[Run],
+    creq: Sequence[float],
+    mreq: Sequence[float],
+    left: int,
+    without: list[Run],
+    inside: list[Run],
+    taken: list[Run],
+) -> int:
+    """Place up to ``left`` replicas on ``runs``; those with one go to ``inside`` and ``taken``, the others to
+    ``without``. Returns how many are left."""
+    for at, run in enumerate(runs):
+        if not left:
+            without += runs[at:]
+            break
+        t, c, m, count, start, seq = run
+        dc, dm = creq[t], mreq[t]
+        if c < dc - EPSILON or m < dm - EPSILON:
+            without.append(run)
+            continue
+        take = count if count <= left else left
+        left -= take
+        new = (t, c - dc, m - dm, take, start, seq)
+        inside.append(new)
+        taken.append(new)
+        if take < count:
+            without.append((t, c, m, count - take, start + take, seq + take))
+    return left
 
 
 def fits(

@@ -8,10 +8,10 @@ from pathlib import Path
 from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES, Process
+from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
 from gkestimator.simulation.arrivals.replay import Replay, Replayed
 from gkestimator.simulation.arrivals.streams import Streams
-from gkestimator.simulation.traces.profiles import has_profiles, read_profiles
 
 __all__ = ["make_arrivals"]
 
@@ -31,15 +31,20 @@ def make_arrivals(
 
     ``kind``: one of PROCESSES (see :class:`Process`), else the path of a trace, replayed as ``replay`` says
     (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``Replayed``), or of rate profiles
-    (:func:`~gkestimator.simulation.traces.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies every
-    rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their mean
-    rate (``poisson`` and ``constant``).
+    (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies
+    every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their
+    mean rate (``poisson`` and ``constant``).
 
     Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown source;
     DocumentError: a trace that is malformed or has too little.
     """
     if len(rates_rps) != len(names):
         raise UsageError(f"arrivals: found {len(rates_rps)} rates and {len(names)} names, expected as many")
+    for name, rate in zip(names, rates_rps, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise UsageError(f"rate of {name!r}: found {rate:g} req/s, expected at least 0")
+    if seed < 0:
+        raise UsageError(f"seed of arrivals: found {seed}, expected at least 0")
     if not 0 < rate_scale < float("inf"):
         raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
     if kind not in PROCESSES:

@@ -195,4 +195,5 @@ def _inverse(units: Floats, s: Segments) -> Floats:
     root = np.sqrt(np.maximum(rate * rate + 2 * s.slope[which] * over, 0.0))
     step = np.divide(2 * over, rate + root, out=np.zeros_like(over), where=over > 0)
     ends = np.append(s.start_ms[1:], s.end_ms)
-    return np.minimum(s.start_ms[which] + step, ends[which])
+    found: Floats = np.minimum(s.start_ms[which] + step, ends[which])
+    return found

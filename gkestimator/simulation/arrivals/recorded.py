@@ -108,8 +108,6 @@ class _Requests(Recorded):
             )
             if high < len(rows.times_s):
                 break
-        streams = count if in_turn or assign == "names" else min(len(trace.streams), count)
-        self._shares = _shares(streams, count)
         total = int(self._spool.counts.sum())
         if total == 0:
             raise DocumentError(
@@ -117,6 +115,8 @@ class _Requests(Recorded):
                 + (f" (the last comes at {last:g} s)" if math.isfinite(last) else "")
                 + ", expected at least one"
             )
+        streams = count if in_turn or assign == "names" else min(len(trace.streams), count)
+        self._shares = _shares(streams, count)
         self.counts = np.array(
             [len(range(s.first, int(self._spool.counts[s.lane]), s.step)) for s in self._shares], np.int64
         )

@@ -16,7 +16,6 @@ from gkestimator.simulation.arrivals.processes import generator
 from gkestimator.simulation.arrivals.rates import Block
 from gkestimator.simulation.arrivals.recorded import Recorded, record
 from gkestimator.simulation.arrivals.scaling import MAX_FACTOR
-from gkestimator.simulation.arrivals.spool import Piece
 from gkestimator.simulation.arrivals.streams import Streams
 
 __all__ = ["ASSIGNMENTS", "RATES", "SCALINGS", "Recording", "Replay", "Replayed", "replay_lengths"]
@@ -36,9 +35,9 @@ class Replay:
 
     ``assign``: which source a request is for. ``names``: the one that the plain CSV's column ``model`` names.
     ``streams``: the streams (functions, models and log types) in order of first appearance, round robin over the
-    sources, as USHER does (Shubha et al., OSDI 2024, section 5); with fewer streams than sources, source i has stream
-    i mod streams, and the requests of a stream go to its sources in turn. ``requests``: all requests in turn. ``auto``:
-    names where there is such a column, else streams.
+    sources, as in USHER (Shubha et al., OSDI 2024; our reading); with fewer streams than sources, source i has stream
+    i mod streams, and the requests of a stream go to its sources in turn. ``requests``: all requests in turn, as
+    those of a trace without streams always do. ``auto``: names where there is such a column, else streams.
 
     ``rates``: ``plan``: each source's requests are scaled so that their mean over the used part is the source's rate;
     ``trace``: as recorded. Either times the rate scale. ``scaling``: ``copies`` or ``time``
@@ -80,8 +79,8 @@ class Recording:
 
 
 class Replayed(Streams):
-    """The trace at ``path`` as arrivals of ``names`` with mean rates ``rates_rps``. It is read once, here: what is
-    wrong in it is said before anything is simulated. ``length_ms``: how long one round lasts.
+    """The trace at ``path`` as arrivals of ``names`` with mean rates ``rates_rps``. The part that is used is read once,
+    here: what is wrong in it is said before anything is simulated. ``length_ms``: how long one round lasts.
 
     Raises DocumentError: the trace is malformed, has no requests in the used part, none for a source with a rate, or
     too few to know a rate by; UsageError: a factor above 1e6."""
@@ -114,11 +113,12 @@ class Replayed(Streams):
                     f"{path}: found no request for {name!r} in the part that is replayed, expected at least one for "
                     f"each of {len(self.names)} models and applications"
                 )
-        self._speed = float(wanted.sum() / means.sum()) if replay.scaling == "time" else 1.0
-        self._speed = self._speed or 1.0
+        faster = replay.scaling == "time" and wanted.sum() > 0
+        self._speed = float(wanted.sum() / means.sum()) if faster else 1.0
         self._factors = np.divide(wanted, means * self._speed, out=np.zeros_like(wanted), where=means > 0)
         # Requests that do not divide evenly among the sources, and rounding, are no reason to drop or copy one.
-        self._factors[np.abs(self._factors - 1) * self._recorded.counts < 1] = 1.0
+        off = np.abs(self._factors - 1)
+        self._factors[(off * self._recorded.counts < 1) & (off < 0.01)] = 1.0
         if self._factors.max() > MAX_FACTOR:
             most = int(self._factors.argmax())
             raise UsageError(
@@ -155,12 +155,11 @@ class Replayed(Streams):
     def _blocks(self, source: int, seed: int) -> Iterator[Block]:
         if self._factors[source] == 0:
             return
-        for times, _ in _rounds(
-            self._recorded, source, float(self._factors[source]), self.replay.loop, generator(seed, source, 2)
+        draw = generator(seed, source, 2)
+        for times, _, known in _rounds(
+            self._recorded, source, float(self._factors[source]), self.replay.loop, draw
         ):
-            if len(times):
-                scaled = times * (1e3 / self._speed)
-                yield scaled, float(scaled[-1])
+            yield times * (1e3 / self._speed), known * (1e3 / self._speed)
 
 
 def replay_lengths(
@@ -202,13 +201,12 @@ def replay_lengths(
         )
 
     def blocks() -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-        for times, lengths in _rounds(recorded, 0, scale / speed, how.loop, generator(seed, 0, 2)):
-            assert lengths is not None  # record was asked for them
+        for times, lengths, known in _rounds(recorded, 0, scale / speed, how.loop, generator(seed, 0, 2)):
             times = times * (1e3 / speed)
             stop = int(np.searchsorted(times, end, side="left"))
-            if stop:
+            if stop and lengths is not None:
                 yield times[:stop], lengths[:stop]
-            if stop < len(times):
+            if known * (1e3 / speed) >= end:
                 return
 
     return blocks()
@@ -216,10 +214,15 @@ def replay_lengths(
 
 def _rounds(
     recorded: Recorded, source: int, factor: float, loop: bool, draw: np.random.Generator
-) -> Iterator[Piece]:
-    """The source's requests, in seconds from the start of the replay, round after round where it is a loop."""
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64] | None, float]]:
+    """The source's requests, in seconds from the start of the replay, round after round where it is a loop: times,
+    lengths, and up to when all are known."""
     number = 0
     while number == 0 or loop:
         for times, lengths in recorded.scaled(source, factor, draw):
-            yield times + number * recorded.period_s, lengths
+            if len(times):
+                times = times + number * recorded.period_s
+                yield times, lengths, float(times[-1])
         number += 1
+        # A round may have been thinned to nothing.
+        yield np.empty(0), None, number * recorded.period_s

@@ -17,12 +17,13 @@ Ints = NDArray[np.int64]
 # Ascending times in seconds and, where they are kept, lengths in tokens.
 Piece = tuple[Floats, Ints | None]
 _FLUSH = 8192
-_IN_MEMORY = 2**26
+_PIECE = 65_536
+_IN_MEMORY = 2**24
 
 
 class Spool:
     """``lanes`` sequences of requests. ``counts``: how many are in each; ``first_s`` and ``last_s`` of all (nan: none).
-    Takes 8 bytes a request (16 with lengths), beyond 64 MiB in a temporary file that is gone with the object."""
+    Takes 8 bytes a request (16 with lengths), beyond 16 MiB in a temporary file that is gone with the object."""
 
     def __init__(self, lanes: int, *, lengths: bool = False) -> None:
         # Kept open for as long as the lanes may be read.
@@ -69,16 +70,18 @@ class Spool:
 
     def _flush(self, lane: int) -> None:
         parts = self._waiting[lane]
-        data = np.concatenate([t for t, _ in parts]).tobytes()
-        if self._lengths:
-            data += np.concatenate([n for _, n in parts if n is not None]).tobytes()
-        try:
-            self._file.seek(self._end)
-            self._file.write(data)
-        except OSError as e:
-            raise OutputError(
-                f"temporary file in {tempfile.gettempdir()}: cannot be written: {e.strerror} (TMPDIR says where)"
-            ) from e
-        self._pieces[lane].append((self._end, self._held[lane]))
-        self._end += len(data)
+        times = np.concatenate([t for t, _ in parts])
+        lengths = np.concatenate([n for _, n in parts if n is not None]) if self._lengths else None
+        for start in range(0, len(times), _PIECE):
+            part = slice(start, start + _PIECE)
+            data = times[part].tobytes() + (b"" if lengths is None else lengths[part].tobytes())
+            try:
+                self._file.seek(self._end)
+                self._file.write(data)
+            except OSError as e:
+                raise OutputError(
+                    f"temporary file in {tempfile.gettempdir()}: cannot be written: {e.strerror} (TMPDIR says where)"
+                ) from e
+            self._pieces[lane].append((self._end, len(times[part])))
+            self._end += len(data)
         self._waiting[lane], self._held[lane] = [], 0

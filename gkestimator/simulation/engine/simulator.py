@@ -1,12 +1,35 @@
-"""The simulator: what the engine offers, whichever way it runs. Contract; the engine's owner fills it."""
+"""The simulator: one run, chunk by chunk."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
+from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
+from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.building import (
+    curve_key,
+    curves_of,
+    first_state,
+    most_asked,
+    rows_of,
+    with_rows,
+)
+from gkestimator.simulation.engine.changes import (
+    expect_available,
+    fill_streams,
+    make_available,
+    resumes,
+    unstream,
+)
+from gkestimator.simulation.engine.checking import check_chunk, check_replica
+from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
+from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Result
+from gkestimator.simulation.result import Counts, Floats, Result
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
 __all__ = ["Simulator", "simulate"]
@@ -21,15 +44,37 @@ def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
 
 
 class Simulator:
-    """One run that goes on chunk by chunk; replicas may be added and retired between chunks."""
+    """One run that goes on chunk by chunk; replicas may be added and retired between chunks.
+
+    What happens is said in docs/simulation.md. State is arrays alone (:mod:`.columns`), which the event loop
+    (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end or until it
+    needs room: pools are made larger here, between its calls.
+    """
 
     def __init__(self, system: System, options: Options) -> None:
         self.now_ms = 0.0
-        raise NotImplementedError
+        self._system, self._options = system, options
+        door, draws, factors = (
+            np.random.Generator(np.random.PCG64(child))
+            for child in np.random.SeedSequence(options.seed).spawn(3)
+        )
+        self._uniforms, self._draws = Draws(door.random), Draws(draws.standard_exponential)
+        self._normals = factors.standard_normal(len(system.models))
+        self._admit = [source.admit for source in system.sources]
+        self._source_arrived = np.zeros(len(system.sources), np.int64)
+        self._source_rejected = np.zeros(len(system.sources), np.int64)
+        self._kept: list[tuple[Counts, Floats]] = []
+        self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
+        self._curve_rows: dict[tuple[object, ...], int] = {}
+        self._most_asked = max((most_asked(source) for source in system.sources), default=0)
+        self._s = first_state(system, options)
+        self.add(system.replicas, [0.0] * len(system.replicas), gpus=system.gpus)
 
     def advance(self, chunk: Chunk) -> None:
         """Simulate up to ``chunk.end_ms``."""
-        raise NotImplementedError
+        self._take(chunk)
+        self._run(chunk.end_ms)
+        self.now_ms = chunk.end_ms
 
     def add(
         self,
@@ -40,20 +85,171 @@ class Simulator:
     ) -> list[int]:
         """Add ``gpus``, then ``replicas``, which take batches and may start to serve from ``available_ms`` on; their
         indices. The router chooses a replica that is not available yet only where its model has no other."""
-        raise NotImplementedError
+        s = self._s
+        idle = np.zeros((len(gpus), c.G_END), np.int64)
+        idle[:, [c.G_FIRST, c.G_LAST, c.G_COPY_HEAD, c.G_COPY_TAIL]] = -1
+        terms = [[0.0] * c.GF_TERMS + list(gpu.terms) for gpu in gpus]
+        s = self._s = s._replace(g=with_rows(s.g, idle), gf=with_rows(s.gf, terms))
+        first = len(s.r)
+        whole, real, curves = [], [], [s.curves]
+        at, servers = len(s.curves), len(s.v)
+        for replica, available in zip(replicas, available_ms, strict=True):
+            check_replica(replica, len(s.m), len(s.g))
+            server = servers
+            if replica.partition is not None:
+                server, gpu = self._partitions.setdefault(replica.partition, (servers, replica.gpu))
+                if gpu != replica.gpu:
+                    raise UsageError(
+                        f"replica {replica.id!r}: partition {replica.partition} is on GPU {gpu}, found {replica.gpu}"
+                    )
+            servers = max(servers, server + 1)
+            curve = self._curve_rows.setdefault(curve_key(replica), at)
+            if curve == at:
+                curves.append(curves_of(replica))
+                at += len(curves[-1])
+            ints, floats = rows_of(replica, server=server, curve=curve, available_ms=available)
+            floats[c.RF_FACTOR] = self._factor(replica)
+            whole.append(ints)
+            real.append(floats)
+        open_now = [k for k, available in enumerate(available_ms, first) if available <= self.now_ms]
+        self._s = s._replace(
+            r=with_rows(s.r, whole),
+            rf=with_rows(s.rf, real),
+            curves=np.concatenate(curves),
+            v=with_rows(s.v, np.tile(np.array([-1, -1, -1, -1, -1, 0], np.int64), (servers - len(s.v), 1))),
+        )
+        make_available(self._s, open_now)
+        added = list(range(first, first + len(replicas)))
+        self._retarget(added)
+        return added
 
     def retire(self, replicas: Sequence[int]) -> None:
         """From now on no batch is opened for these; what they were given they serve to the end."""
-        raise NotImplementedError
+        self._s.r[list(replicas), c.R_RETIRED] = 1
+        self._retarget([])
 
     def set_admission(self, source: int, admit: float) -> None:
         """From now on requests of ``source`` are let in with chance ``admit``."""
-        raise NotImplementedError
+        self._admit[source] = admit
+
+    def outstanding(self) -> Counts:
+        """Requests that each replica (in order of index) was given and whose service has not ended by ``now_ms``:
+        those of the batch under construction for it, on the network, being copied, queued or running."""
+        s = self._s
+        found = s.r[:, c.R_GIVEN].copy()
+        for model in s.m:
+            if model[c.M_OPEN] >= 0:
+                source = s.x[model[c.M_SOURCE]]
+                found[model[c.M_OPEN]] += source[c.X_STOP] - source[c.X_AT]
+            elif model[c.M_BATCH] >= 0:
+                batch = s.b[model[c.M_BATCH]]
+                found[batch[c.B_REPLICA]] += batch[c.B_SIZE]
+        return found
 
     def progress(self) -> Result:
         """What was counted so far (arrays copied)."""
-        raise NotImplementedError
+        self._flush()
+        return result_of(
+            self._system, self._options, self._s, self._source_arrived, self._source_rejected, self._kept
+        )
 
     def finish(self) -> Result:
         """Serve all that came; what was counted."""
-        raise NotImplementedError
+        self._run(math.inf)
+        return self.progress()
+
+    def _factor(self, replica: SimReplica) -> float:
+        """By how much the replica's latencies are taken to be wrong in this run."""
+        if self._options.service != "interval":
+            return 1.0
+        z = float(self._normals[replica.model])
+        return math.exp(z * (replica.sigma_above if z > 0 else replica.sigma_below))
+
+    def _retarget(self, added: list[int]) -> None:
+        """The lists of replicas that may be chosen, made anew after ``added`` came or others were retired."""
+        s, now = self._s, self.now_ms
+        r = s.r
+        before = s.m[:, c.M_TARGETS].copy()
+        usable = np.flatnonzero(r[:, c.R_RETIRED] == 0)
+        key = s.rf[usable, c.RF_KEY]
+        # By model, the available ones first, those in the order of the round robin (a sorted list is a heap).
+        order = np.lexsort((usable, key, -r[usable, c.R_AVAILABLE], r[usable, c.R_MODEL]))
+        targets = usable[order]
+        models = len(s.m)
+        s.m[:, c.M_TARGETS] = np.bincount(r[targets, c.R_MODEL], minlength=models)
+        s.m[:, c.M_FIRST] = np.cumsum(s.m[:, c.M_TARGETS]) - s.m[:, c.M_TARGETS]
+        s.m[:, c.M_AVAILABLE] = np.bincount(
+            r[targets, c.R_MODEL], weights=r[targets, c.R_AVAILABLE], minlength=models
+        )
+        self._s = s._replace(targets=targets)
+        self._fit()
+        for replica in added:
+            m = int(r[replica, c.R_MODEL])
+            if r[replica, c.R_TURNS] == 1 and s.m[m, c.M_STREAMED] == 1:
+                self._fit()
+                unstream(self._s, m)
+            if before[m] == 0:
+                s.mf[m, c.MF_RESUMED] = now
+            if r[replica, c.R_AVAILABLE] == 0:
+                self._fit()
+                expect_available(self._s, replica)
+        fill_streams(self._s)
+        if resumes(self._s):
+            self._run(now, resume_only=True)
+
+    def _fit(self) -> None:
+        """Room, draws and uniforms for one event at least."""
+        self._s = with_needs(self._s, self._most_asked)
+        self._s = fit_pools(self._s)
+        self._s = self._s._replace(
+            draws=self._draws.filled(self._s.draws, self._s.z, c.Z_DRAW, c.Z_DRAWS_NEED),
+            uniforms=self._uniforms.filled(self._s.uniforms, self._s.z, c.Z_UNIFORM, c.Z_UNIFORMS_NEED),
+        )
+
+    def _flush(self) -> None:
+        """Kept requests out of the kernel's buffer."""
+        kept = int(self._s.z[c.Z_KEPT])
+        if kept:
+            self._kept.append((self._s.kept[:kept].copy(), self._s.kept_floats[:kept].copy()))
+            self._s.z[c.Z_KEPT] = 0
+
+    def _run(self, until_ms: float, *, resume_only: bool = False) -> None:
+        from gkestimator.simulation.engine.loop import run
+
+        self._s.f[c.F_NOW] = self.now_ms
+        while True:
+            code = run(self._s, float(until_ms), resume_only)
+            if code == c.DONE:
+                return
+            if code == c.FLUSH:
+                self._flush()
+            self._fit()
+
+    def _take(self, chunk: Chunk) -> None:
+        """The chunk's requests, after those that wait from chunks before; turned away or let in; counted."""
+        s, options = self._s, self._options
+        check_chunk(chunk, len(s.x), self.now_ms)
+        parts: list[Floats] = []
+        at = 0
+        for k, times in enumerate(chunk.times_ms):
+            source = s.x[k]
+            admit = self._admit[k]
+            entered = times
+            if admit < 1:
+                chosen = (
+                    self._uniforms.take(s, len(times)) < admit if admit > 0 else np.zeros(len(times), bool)
+                )
+                entered = times[chosen]
+            counted = len(times) - int(np.searchsorted(times, options.warmup_ms))
+            counted_in = len(entered) - int(np.searchsorted(entered, options.warmup_ms))
+            self._source_arrived[k] += counted
+            self._source_rejected[k] += counted - counted_in
+            if source[c.X_KIND] != c.JOB and len(entered):
+                m = source[c.X_MODEL]
+                s.m[m, c.M_ARRIVED] += counted_in
+                count_windows(s, m, entered)
+            parts += [s.arrivals[source[c.X_AT] : source[c.X_STOP]], entered]
+            source[c.X_AT], source[c.X_STOP] = at, at + len(parts[-2]) + len(entered)
+            at = int(source[c.X_STOP])
+        self._s = s._replace(arrivals=np.concatenate(parts) if parts else np.zeros(0))
+        fill_streams(self._s)

@@ -73,12 +73,17 @@ class Lines:
         """The rows below the header."""
         self._line = 2
         for text in self._rest_and_texts():
-            if text:
-                lines = text.count(b"\n")
-                block = self._plain(text) or self._irregular(text)
-                if block is not None:
-                    yield block
-                self._line += lines
+            if not text:
+                continue
+            block = self._plain(text)
+            if block is not None:
+                yield block
+                self._line += len(block.lines)
+                continue
+            block = self._irregular(text)
+            if block is not None:
+                yield block
+            self._line += text.count(b"\n")
 
     def _rest_and_texts(self) -> Iterator[bytes]:
         yield self._rest
@@ -156,8 +161,7 @@ class Lines:
             head, newline, tail = read.rpartition(b"\n")
             if newline:
                 text = left + head + newline
-                self._short_enough(text, line)
-                line += text.count(b"\n")
+                line += self._short_enough(text, line)
                 yield text
                 left = tail
             else:
@@ -167,7 +171,8 @@ class Lines:
         if left:
             yield left + b"\n"
 
-    def _short_enough(self, text: bytes, line: int) -> None:
+    def _short_enough(self, text: bytes, line: int) -> int:
+        """How many lines end in ``text``, which begins with line number ``line``."""
         breaks = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
         widths = np.diff(breaks, prepend=-1, append=len(text))
         if widths.max() > MAX_LINE + 1:
@@ -175,6 +180,7 @@ class Lines:
                 f"{self.path}: line {line + int(widths.argmax())}: found more than {MAX_LINE:,} bytes without a line's "
                 "end, expected rows of a trace"
             )
+        return len(breaks)
 
 
 def quoted(text: str) -> str:

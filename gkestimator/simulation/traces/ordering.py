@@ -94,8 +94,7 @@ def _merged(disk: IO[bytes], bounds: list[int], size: int) -> Iterator[Pair]:
         limit, first = min(unread) if unread else (np.inf, len(runs))
         parts = []
         for i in left:
-            side = "right" if i <= first else "left"
-            split = int(np.searchsorted(held[i]["time"], limit, side=side)) if unread else len(held[i])
+            split = int(np.searchsorted(held[i]["time"], limit, side="right" if i <= first else "left"))
             parts.append(held[i][:split])
             held[i] = held[i][split:]
         rows = np.concatenate(parts)

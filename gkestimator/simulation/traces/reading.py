@@ -20,6 +20,7 @@ __all__ = ["MAX_STREAMS", "Counts", "Rows", "Trace"]
 # Streams are kept by name while a trace is read; so many names take about 100 MB.
 MAX_STREAMS = 500_000
 _MAX_LENGTH = 2**31
+_MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +90,15 @@ class Trace:
             raise DocumentError(f"{self.path}: found single requests, expected counts per minute")
         places = [self._place[c] for c in minutes(self.path, self._lines.header)]
         for block in self._lines.blocks():
-            yield Counts(counts=whole_numbers(self.path, block, places, "count"))
+            counts = whole_numbers(self.path, block, places, "count")
+            over = np.argwhere(counts > _MAX_COUNT)
+            if len(over):
+                row, minute = (int(i) for i in over[0])
+                raise DocumentError(
+                    f"{self.path}: line {block.lines[row]}: minute {minute + 1}: found {counts[row, minute]:,} "
+                    f"requests, expected at most {_MAX_COUNT:,}"
+                )
+            yield Counts(counts=counts)
 
     def _started(self) -> Iterator[Rows]:
         """Requests by their starts."""
@@ -125,8 +134,10 @@ class Trace:
             return np.zeros(len(block.lines), np.int64)
         data, numbers = block.data, self._numbers
         # A loop, but one that only cuts and looks up: sorting texts this long costs ten times as much.
-        ends = [block.ends[:, c].tolist() for c in columns]
-        starts = [block.starts[:, c].tolist() for c in columns]
+        beside = columns == list(range(columns[0], columns[-1] + 1))
+        spans = [(columns[0], columns[-1])] if beside else [(c, c) for c in columns]
+        starts = [block.starts[:, first].tolist() for first, _ in spans]
+        ends = [block.ends[:, last].tolist() for _, last in spans]
         keys = [data[a:b] for a, b in zip(starts[0], ends[0], strict=True)]
         for more_starts, more_ends in zip(starts[1:], ends[1:], strict=True):
             keys = [k + b"," + data[a:b] for k, a, b in zip(keys, more_starts, more_ends, strict=True)]

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
-from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.placement.building import build_problem
 from gkestimator.placement.problem import Problem
 from gkestimator.tables import Requirement
 
-V100 = "V100-SXM2-16GB"
+sys.path.append(str(Path(__file__).parents[1]))
+import _problems
+from _problems import V100
 
 
-def row(model: str, batch: int, latency: float, **kwargs: object) -> Requirement:
+def row(model: str, batch: int, latency: float, **kwargs: Any) -> Requirement:
     """A measured row on a V100, 1 % of its memory, without utilisations."""
-    values: dict[str, object] = {
-        "gpu": V100, "runtime": "torch", "dtype": "fp32", "throughput_rps": 1e3 * batch / latency,
-        "mreq_bytes": 1 << 27, "mreq_pct": 1.0, "source": "measured", "occupancy_source": "measured",
-        "memory_source": "measured",
-    }  # fmt: skip
-    return Requirement(model=model, batch_size=batch, latency_ms=latency, **(values | kwargs))  # type: ignore[arg-type]
+    own = {"sm_util_mean_pct": None, "mreq_bytes": 1 << 27, "mreq_pct": 1.0}
+    return _problems.row(model, batch, latency, **(own | kwargs))
 
 
 def problem(
@@ -34,17 +31,7 @@ def problem(
     types: Sequence[str] = (V100,),
 ) -> Problem:
     """``loads``: (rate, SLO) by model; ``gpus`` of each of ``types``, or ``rented``: (price, limit) by type."""
-    workload = Workload(models=tuple(ModelLoad(name=n, rate_rps=r, slo_ms=s) for n, (r, s) in loads.items()))
-    known = gpu_catalogue()
-    if rented is None:
-        cluster = Cluster(gpus=tuple(GpuCount(spec=known.spec(t), count=gpus) for t in types))
-    else:
-        cluster = Cluster(
-            elastic=tuple(
-                ElasticGpu(spec=known.spec(t), price_per_hour=p, limit=n) for t, (p, n) in rented.items()
-            )
-        )
-    return build_problem(rows, workload, cluster)
+    return _problems.problem(rows, loads, dict.fromkeys(types, gpus), rent=rented)
 
 
 def case(

@@ -5,56 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
-from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.placement.building import build_problem
 from gkestimator.placement.patterns import Choice, needs_pct
 from gkestimator.placement.problem import Problem
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import Requirement
 
-V100, T4, A100 = "V100-SXM2-16GB", "T4", "A100-SXM4-80GB"
-
-
-def table_a1() -> tuple[Requirement, ...]:
-    return tuple(
-        read_table(Path(str(files("gkestimator.datasets"))) / "published" / "ethz_v100.csv", REQUIREMENTS)
-    )
+sys.path.append(str(Path(__file__).parents[1]))
+import _problems
 
 
 def row(model: str, batch: int, latency: float, **kwargs: Any) -> Requirement:
     """A measured row on a V100 that takes 40 % of its SMs and 10 % of its memory."""
-    values: dict[str, Any] = {
-        "gpu": V100, "runtime": "torch", "dtype": "fp32", "throughput_rps": 1e3 * batch / latency,
-        "sm_util_mean_pct": 40.0, "occupancy_max_pct": 40.0, "mreq_pct": 10.0,
-        "source": "measured", "occupancy_source": "measured", "memory_source": "measured",
-    }  # fmt: skip
-    return Requirement(model=model, batch_size=batch, latency_ms=latency, **(values | kwargs))
-
-
-def problem(
-    rows: Sequence[Requirement],
-    loads: Mapping[str, tuple[float, float]],
-    gpus: Mapping[str, int] | None = None,
-    *,
-    rent: Mapping[str, tuple[float, int | None]] | None = None,
-    **kwargs: Any,
-) -> Problem:
-    """``loads``: (rate, SLO) by model; ``gpus``: how many by type; ``rent``: (price, limit) by type."""
-    spec = gpu_catalogue().spec
-    workload = Workload(models=tuple(ModelLoad(name=n, rate_rps=r, slo_ms=s) for n, (r, s) in loads.items()))
-    cluster = Cluster(
-        gpus=tuple(GpuCount(spec=spec(t), count=n) for t, n in (gpus or {}).items()),
-        elastic=tuple(
-            ElasticGpu(spec=spec(t), price_per_hour=p, limit=limit) for t, (p, limit) in (rent or {}).items()
-        ),
-    )
-    return build_problem(rows, workload, cluster, **kwargs)
+    own = {"occupancy_max_pct": 40.0, "mreq_bytes": None, "mreq_pct": 10.0}
+    return _problems.row(model, batch, latency, **(own | kwargs))
 
 
 def random_rows(rng: random.Random, models: int, types: Sequence[str]) -> list[Requirement]:

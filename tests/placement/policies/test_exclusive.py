@@ -17,7 +17,9 @@ from gkestimator.placement.programs import pattern_form, serve
 from gkestimator.placement.run import place
 
 sys.path.append(str(Path(__file__).parent))
-from _milp_cases import T4, V100, problem, random_rows, row, table_a1
+sys.path.append(str(Path(__file__).parents[1]))
+from _milp_cases import random_rows, row
+from _problems import T4, V100, problem, table_a1
 
 
 def by_enumeration(p: Problem) -> tuple[float, int]:

@@ -18,7 +18,9 @@ from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 
 sys.path.append(str(Path(__file__).parent))
-from _gkest_cases import A100, T4, V100, best_side_by_side, problem, random_problem, row, table_a1
+sys.path.append(str(Path(__file__).parents[1]))
+from _gkest_cases import best_side_by_side, random_problem
+from _problems import A100, T4, V100, problem, row, table_a1
 
 
 def served(given: Problem, answer: Placement) -> dict[str, float]:
@@ -177,7 +179,7 @@ def test_null_memory_is_named() -> None:
         ({"attainment": float("nan")}, "attainment nan"),
         ({"fairness_loss_pct": -1}, "fairness-loss-pct -1"),
         ({"effort": "much"}, "effort 'much'"),
-        ({"turns": "no"}, "turns 'no'"),
+        ({"turns": "no"}, "turns: found 'no'"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:

@@ -13,8 +13,8 @@ from gkestimator.placement.policies.gkest import GkestPolicy
 from gkestimator.placement.policy import verify
 from gkestimator.placement.run import place
 
-sys.path.append(str(Path(__file__).parent))
-from _gkest_cases import A100, V100, problem, row, table_a1
+sys.path.append(str(Path(__file__).parents[1]))
+from _problems import A100, V100, problem, row, table_a1
 
 NAMES = ("resnet50", "vgg19", "mobilenet_v2", "gpt2", "bert")
 

@@ -18,7 +18,9 @@ from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu
 
 sys.path.append(str(Path(__file__).parent))
-from _gkest_cases import V100, problem, random_problem, row
+sys.path.append(str(Path(__file__).parents[1]))
+from _gkest_cases import random_problem
+from _problems import V100, problem, row
 
 
 def drawn(menus: Menus, seed: int, gpus: int) -> dict[Pattern, int]:

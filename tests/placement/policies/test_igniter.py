@@ -16,7 +16,9 @@ from gkestimator.placement.run import place
 from gkestimator.tables import Requirement
 
 sys.path.append(str(Path(__file__).parent))
-from _milp_cases import T4, V100, problem, row, table_a1
+sys.path.append(str(Path(__file__).parents[1]))
+from _milp_cases import row
+from _problems import T4, V100, problem, table_a1
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "igniter-coefficients.toml"
 

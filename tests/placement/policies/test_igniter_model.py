@@ -26,7 +26,9 @@ from gkestimator.placement.policies.igniter_model import (
 )
 
 sys.path.append(str(Path(__file__).parent))
-from _milp_cases import T4, V100, problem, row
+sys.path.append(str(Path(__file__).parents[1]))
+from _milp_cases import row
+from _problems import T4, V100, problem
 
 GPU = GpuTerms(
     pcie_bytes_per_s=1e10,

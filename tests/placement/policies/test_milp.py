@@ -18,7 +18,9 @@ from gkestimator.placement.programs import pattern_form, serve, slot_form
 from gkestimator.placement.run import place
 
 sys.path.append(str(Path(__file__).parent))
-from _milp_cases import A100, T4, V100, by_enumeration, problem, random_rows, row, table_a1
+sys.path.append(str(Path(__file__).parents[1]))
+from _milp_cases import by_enumeration, random_rows, row
+from _problems import A100, T4, V100, problem, table_a1
 
 
 @pytest.mark.parametrize(

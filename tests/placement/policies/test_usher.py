@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
 
-from gkestimator.documents import Cluster, GpuCount, ModelLoad, PlacementPlan, Workload, plan_json
+from gkestimator.documents import PlacementPlan, plan_json
 from gkestimator.errors import UsageError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.placement.building import build_problem
 from gkestimator.placement.policies.usher import UsherPolicy, groups_of
 from gkestimator.placement.policy import Placement, checked_problem, verify
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.run import place
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import Requirement
 
-sys.path.append(str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from _problems import problem as build
+from _problems import table_a1
 from _usher_reference import exhaustive, instance, problem_of, row, size_of
 
 V100, A100, T4 = "V100-SXM2-16GB", "A100-SXM4-40GB", "T4"
@@ -30,11 +29,7 @@ CASE_2 = (("resnet50", "vgg19", "mobilenet_v2", "gpt2", "bert"), 300.0)
 
 def thesis(names: tuple[str, ...], slo_ms: float, creq: str = "occupancy-max") -> Problem:
     """400 req/s of each on four V100, by table A.1."""
-    with as_file(files("gkestimator.datasets") / "published" / "ethz_v100.csv") as path:
-        rows = read_table(path, REQUIREMENTS)
-    workload = Workload(models=tuple(ModelLoad(name=n, rate_rps=400, slo_ms=slo_ms) for n in names))
-    cluster = Cluster(gpus=(GpuCount(spec=gpu_catalogue().spec(V100), count=4),))
-    return build_problem(rows, workload, cluster, creq=creq)
+    return build(table_a1(), dict.fromkeys(names, (400, slo_ms)), 4, creq=creq)
 
 
 def held(placement: Placement) -> dict[str, list[tuple[str, int]]]:

@@ -174,7 +174,7 @@ def test_rate_scale() -> None:
     st.lists(st.lists(st.floats(0, 1000), max_size=30).map(sorted), min_size=1, max_size=4),
     st.floats(0.7, 700),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[float]], every: float) -> None:
     arrivals = Given(times)
     cut = list(sliced(arrivals, 1000.0, every))
@@ -194,6 +194,7 @@ def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[flo
         (lambda: make_arrivals("poisson", [1.0], ["a", "b"]), "1 rates and 2 names"),
         (lambda: make_arrivals("poisson", [-1.0], ["a"]), "expected at least 0"),
         (lambda: make_arrivals("poisson", [math.nan], ["a"]), "expected at least 0"),
+        (lambda: make_arrivals("poisson", [1.0], ["a"], seed=-1), "seed of arrivals: found -1"),
         (lambda: make_arrivals("poisson", [1.0], ["a"], rate_scale=0.0), "rate scale: found 0"),
         (lambda: make_arrivals("poisson", [1.0], ["a"], profiles={"b": Profile(times_s=(0.0,), rates_rps=(1.0,))}), "rate profile for 'b'"),
         (lambda: make_arrivals("mmpp", [1.0], ["a"], profiles={"a": Profile(times_s=(0.0,), rates_rps=(1.0,))}), "mmpp take a mean rate"),

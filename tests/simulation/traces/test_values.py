@@ -14,7 +14,7 @@ from gkestimator.errors import DocumentError
 from gkestimator.simulation.traces.lines import Block, Lines
 from gkestimator.simulation.traces.values import decimals, instants, whole_numbers
 
-CALM = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CALM = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def column(tmp_path: Path, fields: list[str]) -> tuple[Path, Block]:

@@ -1,0 +1,55 @@
+"""``gkest compare``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from gkestimator.cli.group import debug_option
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(name="compare")
+@click.argument("spec", type=_PATH, metavar="SPEC.yaml")
+@click.option(
+    "-o", "--output", required=True, type=_PATH, help="Folder of the comparison; gone on with if there."
+)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Who computes."
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 1024), help="Processes of this machine; default: one for each core."
+)
+@debug_option
+def command(spec: Path, output: Path, engine: str, processes: int | None) -> int:
+    """Compare placement policies over workloads, clusters, loads and objectives, each plan served in simulation.
+
+    SPEC names tables, policies, workloads, clusters, arrivals and scales (docs/comparing.md); every combination is a
+    cell. Cells that the folder holds already are not computed again. The table goes to stdout; with the pictures it is
+    in the folder too (report.md, results.csv, results.json). Exit status: 0 done, 1 where cells were refused or
+    failed, 2 the command or a file was wrong.
+    """
+    from gkestimator.cli.progress import Progress
+    from gkestimator.simulation.comparing.report import write_report
+    from gkestimator.simulation.comparing.run import run_comparison
+    from gkestimator.simulation.comparing.spec import read_spec
+
+    asked = read_spec(spec)
+    with Progress() as progress:
+        found = run_comparison(
+            asked,
+            output,
+            engine=engine,
+            processes=processes or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+            progress=progress,
+        )
+    report = write_report(asked, found, output)
+    click.echo(report.text, nl=False)
+    for line in report.words:
+        click.echo(line, err=True)
+    return 0 if report.whole else 1

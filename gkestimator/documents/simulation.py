@@ -1,0 +1,287 @@
+"""What a simulation found, as a document: totals, models, applications, GPUs, time; beside what the plan promised."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from gkestimator.documents.checking import Fields, load_json
+from gkestimator.errors import DocumentError
+
+__all__ = [
+    "QUANTILES_PCT",
+    "SIMULATION_VERSION",
+    "SimulatedApplication",
+    "SimulatedGpu",
+    "SimulatedModel",
+    "SimulationReport",
+    "SimulationSettings",
+    "SimulationTotals",
+    "StageTimes",
+    "TimelineModel",
+    "read_simulation",
+    "simulation_document",
+    "simulation_json",
+]
+
+SIMULATION_VERSION = 1
+MAX_SIMULATION_BYTES = 200 * 2**20
+# Percent of the requests at which ``latency_quantiles_ms`` stand.
+_MIDDLE = tuple(float(q) for q in range(5, 96, 5))
+QUANTILES_PCT = (0.0, 1.0, 2.0, *_MIDDLE, 98.0, 99.0, 99.5, 99.9, 100.0)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSettings:
+    """Everything beside plan and table that decides the result. ``arrivals``: the process or the trace;
+    ``max_wait_ms`` null: each replica's of the plan; ``network``, ``coefficients``: the file or null."""
+
+    policy: str
+    arrivals: str
+    duration_s: float
+    warmup_s: float
+    rate_scale: float
+    max_wait_ms: float | None
+    admission: str
+    routing: str
+    service: str
+    copy: str
+    interference: str
+    coefficients: str | None
+    drop: str
+    network: str | None
+    window_s: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationTotals:
+    """Requests to models, stages of applications included, as a plan counts them: ``goodput_rps`` answered within
+    their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps`` and
+    ``expected_goodput_rps`` are the plan's.
+
+    Requests of clients (an application's is one): ``asked_rps`` by the workload, ``arrived_rps``, ``rejected_rps``
+    (turned away at the door) and ``dropped_rps`` (let in, and not served because too late) of these, ``on_time_pct``
+    of all that arrived, and their whole response times. ``cuti_pct``: Creq of what ran, over time and the GPUs used;
+    ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown, or a share of nothing.
+    """
+
+    goodput_rps: float
+    throughput_rps: float
+    promised_goodput_rps: float
+    expected_goodput_rps: float | None
+    asked_rps: float
+    arrived_rps: float
+    rejected_rps: float
+    dropped_rps: float
+    on_time_pct: float | None
+    latency_mean_ms: float | None
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
+    latency_quantiles_ms: tuple[float, ...] | None
+    cuti_pct: float | None
+    muti_pct: float | None
+    gpus_used: int
+    cost_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """One part of the requests' time; null where no request was answered."""
+
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedModel:
+    """One model, asked for by itself and in applications. ``arrived_rps``: at its router, or turned away at its
+    own door (``rejected_rps``; an application's that is turned away stands with the application); ``dropped_rps``:
+    let in, and not served because they were too late.
+    ``on_time_pct``: of those that arrived. ``wait_mean_ms``: arrival to start of service. ``promised_rps``: the
+    plan's goodput of its replicas. ``batch_mean`` and percent of batches full and timed out: null without one."""
+
+    model: str
+    slo_ms: float
+    replicas: int
+    asked_rps: float
+    promised_rps: float
+    arrived_rps: float
+    rejected_rps: float
+    dropped_rps: float
+    goodput_rps: float
+    throughput_rps: float
+    on_time_pct: float | None
+    wait_mean_ms: float | None
+    latency_mean_ms: float | None
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
+    latency_quantiles_ms: tuple[float, ...] | None
+    router: StageTimes
+    network: StageTimes
+    queue: StageTimes
+    gpu: StageTimes
+    batches: int
+    batch_mean: float | None
+    batches_full_pct: float | None
+    batches_timed_out_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedApplication:
+    """One application: requests of clients, whole responses."""
+
+    application: str
+    slo_ms: float
+    asked_rps: float
+    arrived_rps: float
+    rejected_rps: float
+    dropped_rps: float
+    goodput_rps: float
+    throughput_rps: float
+    on_time_pct: float | None
+    latency_mean_ms: float | None
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
+    latency_quantiles_ms: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedGpu:
+    """One GPU. ``busy_pct``: of the time something ran; ``cuti_pct``: mean over time of the Creq of what ran;
+    ``muti_pct``: the plan's."""
+
+    id: str
+    type: str
+    busy_pct: float
+    cuti_pct: float | None
+    muti_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineModel:
+    """By window of the settings' ``window_s`` from the start (warm-up included), by time of arrival: requests that
+    arrived, those answered on time, the mean wait until service (null where none arrived)."""
+
+    model: str
+    arrived: tuple[int, ...]
+    on_time: tuple[int, ...]
+    wait_mean_ms: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationReport:
+    """What a simulation found. ``notes`` say what a reader must know."""
+
+    settings: SimulationSettings
+    totals: SimulationTotals
+    models: tuple[SimulatedModel, ...]
+    applications: tuple[SimulatedApplication, ...]
+    gpus: tuple[SimulatedGpu, ...]
+    timeline: tuple[TimelineModel, ...]
+    notes: tuple[str, ...] = ()
+
+
+def simulation_document(report: SimulationReport) -> dict[str, Any]:
+    """``report`` as the mapping that its JSON file holds."""
+    return {"schema_version": SIMULATION_VERSION, **dataclasses.asdict(report)}
+
+
+def simulation_json(report: SimulationReport) -> str:
+    """``report`` as JSON text; numbers in full, so that reading gives them back."""
+    return json.dumps(simulation_document(report), indent=1, allow_nan=False) + "\n"
+
+
+def read_simulation(path: Path) -> SimulationReport:
+    """The report in the JSON file at ``path``. Raises DocumentError naming the field."""
+    fields = load_json(path, what="a simulation's report", limit=MAX_SIMULATION_BYTES)
+    version = fields.take("schema_version")
+    if version != SIMULATION_VERSION or isinstance(version, bool):
+        raise fields.fail("schema_version", f"found {version!r}, expected {SIMULATION_VERSION}")
+    report = SimulationReport(
+        settings=_read(SimulationSettings, fields.object("settings", what="settings of a simulation")),
+        totals=_read(SimulationTotals, fields.object("totals", what="totals of a simulation")),
+        models=_all(SimulatedModel, fields, "models", "a model of a simulation"),
+        applications=_all(SimulatedApplication, fields, "applications", "an application of a simulation"),
+        gpus=_all(SimulatedGpu, fields, "gpus", "a GPU of a simulation"),
+        timeline=_all(TimelineModel, fields, "timeline", "a model over time"),
+        notes=tuple(_line(fields, "notes", n) for n in fields.items("notes", [], limit=10_000)),
+    )
+    fields.finish()
+    if [t.model for t in report.timeline] != [m.model for m in report.models]:
+        raise DocumentError(f"{fields.where}: timeline: found other models than in models, expected the same")
+    lengths = {len(v) for t in report.timeline for v in (t.arrived, t.on_time, t.wait_mean_ms)}
+    if len(lengths) > 1:
+        raise DocumentError(
+            f"{fields.where}: timeline: found lists of different lengths, expected one length"
+        )
+    return report
+
+
+def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
+    return tuple(_read(kind, entry) for entry in fields.objects(name, what=what))
+
+
+def _read(kind: type[T], fields: Fields) -> T:
+    """A ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
+    found: dict[str, Any] = {}
+    key: Any = kind  # mypy does not take a class for hashable
+    for name, hint in _hints(key).items():
+        optional = type(None) in get_args(hint)
+        inner = next((a for a in get_args(hint) if a is not type(None)), hint) if optional else hint
+        if optional and not fields.has(name):
+            found[name] = fields.take(name, null=True)
+        elif inner is float:
+            found[name] = fields.number(name)
+        elif inner is int:
+            found[name] = fields.whole(name, low=0, high=10**15)
+        elif inner is str:
+            found[name] = fields.text(name)
+        elif inner is StageTimes:
+            found[name] = _read(StageTimes, fields.object(name, what="a stage's times"))
+        else:
+            found[name] = _numbers(fields, name, get_args(inner)[0])
+    fields.finish()
+    return kind(**found)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _numbers(fields: Fields, name: str, each: Any) -> tuple[Any, ...]:
+    """A list of numbers: whole where ``each`` is int, with nulls where it is float | None."""
+    values = fields.items(name)
+    if name == "latency_quantiles_ms" and len(values) != len(QUANTILES_PCT):
+        raise fields.fail(name, f"found {len(values)} numbers, expected {len(QUANTILES_PCT)}")
+    whole, nulls = each is int, type(None) in get_args(each)
+    for value in values:
+        if value is None and nulls:
+            continue
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value <= 1e15:
+            expected = f"{'whole ' if whole else ''}numbers of at least 0{' or null' if nulls else ''}"
+            raise fields.fail(name, f"found {value!r:.60} in the list, expected {expected}")
+    return tuple(v if v is None or whole else float(v) for v in values)
+
+
+def _line(fields: Fields, name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 2000:
+        raise fields.fail(name, "found something other than lines of text")
+    return value

@@ -1,0 +1,100 @@
+"""Arrivals of a comparison: a process or a trace with its options, read strictly, and made for a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gkestimator.documents import Workload
+from gkestimator.documents.checking import Fields
+from gkestimator.errors import UsageError
+from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.processes import PROCESSES
+from gkestimator.simulation.arrivals.rates import Bursts
+from gkestimator.simulation.arrivals.replay import ASSIGNMENTS, SCALINGS, Replay
+from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, label_of
+from gkestimator.simulation.traces.formats import FORMATS
+
+__all__ = ["ArrivalsEntry", "made", "read_arrivals"]
+
+# Of a burst: times the mean rate, share of the time, mean length in seconds.
+_BURST = ("burst_factor", "burst_share", "burst_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalsEntry:
+    """A process (``kind``) or a trace (``trace``, its file). ``options``: the fields of a ``Replay``, or the three
+    of ``Bursts.of`` for ``mmpp``, as given."""
+
+    label: str
+    kind: str | None
+    trace: Path | None
+    options: Mapping[str, Any]
+
+
+def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
+    """The field ``arrivals``: names of processes, or mappings. Raises DocumentError naming the field."""
+    found = []
+    for number, entry in enumerate(fields.items("arrivals", ["poisson"], limit=MANY)):
+        where = f"{fields.where}: arrivals[{number}]"
+        part = Fields({"kind": entry} if isinstance(entry, str) else entry, where=where, what="arrivals")
+        trace = file_of(part, "trace", here)
+        kind = choice_of(part, "kind", None, PROCESSES)
+        if (trace is None) == (kind is None):
+            raise part.fail("kind", f"expected either a trace or a kind ({', '.join(PROCESSES)})")
+        label = label_of(part, str(kind) if trace is None else trace.stem[:60])
+        options = _replay(part) if trace is not None else _bursts(part) if kind == "mmpp" else {}
+        part.finish()
+        found.append(ArrivalsEntry(label=label, kind=kind, trace=trace, options=options))
+    return distinct(fields, "arrivals", found)
+
+
+def _replay(part: Fields) -> dict[str, Any]:
+    loop = part.take("loop", False)
+    if not isinstance(loop, bool):
+        raise part.fail("loop", f"found {loop!r}, expected true or false")
+    return {
+        "form": choice_of(part, "format", None, tuple(f.name for f in FORMATS)),
+        "start_s": part.number("start_s", 0.0),
+        "duration_s": part.number("duration_s", None, above=True, null=True),
+        "loop": loop,
+        "assign": choice_of(part, "assign", "auto", ASSIGNMENTS),
+        "scaling": choice_of(part, "scaling", "copies", SCALINGS),
+    }
+
+
+def _bursts(part: Fields) -> dict[str, Any]:
+    given = {name: value for name in _BURST if (value := part.number(name, None, null=True)) is not None}
+    if given and len(given) < len(_BURST):
+        raise part.fail(
+            next(n for n in _BURST if n not in given), f"expected all of {', '.join(_BURST)}, or none"
+        )
+    try:
+        _states(given)
+    except UsageError as e:
+        raise part.fail(_BURST[0], str(e)) from e
+    return given
+
+
+def _states(options: Mapping[str, Any]) -> Bursts | None:
+    if not options:
+        return None
+    factor, share, seconds = (options[name] for name in _BURST)
+    return Bursts.of(factor=factor, share=share, burst_s=seconds)
+
+
+def made(entry: ArrivalsEntry, workload: Workload, seed: int) -> Arrivals:
+    """The arrivals of ``entry`` at the rates of ``workload`` (models, then applications). Raises what
+    :func:`gkestimator.simulation.arrivals.making.make_arrivals` raises."""
+    sources = [*workload.models, *workload.applications]
+    return make_arrivals(
+        entry.trace or str(entry.kind),
+        [s.rate_rps for s in sources],
+        [s.name for s in sources],
+        seed=seed,
+        bursts=_states(entry.options) if entry.kind == "mmpp" else None,
+        replay=None if entry.trace is None else Replay(**entry.options),
+    )

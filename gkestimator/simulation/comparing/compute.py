@@ -1,0 +1,132 @@
+"""One job computed: the policy places, every cell of the plan is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gkestimator.documents import PlacementPlan
+from gkestimator.documents.simulation import SimulationReport
+from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.placement.building import build_problem
+from gkestimator.placement.policy import PolicyError
+from gkestimator.placement.registry import make_policy
+from gkestimator.placement.run import place
+from gkestimator.simulation.comparing.cells import Cell, Job
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+
+__all__ = ["Cells", "compute"]
+
+Cells: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Results of cells by key: ``status`` (``ok``, ``refused``: policy or simulator cannot, ``failed``: a defect or a
+process that died), ``reason`` or ``plan`` and ``simulation``; ``decision_ms``: the time that placing took here."""
+
+
+def compute(job: Job) -> Cells:
+    """The cells of ``job``. What a policy or the simulator refuses, and a defect of either, is an answer of its cells:
+    one policy must not end the comparison of the others."""
+    rows: Sequence[Requirement] = ()
+    try:
+        rows = _rows(job.tables, frozenset(job.workload.names()))
+        plan, decision_ms = _placed(job, rows)
+    except Exception as e:  # noqa: BLE001  (a third party's policy may raise anything)
+        answer = _answer(e)
+        return {cell.key: answer for cell in job.cells}
+    placed = {"plan": _plan(plan), "decision_ms": decision_ms}
+    found = {}
+    for cell in job.cells:
+        try:
+            report = _simulated(job, cell, plan, rows)
+        except Exception as e:  # noqa: BLE001  (it is counted and shown)
+            found[cell.key] = {**_answer(e), **placed}
+        else:
+            found[cell.key] = {"status": "ok", **placed, "simulation": _simulation(report)}
+    return found
+
+
+def _answer(error: Exception) -> dict[str, str]:
+    if isinstance(error, GkestimatorError) and not isinstance(error, PolicyError):
+        return {"status": "refused", "reason": one_line(error)}
+    kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
+    return {"status": "failed", "reason": one_line(f"{kind}{error}")}
+
+
+def _placed(job: Job, rows: Sequence[Requirement]) -> tuple[PlacementPlan, float]:
+    """The policy's plan, and the milliseconds that it took."""
+    policy = make_policy(job.policy.name, **job.policy.options)
+    problem = build_problem(
+        rows,
+        job.workload,
+        job.cluster,
+        objective=job.settings["objective"],
+        creq=job.policy.creq or type(policy).creq,
+        seed=0,
+        runtime=job.settings["runtime"],
+        dtype=job.settings["dtype"],
+        dims=job.settings["dims"],
+        table=", ".join(t.name for t in job.tables),
+    )
+    asked = time.perf_counter()
+    plan = place(policy, problem)
+    return plan, 1e3 * (time.perf_counter() - asked)
+
+
+@lru_cache(maxsize=8)
+def _rows(tables: tuple[Path, ...], names: frozenset[str]) -> tuple[Requirement, ...]:
+    """Rows of the models asked for; kept, for the next job of this process asks for the same."""
+    return tuple(r for t in tables for r in read_table(t, REQUIREMENTS, where={"model": names}))
+
+
+def _simulated(job: Job, cell: Cell, plan: PlacementPlan, rows: Sequence[Requirement]) -> SimulationReport:
+    from gkestimator.simulation.comparing.arriving import made
+    from gkestimator.simulation.options import Options
+    from gkestimator.simulation.running import simulate_plan
+
+    settings = job.settings
+    arrivals = made(cell.arrivals, job.workload, cell.seed)
+    options = Options(
+        duration_ms=1e3 * settings["duration_s"],
+        warmup_ms=1e3 * settings["warmup_s"],
+        routing=settings["routing"],
+        service=settings["service"],
+        copy=settings["copy"],
+        interference=settings["interference"],
+        drop=settings["drop"],
+        seed=cell.seed,
+    )
+    return simulate_plan(
+        plan,
+        rows,
+        arrivals,
+        options,
+        arrivals_name=cell.arrivals.label,
+        coefficients=settings["coefficients"],
+        network=settings["network"],
+        max_wait_ms=settings["max_wait_ms"],
+        admission=settings["admission"],
+        gpu_specs=settings["gpu_specs"],
+        table=", ".join(t.name for t in job.tables),
+    ).report
+
+
+def _plan(plan: PlacementPlan) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(plan.totals),
+        "asked_rps": sum(m.rate_rps for m in plan.workload.models)
+        + sum(r for a in plan.workload.applications for r in a.rates_rps().values()),
+        "unserved": {u.model: {"rate_rps": u.rate_rps, "reason": u.reason} for u in plan.unserved},
+        "notes": list(plan.notes),
+    }
+
+
+def _simulation(report: SimulationReport) -> dict[str, Any]:
+    """What the tables and pictures of a comparison need; the timeline would be most of the file."""
+    return {
+        "totals": dataclasses.asdict(report.totals),
+        "models": [dataclasses.asdict(m) for m in report.models],
+        "notes": list(report.notes),
+    }

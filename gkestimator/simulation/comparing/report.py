@@ -1,0 +1,191 @@
+"""A comparison for people: tables, the words that close a run, and the files of the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.simulation.comparing.latencies import nearest
+from gkestimator.simulation.comparing.panels import Panel, panels_of
+from gkestimator.simulation.comparing.pictures import draw_pictures
+from gkestimator.simulation.comparing.results import Row, results_csv, results_json, rows_of
+from gkestimator.simulation.comparing.run import Compared
+from gkestimator.simulation.comparing.spec import ComparisonSpec
+from gkestimator.tables import write_bytes
+from gkestimator.tables.layout import TextColumn, markdown_table, text_table
+from gkestimator.tables.units import number_text, percent_text
+
+__all__ = ["Report", "panel_table", "write_report"]
+
+_AXIS = {"rate_scale": "load", "slo_scale": "SLO"}
+_MANY = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
+
+    text: str
+    words: tuple[str, ...]
+    whole: bool
+
+
+def write_report(spec: ComparisonSpec, found: Compared, folder: Path) -> Report:
+    """Write results.csv, results.json, report.md and (with matplotlib) the pictures into ``folder``. Raises
+    OutputError."""
+    rows = rows_of(found)
+    columns = ["on_time_pct", "least_on_time_pct", "latency_p99_ms", "gpus_used"]
+    if any(r.cost_per_hour is not None for r in rows):
+        columns.append("cost_per_hour")
+    panels = panels_of(rows, columns)
+    write_bytes(folder / "results.csv", results_csv(rows).encode())
+    write_bytes(folder / "results.json", results_json(rows).encode())
+    pictures, missing = draw_pictures(rows, found)
+    for name, data in pictures.items():
+        write_bytes(folder / name, data)
+    write_bytes(folder / "report.md", _markdown(spec, panels, rows, list(pictures)).encode())
+    main = [p for p in panels if p.measure.column == "on_time_pct"]
+    text = "\n\n".join("\n".join([_title(p), "", *text_table(_columns(p))]) for p in main) + "\n"
+    return Report(text=text, words=_words(rows, found, folder, missing), whole=not _bad(rows))
+
+
+def _title(panel: Panel) -> str:
+    where = " · ".join(
+        f"{_AXIS[name]} x {value}" if name in _AXIS else f"{name} {value}"
+        for name, value in panel.where.items()
+    )
+    return f"{panel.measure.title}, by {_AXIS[panel.x]} · {where}"
+
+
+def panel_table(panel: Panel) -> list[str]:
+    """``panel`` as lines of Markdown: policies by scale, the best in bold."""
+    return markdown_table(_columns(panel, bold=True))
+
+
+def _at_one_load(rows: Sequence[Row]) -> list[str]:
+    """Every cell at the load and the objective nearest to the workload's own, with all its figures."""
+    if not rows:
+        return []
+    rate, slo = nearest([(r.rate_scale, r.slo_scale) for r in rows])
+    lines = []
+    groups: dict[tuple[str, str, str, int], list[Row]] = {}
+    for row in rows:
+        if (row.rate_scale, row.slo_scale) == (rate, slo):
+            groups.setdefault((row.workload, row.cluster, row.arrivals, row.seed), []).append(row)
+    for (workload, cluster, arrivals, seed), here in groups.items():
+        lines += [
+            "",
+            f"## load x {rate:g} · SLO x {slo:g} · workload {workload} · cluster {cluster} · arrivals {arrivals} · "
+            f"seed {seed}",
+            "",
+            *markdown_table(
+                [TextColumn(heading="policy", cells=[r.policy for r in here], right=False), *_whole(here)]
+            ),
+        ]
+    return lines
+
+
+def _whole(here: Sequence[Row]) -> list[TextColumn]:
+    figures = (
+        ("promised req/s", "promised_rps", number_text),
+        ("expected", "expected_rps", number_text),
+        ("simulated", "goodput_rps", number_text),
+        ("on time %", "on_time_pct", percent_text),
+        ("worst model %", "least_on_time_pct", percent_text),
+        ("rejected %", "rejected_pct", percent_text),
+        ("dropped %", "dropped_pct", percent_text),
+        ("p50 ms", "latency_p50_ms", number_text),
+        ("p99 ms", "latency_p99_ms", number_text),
+        ("batch", "batch_mean", number_text),
+        ("GPUs", "gpus_used", number_text),
+        ("USD/h", "cost_per_hour", number_text),
+        ("decision ms", "decision_ms", number_text),
+    )
+    return [
+        TextColumn(heading=heading, cells=[text(getattr(r, column)) for r in here])
+        for heading, column, text in figures
+    ]
+
+
+def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
+    policies = list(panel.values)
+    columns = [TextColumn(heading="policy", cells=policies, right=False, shrink=10)]
+    for at, x in enumerate(panel.xs):
+        best = panel.best(at) if bold else ()
+        cells = []
+        for policy in policies:
+            value = panel.values[policy][at]
+            text = _text(panel, value)
+            cells.append(f"**{text}**" if policy in best else text)
+        columns.append(TextColumn(heading=f"x {x:g}", cells=cells))
+    return columns
+
+
+def _text(panel: Panel, value: float | None) -> str:
+    if value is None or panel.measure.column.endswith("_pct"):
+        return percent_text(value) if value is None or value < 99.95 or value == 100 else f"{value:.2f}"
+    return number_text(value)
+
+
+def _markdown(
+    spec: ComparisonSpec, panels: Sequence[Panel], rows: Sequence[Row], pictures: Sequence[str]
+) -> str:
+    settings = spec.settings
+    said = ", ".join(
+        f"{name.replace('_', ' ')} {settings[name]}"
+        for name in (
+            "duration_s",
+            "warmup_s",
+            "service",
+            "interference",
+            "admission",
+            "drop",
+            "routing",
+            "copy",
+        )
+    )
+    lines = [
+        f"# Comparison {spec.path.stem}",
+        "",
+        f"{len(rows):,} cells. {said}. Seeds: {', '.join(str(s) for s in spec.seeds)}"
+        f"{' (means)' if len(spec.seeds) > 1 else ''}. Loads multiply the rates of the workload, SLO scales its "
+        "objectives; a policy places each load anew. Bold: best to 0.05 %. A dash: refused, failed or none.",
+    ]
+    for picture in pictures:
+        lines += ["", f"![{Path(picture).stem}]({picture})"]
+    for panel in panels:
+        lines += ["", f"## {_title(panel)}", "", *panel_table(panel)]
+    lines += _at_one_load(rows)
+    bad = _bad(rows)
+    if bad:
+        lines += ["", "## Without a result", ""]
+        lines += [f"- {line}" for line in _reasons(bad)]
+    return "\n".join(lines) + "\n"
+
+
+def _bad(rows: Sequence[Row]) -> list[Row]:
+    return [r for r in rows if r.status != "ok"]
+
+
+def _reasons(bad: Sequence[Row]) -> list[str]:
+    groups: dict[tuple[str, str, str], int] = {}
+    for row in bad:
+        key = (row.policy, row.status, row.reason or "")
+        groups[key] = groups.get(key, 0) + 1
+    return [f"{policy} {status} in {n:,} cells: {reason}" for (policy, status, reason), n in groups.items()]
+
+
+def _words(rows: Sequence[Row], found: Compared, folder: Path, missing: str | None) -> tuple[str, ...]:
+    kept = len(rows) - found.computed
+    words = [
+        f"gkest: {len(rows):,} cells, {found.computed:,} computed now{f', {kept:,} kept' if kept else ''}; "
+        f"{folder}/report.md"
+    ]
+    if missing:
+        words.append(f"gkest: note: {missing}")
+    reasons = _reasons(_bad(rows))
+    words += [f"gkest: error: {line}" for line in reasons[:_MANY]]
+    if len(reasons) > _MANY:
+        words.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
+    return tuple(words)

@@ -1,0 +1,266 @@
+"""What is to be compared: the YAML of ``gkest compare``, read strictly, and every file that it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gkestimator.documents import Cluster, Workload, read_cluster, read_workload
+from gkestimator.documents.checking import Fields, load_yaml
+from gkestimator.documents.cluster import cluster_from
+from gkestimator.documents.workload import workload_from
+from gkestimator.errors import DocumentError, GkestimatorError, UsageError
+from gkestimator.gpus import gpu_catalogue
+from gkestimator.placement.building import OBJECTIVES
+from gkestimator.placement.problem import CREQ_COLUMNS
+from gkestimator.placement.registry import POLICIES, make_policy, policy_names
+from gkestimator.simulation.admission import ADMISSIONS
+from gkestimator.simulation.comparing.arriving import ArrivalsEntry, read_arrivals
+from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, found_of, label_of
+from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES
+
+__all__ = ["ArrivalsEntry", "ComparisonSpec", "Named", "PolicyEntry", "read_spec"]
+
+MAX_CELLS = 100_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEntry:
+    """A policy with its options, under the label that tables and pictures show. ``creq`` None: the policy's own.
+    ``program``: the hash of a third party's code, None for ours, whose version is gkestimator's."""
+
+    label: str
+    name: str
+    creq: str | None
+    options: Mapping[str, Any]
+    program: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A workload or a cluster under its label."""
+
+    label: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSpec:
+    """Everything that a comparison is made of. Every combination of ``policies``, ``workloads``, ``clusters``,
+    ``slo_scale``, ``rate_scale``, ``arrivals`` and ``seeds`` is one cell; ``settings`` hold for all of them."""
+
+    path: Path
+    tables: tuple[Path, ...]
+    policies: tuple[PolicyEntry, ...]
+    workloads: tuple[Named, ...]
+    clusters: tuple[Named, ...]
+    slo_scale: tuple[float, ...]
+    rate_scale: tuple[float, ...]
+    arrivals: tuple[ArrivalsEntry, ...]
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def cells(self) -> int:
+        """How many combinations there are."""
+        parts: tuple[Sequence[object], ...] = (
+            self.policies, self.workloads, self.clusters, self.slo_scale, self.rate_scale, self.arrivals, self.seeds,
+        )  # fmt: skip
+        found = 1
+        for part in parts:
+            found *= len(part)
+        return found
+
+    @cached_property
+    def digests(self) -> Mapping[Path, str]:
+        """SHA-256 of every file that cells are computed from."""
+        files = [*self.tables, *(a.trace for a in self.arrivals if a.trace is not None)]
+        files += [p for name in ("coefficients", "network") if (p := self.settings[name]) is not None]
+        files += [p for entry in self.policies if (p := entry.options.get("coefficients")) is not None]
+        files += list(self.settings["gpu_specs"])
+        return {path: _digest(path) for path in dict.fromkeys(files)}
+
+
+def read_spec(path: Path) -> ComparisonSpec:
+    """The comparison in the YAML file at ``path``; files in it are looked for beside it. Raises DocumentError or
+    UsageError naming the field: unknown, missing, empty, twice, a policy or file that is not there, more than
+    MAX_CELLS cells."""
+    fields = load_yaml(path, what="a comparison")
+    fields.whole("schema_version", 1, low=1, high=1)
+    here = path.parent
+    gpu_specs = tuple(_files(fields, "gpu_specs", here, []))
+    found = ComparisonSpec(
+        path=path,
+        tables=tuple(_files(fields, "tables", here)),
+        policies=_each(fields, "policies", lambda f, n: _policy(f, n, here)),
+        workloads=_each(fields, "workloads", lambda f, n: _workload(f, n, here)),
+        clusters=_each(fields, "clusters", lambda f, n: _cluster(f, n, here, gpu_specs)),
+        slo_scale=_numbers(fields, "slo_scale", high=1e3),
+        rate_scale=_numbers(fields, "rate_scale", high=1e6),
+        arrivals=read_arrivals(fields, here),
+        seeds=_seeds(fields),
+        settings=_settings(fields, here) | {"gpu_specs": gpu_specs},
+    )
+    fields.finish()
+    if found.cells > MAX_CELLS:
+        raise DocumentError(f"{path}: asks for {found.cells:,} cells, expected at most {MAX_CELLS:,}")
+    return found
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
+
+
+def _files(fields: Fields, name: str, here: Path, default: Any = ...) -> list[Path]:
+    found = fields.items(name, default, limit=MANY)
+    if not found and default is ...:
+        raise fields.fail(name, "found none, expected at least one file")
+    if not all(isinstance(t, str) for t in found):
+        raise fields.fail(name, "found something else, expected names of files")
+    return list(dict.fromkeys(found_of(fields, name, here, t) for t in found))
+
+
+def _each(fields: Fields, name: str, read: Callable[[Fields, int], T]) -> tuple[T, ...]:
+    entries = fields.items(name, limit=MANY)
+    found = []
+    for number, entry in enumerate(entries):
+        where = f"{fields.where}: {name}[{number}]"
+        if isinstance(entry, str):
+            entry = {"name": entry} if name == "policies" else {"file": entry}
+        part = Fields(entry, where=where, what=f"an entry of {name}")
+        found.append(read(part, number))
+        part.finish()
+    return distinct(fields, name, found)
+
+
+def _policy(fields: Fields, number: int, here: Path) -> PolicyEntry:
+    name = fields.text("name", limit=60)
+    if name not in policy_names():
+        raise fields.fail("name", f"found {name!r}, expected one of {', '.join(policy_names())}")
+    creq = choice_of(fields, "creq", None, tuple(CREQ_COLUMNS))
+    given = fields.take("options", {}, null=True) or {}
+    if not isinstance(given, Mapping) or not all(isinstance(k, str) for k in given):
+        raise fields.fail("options", "found something else, expected names and values")
+    options = {}
+    for key, value in given.items():
+        if value is None or isinstance(value, (list, dict)):
+            raise fields.fail("options", f"{key}: found {value!r}, expected a number, a text, true or false")
+        key = key.replace("-", "_")
+        options[key] = found_of(fields, "options", here, value) if key == "coefficients" else value
+    try:
+        policy = make_policy(name, **options)
+    except GkestimatorError as e:
+        raise fields.fail("options" if options else "name", str(e)) from e
+    return PolicyEntry(
+        label=label_of(fields, name),
+        name=name,
+        creq=creq,
+        options=options,
+        program=None if name in POLICIES else _program(type(policy)),
+    )
+
+
+def _program(policy: type) -> str | None:
+    """The hash of the file that a third party's policy is written in: its author changes it and compares again."""
+    try:
+        file = inspect.getsourcefile(policy)
+    except TypeError:
+        return None
+    return None if file is None else _digest(Path(file))
+
+
+def _workload(fields: Fields, number: int, here: Path) -> Named:
+    path = file_of(fields, "file", here)
+    if path is not None:
+        return Named(label=label_of(fields, path.stem), value=read_workload(path))
+    label = label_of(fields, f"workload-{number}")
+    return Named(label=label, value=workload_from(_rest(fields, "models", "applications")))
+
+
+def _cluster(fields: Fields, number: int, here: Path, gpu_specs: Sequence[Path]) -> Named:
+    path = file_of(fields, "file", here)
+    if path is not None:
+        return Named(label=label_of(fields, path.stem), value=read_cluster(path, gpu_specs=gpu_specs))
+    label = label_of(fields, f"cluster-{number}")
+    return Named(label=label, value=cluster_from(_rest(fields, "gpus", "elastic"), gpu_catalogue(gpu_specs)))
+
+
+def _rest(fields: Fields, *names: str) -> Fields:
+    inline = {n: v for n in names if (v := fields.take(n, None, null=True)) is not None}
+    if not inline:
+        raise fields.fail(names[0], f"found neither file nor {' nor '.join(names)}")
+    return Fields(inline, where=fields.where, what=fields.what)
+
+
+def _numbers(fields: Fields, name: str, *, high: float) -> tuple[float, ...]:
+    found = []
+    for value in fields.items(name, [1.0], limit=MANY):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= high:
+            raise fields.fail(name, f"found {value!r}, expected numbers above 0 and at most {high:g}")
+        found.append(float(value))
+    return distinct(fields, name, found)
+
+
+def _seeds(fields: Fields) -> tuple[int, ...]:
+    found = fields.items("seeds", [0], limit=10_000)
+    for value in found:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise fields.fail("seeds", f"found {value!r}, expected whole numbers from 0")
+    return distinct(fields, "seeds", found)
+
+
+def _settings(fields: Fields, here: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "duration_s": fields.number("duration_s", 60.0, above=True, high=1e7),
+        "warmup_s": fields.number("warmup_s", 0.0, high=1e7),
+        "objective": choice_of(fields, "objective", None, OBJECTIVES),
+        "service": choice_of(fields, "service", "deterministic", SERVICES),
+        "interference": choice_of(fields, "interference", "contention", INTERFERENCES),
+        "routing": choice_of(fields, "routing", "round-robin", ROUTINGS),
+        "copy": choice_of(fields, "copy", "none", COPIES),
+        "drop": choice_of(fields, "drop", "none", DROPS),
+        "admission": choice_of(fields, "admission", "plan", ADMISSIONS),
+        "max_wait_ms": fields.number("max_wait_ms", None, null=True),
+        "coefficients": file_of(fields, "coefficients", here),
+        "network": file_of(fields, "network", here),
+    }
+    for name in ("runtime", "dtype", "dims"):
+        found[name] = fields.text(name, None, limit=1000, null=True)
+    if found["warmup_s"] >= found["duration_s"]:
+        raise fields.fail("warmup_s", f"found {found['warmup_s']:g}, expected less than duration_s")
+    return found
+
+
+def scaled(workload: Workload, *, rate: float, slo: float) -> Workload:
+    """``workload`` with every rate times ``rate`` and every objective times ``slo``."""
+    return Workload(
+        models=tuple(
+            dataclasses.replace(m, rate_rps=m.rate_rps * rate, slo_ms=m.slo_ms * slo) for m in workload.models
+        ),
+        applications=tuple(
+            dataclasses.replace(a, rate_rps=a.rate_rps * rate, slo_ms=a.slo_ms * slo)
+            for a in workload.applications
+        ),
+    )
+
+
+def cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """What of ``cluster`` decides a result."""
+    return {
+        "gpus": [{"spec": dataclasses.asdict(g.spec), "count": g.count} for g in cluster.gpus],
+        "elastic": [
+            {"spec": dataclasses.asdict(e.spec), "price_per_hour": e.price_per_hour, "limit": e.limit}
+            for e in cluster.elastic
+        ],
+    }

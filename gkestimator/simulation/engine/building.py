@@ -1,0 +1,202 @@
+"""Rows for the engine's arrays from the description of a system."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.columns import Floats, State
+from gkestimator.simulation.histogram import BINS, bin_edges_ms
+from gkestimator.simulation.options import INTERFERENCES, Options
+from gkestimator.simulation.result import STAGES
+from gkestimator.simulation.system import FEATURES, TERMS, SimReplica, SimSource, System
+
+__all__ = ["curve_key", "curves_of", "first_state", "most_asked", "rows_of", "with_rows"]
+
+Curve = tuple[float, ...] | None
+
+
+def _at_sizes(batches: tuple[int, ...], values: Curve, sizes: Floats) -> Floats:
+    """``values`` at ``batches``, linear between and constant beyond, at ``sizes``; 0 where there is no curve."""
+    if values is None:
+        return np.zeros(len(sizes))
+    return np.interp(sizes, batches, values)
+
+
+def curves_of(replica: SimReplica) -> Floats:
+    """Rows for batches of 0, 1, ..., a full batch."""
+    sizes = np.arange(replica.batch_size + 1, dtype=float)
+    rows = np.zeros((len(sizes), c.C_FEATURES + FEATURES))
+    rows[:, c.C_LATENCY] = _at_sizes(replica.batches, replica.latencies_ms, sizes)
+    rows[:, c.C_TICKS] = np.rint(c.TICKS * rows[:, c.C_LATENCY])
+    rows[:, c.C_COPY] = _at_sizes(replica.batches, replica.copies_ms, sizes)
+    rows[:, c.C_REQUEST] = _at_sizes(replica.batches, replica.request_ms, sizes)
+    rows[:, c.C_RESPONSE] = _at_sizes(replica.batches, replica.response_ms, sizes)
+    if replica.features is not None:
+        for k, values in enumerate(zip(*replica.features, strict=True)):
+            rows[:, c.C_FEATURES + k] = _at_sizes(replica.batches, values, sizes)
+    return rows
+
+
+def most_asked(source: SimSource) -> int:
+    """Requests to models that one request of ``source`` can become at most."""
+    asked: list[int] = []
+    left = dict(enumerate(source.stages))
+    most: dict[int, int] = {}
+    while left:
+        ready = [k for k, stage in left.items() if all(a in most for a in stage.after)]
+        if not ready:
+            raise ValueError(f"source {source.name!r}: its stages follow each other in a circle")
+        for k in ready:
+            stage = left.pop(k)
+            most[k] = math.ceil(max((most[a] for a in stage.after), default=1) * stage.fan_out)
+            asked.append(most[k])
+    return sum(asked)
+
+
+def curve_key(replica: SimReplica) -> tuple[object, ...]:
+    """Replicas with one key share their rows of the curves."""
+    return (
+        replica.batch_size,
+        replica.batches,
+        replica.latencies_ms,
+        replica.copies_ms,
+        replica.request_ms,
+        replica.response_ms,
+        replica.features,
+    )
+
+
+def rows_of(
+    replica: SimReplica, *, server: int, curve: int, available_ms: float
+) -> tuple[list[int], list[float]]:
+    """The replica's integers and floats, before anything was dealt to it."""
+    turns = replica.duty_cycle_ms is not None
+    ints = [0] * c.R_END
+    ints[c.R_MODEL] = replica.model
+    ints[c.R_GPU] = replica.gpu
+    ints[c.R_SERVER] = server
+    ints[c.R_SIZE] = replica.batch_size
+    ints[c.R_TURNS] = int(turns)
+    ints[c.R_CURVE] = curve
+    ints[c.R_REQUEST_DELAY] = int(replica.request_ms is not None)
+    ints[c.R_RESPONSE_DELAY] = int(replica.response_ms is not None)
+    ints[c.R_COPIES] = int(replica.copies_ms is not None)
+    ints[c.R_HEAD] = ints[c.R_TAIL] = ints[c.R_NEXT_DUE] = -1
+    floats = [0.0] * c.RF_END
+    floats[c.RF_WAIT] = replica.max_wait_ms
+    floats[c.RF_WEIGHT] = replica.weight
+    floats[c.RF_KEY] = (1 if turns else replica.batch_size) / replica.weight
+    floats[c.RF_CYCLE] = replica.duty_cycle_ms or 0.0
+    floats[c.RF_OFFSET] = replica.turn_offset_ms
+    floats[c.RF_AVAILABLE] = available_ms
+    floats[c.RF_FACTOR] = 1.0
+    floats[c.RF_TAKEN] = -math.inf
+    floats[c.RF_CREQ] = math.nan if replica.creq_pct is None else replica.creq_pct
+    return ints, floats
+
+
+def with_rows(array: np.ndarray, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
+    """``array`` with ``rows`` below."""
+    if len(rows) == 0:
+        return array
+    return np.concatenate((array, np.asarray(rows, array.dtype)))
+
+
+def _sole(system: System) -> list[bool]:
+    """Whether each source alone feeds its model, request for request, and is held to the model's SLO."""
+    asked = [0] * len(system.models)
+    for source in system.sources:
+        for stage in source.stages:
+            asked[stage.model] += 1
+    return [
+        not s.application
+        and len(s.stages) == 1
+        and s.stages[0].fan_out == 1.0
+        and asked[s.stages[0].model] == 1
+        and s.slo_ms == system.models[s.stages[0].model].slo_ms
+        for s in system.sources
+    ]
+
+
+def first_state(system: System, options: Options) -> State:
+    """The state before anything comes, without GPUs and replicas. Pools are empty; the first call asks for room."""
+    models, sources = len(system.models), len(system.sources)
+    windows = max(1, math.ceil(options.duration_ms / options.window_ms))
+    z = np.zeros(c.Z_END, np.int64)
+    z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB, c.Z_ASKED]] = -1
+    z[c.Z_LEAST_LOAD] = options.routing == "least-load"
+    z[c.Z_EXPONENTIAL] = options.service == "exponential"
+    z[c.Z_DROP] = options.drop == "late"
+    z[c.Z_COPY] = ("none", "serial", "overlap").index(options.copy)
+    z[c.Z_LAW] = INTERFERENCES.index(options.interference)
+    z[c.Z_KEEP] = options.keep_requests
+    z[c.Z_WINDOWS] = windows
+    f = np.zeros(c.F_END)
+    f[[c.F_FROM, c.F_UNTIL, c.F_WINDOW]] = options.warmup_ms, options.duration_ms, options.window_ms
+    m, mf = np.zeros((models, c.M_END), np.int64), np.zeros((models, c.MF_END))
+    m[:, [c.M_OPEN, c.M_BATCH, c.M_HEAD, c.M_TAIL]] = -1
+    mf[:, c.MF_SLO] = [model.slo_ms for model in system.models]
+    x, xf = np.zeros((sources, c.X_END), np.int64), np.zeros((sources, c.XF_END))
+    t: list[list[int]] = []
+    tf: list[float] = []
+    afters: list[int] = []
+    for k, (source, sole) in enumerate(zip(system.sources, _sole(system), strict=True)):
+        plain = not source.application and len(source.stages) == 1 and source.stages[0].fan_out == 1.0
+        x[k, c.X_KIND] = c.STREAM if sole else c.PLAIN if plain else c.JOB
+        x[k, c.X_MODEL] = source.stages[0].model if source.stages else -1
+        x[k, c.X_SOLE] = sole
+        x[k, c.X_STAGE], x[k, c.X_STAGES] = len(t), len(source.stages)
+        xf[k, c.XF_SLO] = source.slo_ms
+        if sole:
+            m[x[k, c.X_MODEL], c.M_STREAMED] = 1
+            m[x[k, c.X_MODEL], c.M_SOURCE] = k
+        for stage in source.stages:
+            t.append([stage.model, len(afters), len(stage.after)])
+            tf.append(stage.fan_out)
+            afters += stage.after
+    most_stages = max((len(s.stages) for s in system.sources), default=0)
+    return State(
+        z=z,
+        f=f,
+        event_times=np.zeros(0),
+        event_keys=np.zeros(0, np.int64),
+        event_what=np.zeros(0, np.int64),
+        stream_times=np.full(max(1, sources), math.inf),
+        stream_keys=np.zeros(max(1, sources), np.int64),
+        stream_what=np.zeros(max(1, sources), np.int64),
+        arrivals=np.zeros(0),
+        m=m,
+        mf=mf,
+        targets=np.zeros(0, np.int64),
+        r=np.zeros((0, c.R_END), np.int64),
+        rf=np.zeros((0, c.RF_END)),
+        curves=np.zeros((0, c.C_FEATURES + FEATURES)),
+        v=np.zeros((0, c.V_END), np.int64),
+        g=np.zeros((0, c.G_END), np.int64),
+        gf=np.zeros((0, c.GF_TERMS + TERMS)),
+        b=np.zeros((0, c.B_END), np.int64),
+        bf=np.zeros((0, c.BF_END)),
+        i=np.zeros((0, c.I_END), np.int64),
+        if_=np.zeros((0, c.IF_END)),
+        x=x,
+        xf=xf,
+        t=np.array(t, np.int64).reshape(-1, c.T_END),
+        tf=np.array(tf, float),
+        afters=np.array(afters, np.int64),
+        j=np.zeros((0, c.J_STAGES + 2 * most_stages), np.int64),
+        jf=np.zeros(0),
+        draws=np.zeros(0),
+        uniforms=np.zeros(0),
+        edges=bin_edges_ms(),
+        histograms=np.zeros((models, len(STAGES), BINS), np.int64),
+        source_histograms=np.zeros((sources, BINS), np.int64),
+        features=np.zeros((2, FEATURES)),
+        windows=np.zeros((models, 2, windows), np.int64),
+        window_waits=np.zeros((models, windows)),
+        kept=np.zeros((0, c.K_END), np.int64),
+        kept_floats=np.zeros((0, c.KF_END)),
+    )

@@ -1,0 +1,119 @@
+"""What is counted of requests and batches, when they are done."""
+
+from __future__ import annotations
+
+import math
+
+from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.histogram import BINS, LOWEST_MS, RATIO
+
+__all__ = ["bin_of", "count_answered", "count_source", "window_of"]
+
+BIN_PER_LOG = 1.0 / math.log(RATIO)
+LOG_LOWEST = math.log(LOWEST_MS)
+LAST_BIN = BINS - 1
+
+
+@part
+def bin_of(time: float, edges: c.Floats) -> int:
+    """Bin of ``time`` in the histograms. The logarithm guesses, the edges decide, so every machine counts alike."""
+    if time < LOWEST_MS:
+        return 0
+    at = min(int((math.log(time) - LOG_LOWEST) * BIN_PER_LOG) + 1, LAST_BIN)
+    while time < edges[at]:
+        at -= 1
+    while at < LAST_BIN and time >= edges[at + 1]:
+        at += 1
+    return at
+
+
+@part
+def window_of(s: c.State, time: float) -> int:
+    """The timeline's window that ``time`` lies in."""
+    at = int(time / s.f[c.F_WINDOW])
+    if at * s.f[c.F_WINDOW] > time:
+        at -= 1
+    return min(at, s.z[c.Z_WINDOWS] - 1)
+
+
+@part
+def count_answered(s: c.State, b: int, now: float) -> None:
+    """Every request of batch ``b``, whose answer reaches the clients at ``now``."""
+    s.f[c.F_LAST] = max(s.f[c.F_LAST], now)
+    r = s.b[b, c.B_REPLICA]
+    m = s.r[r, c.R_MODEL]
+    turns = s.r[r, c.R_TURNS] == 1
+    size = s.b[b, c.B_SIZE]
+    start, ended = s.bf[b, c.BF_START], s.bf[b, c.BF_ENDS]
+    left, reached = s.bf[b, c.BF_LEFT], s.bf[b, c.BF_REACHED]
+    back, gpu = now - ended, ended - start
+    latest = s.mf[m, c.MF_SLO] * c.SLACK
+    from_ms, edges = s.f[c.F_FROM], s.edges
+    histograms = s.histograms
+    counted = 0
+    i = s.b[b, c.B_HEAD]
+    while i >= 0:
+        arrived = s.if_[i, c.IF_ARRIVED]
+        wait, total = start - arrived, now - arrived
+        on_time = 1 if total <= latest else 0
+        window = window_of(s, arrived)
+        s.windows[m, 1, window] += on_time
+        s.window_waits[m, window] += wait
+        if s.if_[i, c.IF_ORIGIN] >= from_ms:
+            counted += 1
+            if turns:
+                left, reached = s.if_[i, c.IF_LEFT], s.if_[i, c.IF_REACHED]
+                queue, network = start - reached, (reached - left) + back
+                s.mf[m, c.MF_QUEUE] += queue
+                s.mf[m, c.MF_NETWORK] += network
+                histograms[m, 2, bin_of(queue, edges)] += 1
+                histograms[m, 1, bin_of(network, edges)] += 1
+            router = left - arrived
+            s.m[m, c.M_ON_TIME] += on_time
+            s.mf[m, c.MF_WAIT] += wait
+            s.mf[m, c.MF_ROUTER] += router
+            s.mf[m, c.MF_TOTAL] += total
+            histograms[m, 0, bin_of(router, edges)] += 1
+            histograms[m, 4, bin_of(total, edges)] += 1
+            if s.z[c.Z_KEEP] == 1:
+                k = s.z[c.Z_KEPT]
+                s.z[c.Z_KEPT] = k + 1
+                s.kept[k, c.K_SOURCE] = s.i[i, c.I_SOURCE]
+                s.kept[k, c.K_MODEL] = m
+                s.kept[k, c.K_REPLICA] = r
+                s.kept[k, c.K_BATCH] = size
+                s.kept_floats[k, c.KF_ARRIVED] = arrived
+                s.kept_floats[k, c.KF_ROUTER] = router
+                s.kept_floats[k, c.KF_NETWORK] = (reached - left) + back
+                s.kept_floats[k, c.KF_QUEUE] = start - reached
+                s.kept_floats[k, c.KF_GPU] = gpu
+        i = s.i[i, c.I_NEXT]
+    if from_ms <= now <= s.f[c.F_UNTIL]:
+        s.m[m, c.M_BY_END] += size
+    if counted == 0:
+        return
+    s.m[m, c.M_DONE] += counted
+    s.mf[m, c.MF_GPU] += counted * gpu
+    histograms[m, 3, bin_of(gpu, edges)] += counted
+    if not turns:
+        queue, network = start - reached, (reached - left) + back
+        s.mf[m, c.MF_QUEUE] += counted * queue
+        s.mf[m, c.MF_NETWORK] += counted * network
+        histograms[m, 2, bin_of(queue, edges)] += counted
+        histograms[m, 1, bin_of(network, edges)] += counted
+
+
+@part
+def count_source(s: c.State, x: int, arrived: float, now: float) -> None:
+    """All stages of a request of source ``x`` are done."""
+    if s.f[c.F_FROM] <= now <= s.f[c.F_UNTIL]:
+        s.x[x, c.X_BY_END] += 1
+    if arrived < s.f[c.F_FROM]:
+        return
+    total = now - arrived
+    s.x[x, c.X_DONE] += 1
+    if total <= s.xf[x, c.XF_SLO] * c.SLACK:
+        s.x[x, c.X_ON_TIME] += 1
+    s.xf[x, c.XF_SUM] += total
+    s.source_histograms[x, bin_of(total, s.edges)] += 1

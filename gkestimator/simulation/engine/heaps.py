@@ -1,0 +1,105 @@
+"""Heaps in arrays: of events, of sources, of a model's replicas."""
+
+from __future__ import annotations
+
+from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.part import part
+
+__all__ = ["lift_target", "pop_event", "push_event", "sink_source", "sink_target"]
+
+
+@part
+def push_event(s: c.State, time: float, kind: int, order: int, what: int) -> None:
+    """An event at ``time``; ``order`` (of creation) decides among those of one time and kind."""
+    times, keys, whats = s.event_times, s.event_keys, s.event_what
+    key = (kind << c.KIND_SHIFT) + order
+    at = s.z[c.Z_EVENTS]
+    s.z[c.Z_EVENTS] = at + 1
+    while at > 0:
+        up = (at - 1) >> 1
+        if times[up] < time or (times[up] == time and keys[up] <= key):
+            break
+        times[at], keys[at], whats[at] = times[up], keys[up], whats[up]
+        at = up
+    times[at], keys[at], whats[at] = time, key, what
+
+
+@part
+def pop_event(s: c.State) -> None:
+    """The first event is taken off (read it before)."""
+    times, keys, whats = s.event_times, s.event_keys, s.event_what
+    last = s.z[c.Z_EVENTS] - 1
+    s.z[c.Z_EVENTS] = last
+    time, key, what = times[last], keys[last], whats[last]
+    at = 0
+    while True:
+        low = 2 * at + 1
+        if low >= last:
+            break
+        high = low + 1
+        if high < last and (
+            times[high] < times[low] or (times[high] == times[low] and keys[high] < keys[low])
+        ):
+            low = high
+        if time < times[low] or (time == times[low] and key < keys[low]):
+            break
+        times[at], keys[at], whats[at] = times[low], keys[low], whats[low]
+        at = low
+    times[at], keys[at], whats[at] = time, key, what
+
+
+@part
+def sink_source(s: c.State, at: int, time: float, key: int, what: int) -> None:
+    """Source ``what`` with its next event, put at place ``at`` of the heap of sources or below."""
+    times, keys, whats = s.stream_times, s.stream_keys, s.stream_what
+    count = s.z[c.Z_STREAMS]
+    while True:
+        low = 2 * at + 1
+        if low >= count:
+            break
+        high = low + 1
+        if high < count and (
+            times[high] < times[low] or (times[high] == times[low] and keys[high] < keys[low])
+        ):
+            low = high
+        if time < times[low] or (time == times[low] and key < keys[low]):
+            break
+        times[at], keys[at], whats[at] = times[low], keys[low], whats[low]
+        at = low
+    times[at], keys[at], whats[at] = time, key, what
+
+
+@part
+def _before(rf: c.Floats, a: int, b: int) -> bool:
+    """Whether the round robin chooses replica ``a`` before ``b``."""
+    return rf[a, c.RF_KEY] < rf[b, c.RF_KEY] or (rf[a, c.RF_KEY] == rf[b, c.RF_KEY] and a < b)
+
+
+@part
+def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) -> None:
+    """The replica at place ``at`` of the heap targets[first : first + count], whose key grew, to where it belongs."""
+    r = targets[first + at]
+    while True:
+        low = 2 * at + 1
+        if low >= count:
+            break
+        if low + 1 < count and _before(rf, targets[first + low + 1], targets[first + low]):
+            low += 1
+        if _before(rf, r, targets[first + low]):
+            break
+        targets[first + at] = targets[first + low]
+        at = low
+    targets[first + at] = r
+
+
+@part
+def lift_target(targets: c.Ints, rf: c.Floats, first: int, at: int) -> None:
+    """The replica at place ``at``, which is new there, up to where it belongs."""
+    r = targets[first + at]
+    while at > 0:
+        up = (at - 1) >> 1
+        if _before(rf, targets[first + up], r):
+            break
+        targets[first + at] = targets[first + up]
+        at = up
+    targets[first + at] = r

@@ -1,0 +1,61 @@
+"""How the event loop is compiled: one piece of machine code, made of parts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gkestimator.simulation.compiled import COMPILED
+
+__all__ = ["entry", "part"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+# Nothing is allocated in the loop, so no references are counted: with dozens of arrays in the state, that would be most
+# of what there is to compile. The option is not among numba's public ones; a numba without it compiles longer.
+NO_COUNTS = {"_nrt": False}
+WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def part(function: F) -> F:
+    """A function that compiled code alone calls. (From Python: ``function.py_func``.)"""
+    if not COMPILED:
+        return function
+    return _njit(function, **WITHIN)
+
+
+def entry(make: Callable[[str], F]) -> F:
+    """The function that ``make`` makes, which Python calls; its machine code is kept for the next process. numba keeps
+    code by the file of the function and by what its closure holds: ``make`` is given a digest of all the sources, which
+    the function must mention, so that new sources are compiled anew."""
+    if not COMPILED:
+        return make("")
+    function = make(_sources())
+    try:
+        return _njit(function, cache=True)
+    except RuntimeError:  # neither beside the sources nor in the user's cache can anything be written
+        return _njit(function)
+
+
+def _njit(function: F, **options: Any) -> F:
+    from numba import njit
+
+    try:
+        found: F = njit(error_model="numpy", **NO_COUNTS, **options)(function)
+    except (KeyError, TypeError):
+        found = njit(error_model="numpy", **options)(function)
+    return found
+
+
+@cache
+def _sources() -> str:
+    """Of all files whose code is compiled into the loop."""
+    here = Path(__file__).parent
+    files = [
+        *sorted(here.glob("*.py")),
+        here.parent / "interference" / "laws.py",
+        here.parent / "compiled.py",
+    ]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,0 +1,45 @@
+"""Batches that run beside each other on one GPU: their speeds, whenever one starts or ends."""
+
+from __future__ import annotations
+
+from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.heaps import push_event
+from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.interference.laws import slowdown
+from gkestimator.simulation.system import FEATURES, TERMS
+
+__all__ = ["change_speeds"]
+
+
+@part
+def change_speeds(s: c.State, g: int, now: float) -> None:
+    """Every batch that runs on GPU ``g`` goes on at the speed that its company allows. Where that changed its end is
+    put on the heap anew; the one before is passed over when it comes (it is not ``BF_ENDS``)."""
+    count = s.g[g, c.G_RUNNING]
+    terms = s.gf[g, c.GF_TERMS : c.GF_TERMS + TERMS]
+    together, others = s.features[0], s.features[1]
+    for k in range(FEATURES):
+        together[k] = 0.0
+    b = s.g[g, c.G_FIRST]
+    while b >= 0:
+        at = s.r[s.b[b, c.B_REPLICA], c.R_CURVE] + s.b[b, c.B_SIZE]
+        for k in range(FEATURES):
+            together[k] += s.curves[at, c.C_FEATURES + k]
+        b = s.b[b, c.B_BESIDE]
+    b = s.g[g, c.G_FIRST]
+    while b >= 0:
+        at = s.r[s.b[b, c.B_REPLICA], c.R_CURVE] + s.b[b, c.B_SIZE]
+        own = s.curves[at, c.C_FEATURES : c.C_FEATURES + FEATURES]
+        for k in range(FEATURES):
+            # What is left of a sum may fall below 0 by a rounding error.
+            others[k] = max(0.0, together[k] - own[k])
+        slow = slowdown(s.z[c.Z_LAW], own, others, count - 1, terms)
+        if slow != s.bf[b, c.BF_SLOW]:
+            if s.bf[b, c.BF_SLOW] > 0.0:
+                s.bf[b, c.BF_WORK] -= (now - s.bf[b, c.BF_SINCE]) / s.bf[b, c.BF_SLOW]
+            s.bf[b, c.BF_SINCE] = now
+            s.bf[b, c.BF_SLOW] = slow
+            ends = now + s.bf[b, c.BF_WORK] * slow
+            s.bf[b, c.BF_ENDS] = ends
+            push_event(s, ends, c.END, s.b[b, c.B_ORDER], b)
+        b = s.b[b, c.B_BESIDE]

@@ -1,0 +1,44 @@
+"""The interference models by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gkestimator.errors import UsageError
+from gkestimator.gpus import GpuSpec
+from gkestimator.simulation.interference import laws
+from gkestimator.simulation.interference.base import Interference
+
+__all__ = ["CODES", "MODELS", "make_interference"]
+
+_HERE = "gkestimator.simulation.interference"
+# Name -> where its class is. A new model: its file, a line here and in CODES, its branch of laws.slowdown, and its name
+# in INTERFERENCES (simulation/options.py); tests/conformance/test_interference.py runs over all of them.
+MODELS: Mapping[str, str] = {
+    "none": f"{_HERE}.none:NoInterference",
+    "gpulet": f"{_HERE}.gpulet:Gpulet",
+    "igniter": f"{_HERE}.igniter:Igniter",
+    "contention": f"{_HERE}.contention:Contention",
+}
+# What `laws.slowdown` knows each by.
+CODES: Mapping[str, int] = {
+    "none": laws.NONE,
+    "gpulet": laws.GPULET,
+    "igniter": laws.IGNITER,
+    "contention": laws.CONTENTION,
+}
+
+
+def make_interference(
+    name: str, coefficients: Path | str | None = None, gpus: Sequence[GpuSpec] = ()
+) -> Interference:
+    """The interference model ``name``, with the coefficients in the file ``coefficients`` (None: those of its own)
+    for the GPU types ``gpus`` that replicas run on. Raises UsageError naming what is not known, DocumentError or
+    SpecError naming a field of the file."""
+    if name not in MODELS:
+        raise UsageError(f"interference {name!r} is not known, expected one of {', '.join(MODELS)}")
+    module, _, attribute = MODELS[name].partition(":")
+    kind: type[Interference] = getattr(importlib.import_module(module), attribute)
+    return kind.made(None if coefficients is None else Path(coefficients), gpus)

@@ -1,0 +1,83 @@
+"""The network between clients and replicas: how long a batch takes by its size."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.documents.checking import Fields
+from gkestimator.errors import DocumentError
+from gkestimator.specfiles import parse_spec, read_spec_text
+
+__all__ = ["Network", "read_network"]
+
+_WHAT = "file of a network's delay"
+_MAX_POINTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Delay of one transfer. Either ``points`` (bytes, ms), ascending in both, linear between and, beyond the
+    last, along its last piece (below the first: its delay), or ``base_ms`` + bytes / ``bytes_per_s`` (None:
+    without limit). ``source`` says where the figures are from."""
+
+    source: str
+    points: tuple[tuple[float, float], ...] = ()
+    base_ms: float = 0.0
+    bytes_per_s: float | None = None
+
+    def delay_ms(self, size_bytes: float) -> float:
+        """Delay in ms of ``size_bytes`` (0 or more) sent one way."""
+        if not self.points:
+            return self.base_ms + (0.0 if self.bytes_per_s is None else 1e3 * size_bytes / self.bytes_per_s)
+        if size_bytes <= self.points[0][0]:
+            return self.points[0][1]
+        at = min(
+            bisect.bisect_left(self.points, size_bytes, key=lambda p: p[0]),
+            len(self.points) - 1,
+        )
+        (low, before), (high, after) = self.points[at - 1], self.points[at]
+        return before + (after - before) * (size_bytes - low) / (high - low)
+
+
+def read_network(path: Path | str) -> Network:
+    """The network in the TOML file at ``path`` (``examples/network.toml`` says every field). Raises SpecError or
+    DocumentError naming the field."""
+    path = Path(path)
+    fields = Fields(
+        parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
+    )
+    fields.whole("schema_version", low=1, high=1)
+    source = fields.text("source")
+    by_points = fields.has("points")
+    by_line = fields.has("base_ms") or fields.has("bytes_per_s")
+    if by_points == by_line:
+        found = "both points and a line" if by_points else "neither points nor base_ms nor bytes_per_s"
+        raise DocumentError(f"{path}: found {found}, expected one of the two forms")
+    if by_points:
+        points = tuple(_point(entry) for entry in fields.objects("points", what="a point", limit=_MAX_POINTS))
+        fields.finish()
+        if len(points) < 2:
+            raise DocumentError(f"{path}: points: found {len(points)}, expected at least two")
+        for before, after in itertools.pairwise(points):
+            if after[0] <= before[0] or after[1] < before[1]:
+                raise DocumentError(
+                    f"{path}: points: found {after[0]:g} bytes in {after[1]:g} ms after {before[0]:g} bytes in "
+                    f"{before[1]:g} ms, expected more bytes and no less time"
+                )
+        return Network(source=source, points=points)
+    found_line = Network(
+        source=source,
+        base_ms=fields.number("base_ms", 0.0, high=1e6),
+        bytes_per_s=fields.number("bytes_per_s", None, above=True),
+    )
+    fields.finish()
+    return found_line
+
+
+def _point(fields: Fields) -> tuple[float, float]:
+    found = fields.number("bytes"), fields.number("ms", high=1e6)
+    fields.finish()
+    return found

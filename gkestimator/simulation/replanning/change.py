@@ -1,0 +1,295 @@
+"""One change of plan, from the decision until the last old replica is told to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gkestimator.documents import PlacementPlan, Replica
+from gkestimator.errors import UsageError
+from gkestimator.simulation.replanning.fleet import Fleet, Process, max_memory, memory_sum
+from gkestimator.simulation.replanning.matching import Content, match_gpus, pair_replicas, setting_key
+from gkestimator.simulation.system import SimGpu, SimReplica, System
+
+__all__ = ["Change", "Counted", "Pace", "planned_replicas"]
+
+FULL_PCT = 100.0 + 1e-5
+# How often is looked whether memory is free, ms, where a load waits for it.
+POLL_MS = 100.0
+_ALL = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long loads take: ``each_ms`` one after the other on a GPU, or (``together_ms``) all in one time, and then
+    everything is switched at once; ``gpu_start_ms`` more on a GPU that was not in use."""
+
+    each_ms: float = 0.0
+    together_ms: float | None = None
+    gpu_start_ms: float = 0.0
+
+    def ready_ms(self, start_ms: float, count: int) -> list[float]:
+        """When each of ``count`` loads on one GPU is done."""
+        if self.together_ms is not None:
+            return [start_ms + self.together_ms] * count
+        return [start_ms + self.each_ms * (k + 1) for k in range(count)]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Step:
+    """A replica of the new plan: how it is to run, and the process that goes on as it (None: to be loaded)."""
+
+    gpu: str
+    asked: Replica
+    runs: SimReplica
+    server: int
+    process: Process | None
+    ready_ms: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What a change did: replicas that run on as they were, that run on with other settings, that were loaded, and
+    that ended; ``moves``: loads of models that lost as many replicas elsewhere."""
+
+    kept: int = 0
+    reset: int = 0
+    loads: int = 0
+    ends: int = 0
+    moves: int = 0
+    retired_first: int = 0
+
+
+def planned_replicas(plan: PlacementPlan, system: System) -> list[tuple[str, Replica, SimReplica]]:
+    """By GPU id, replicas of ``plan`` with what the simulator is told of each. A model's requests are dealt by
+    throughput (all that counts of the weights is their proportion, and goodput is assigned in that one), so that a
+    replica that stays is told nothing new."""
+    asked = [(g.id, r) for g in plan.gpus for r in g.replicas]
+    found = []
+    for (gpu, replica), runs in zip(asked, system.replicas, strict=True):
+        weight = runs.weight if replica.throughput_rps is None else replica.throughput_rps
+        found.append((gpu, replica, replace(runs, weight=weight)))
+    return found
+
+
+class Change:
+    """Towards ``plan`` (``system`` is what the simulator is told of it), with the fewest loads.
+
+    A GPU with room for both loads at once, beside what runs. On one without, what is to leave it is told to end
+    first, what is to need less goes on with its new settings, and the load waits until that memory is free. All
+    else goes on as before until the new replicas of the model (of all models, where ``pace`` switches at once) are
+    ready. ``pool``: by type, the GPUs there are (None: they are rented, under ids of their own).
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        plan: PlacementPlan,
+        system: System,
+        pace: Pace,
+        pool: Mapping[str, Sequence[str]] | None,
+    ) -> None:
+        self.counted = Counted()
+        self._fleet = fleet
+        self._pace = pace
+        fleet.settle()
+        self._busy = fleet.busy_gpus()
+        names = _gpu_names(fleet, plan, pool)
+        self._gpus: dict[str, SimGpu] = {
+            names[sim.id]: replace(sim, id=names[sim.id]) for sim in system.gpus if sim.id in names
+        }
+        self._steps = _steps(fleet, planned_replicas(plan, system), names)
+        going = {id(s.process) for s in self._steps if s.process is not None}
+        self._ends = [p for p in fleet.running() if id(p) not in going]
+        self._waiting: set[str] = set()
+        self._count()
+        self._start()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is as the plan has it (what ends may still serve its last batches)."""
+        return not self._steps and not self._ends
+
+    def next_ms(self) -> float:
+        """When :meth:`proceed` is to be called next."""
+        now = self._fleet.simulator.now_ms
+        times = [now + POLL_MS] if self._waiting else []
+        times += [s.ready_ms for s in self._steps if s.ready_ms is not None and s.ready_ms > now]
+        return min(times, default=now)
+
+    def proceed(self) -> None:
+        """Do what is due now."""
+        fleet = self._fleet
+        fleet.settle()
+        for gpu in sorted(self._waiting):
+            if self._fits(gpu):
+                self._waiting.discard(gpu)
+                self._load(gpu)
+        now = fleet.simulator.now_ms
+        groups: dict[str, list[_Step]] = {}
+        for step in self._steps:
+            groups.setdefault(self._group(step.asked.model), []).append(step)
+        for process in self._ends:
+            groups.setdefault(self._group(process.asked.model), [])
+        for group, steps in groups.items():
+            if all(self._is_ready(step, now) for step in steps):
+                self._finish(group, steps)
+
+    def _group(self, model: str) -> str:
+        return model if self._pace.together_ms is None else _ALL
+
+    def _is_ready(self, step: _Step, now: float) -> bool:
+        if step.process is None:
+            return step.ready_ms is not None and step.ready_ms <= now
+        return step.gpu not in self._waiting
+
+    def _finish(self, group: str, steps: Sequence[_Step]) -> None:
+        for step in steps:
+            if step.process is not None:
+                self._fleet.set(step.process, step.asked, step.runs, step.server)
+        leaving = [p for p in self._ends if self._group(p.asked.model) == group]
+        self._fleet.end([p for p in leaving if not p.ends])
+        self._ends = [p for p in self._ends if self._group(p.asked.model) != group]
+        finished = {id(s) for s in steps}
+        self._steps = [s for s in self._steps if id(s) not in finished]
+
+    def _start(self) -> None:
+        loading = dict.fromkeys(s.gpu for s in self._steps)
+        # What leaves first must be told so before anything loads: a GPU may be left by one and entered by another.
+        for gpu in loading:
+            if not self._fits(gpu):
+                self._make_room(gpu)
+                self._waiting.add(gpu)
+        for gpu in loading:
+            if gpu not in self._waiting:
+                self._load(gpu)
+        self.proceed()
+
+    def _fits(self, gpu: str) -> bool:
+        """Whether all that is on ``gpu`` and all that is to be there have room beside each other."""
+        here = [p for p in self._fleet.processes if p.gpu == gpu]
+        new = [s for s in self._steps if s.gpu == gpu]
+        passing = any(p.ends or p in self._ends or len(p.holds) > 1 for p in here)
+        if not passing and not any(_differs(s) for s in new):
+            return True  # nothing but what the plan has: whether that fits is the policy's to hold
+        later = {id(s.process): s.asked.mreq_pct for s in new if s.process is not None}
+        parts = [max_memory((p.memory_pct, later.get(id(p), 0.0))) for p in here]
+        total = memory_sum([*parts, *(s.asked.mreq_pct for s in new if s.process is None)])
+        return total is not None and total <= FULL_PCT
+
+    def _make_room(self, gpu: str) -> None:
+        leaving = [p for p in self._ends if p.gpu == gpu and not p.ends]
+        self._fleet.end(leaving)
+        self.counted.retired_first += len(leaving)
+        for step in self._steps:
+            process = step.process
+            if step.gpu != gpu or process is None:
+                continue
+            before, after = process.memory_pct, step.asked.mreq_pct
+            if before is None or after is None or after < before:
+                self._fleet.set(process, step.asked, step.runs, step.server)
+
+    def _load(self, gpu: str) -> None:
+        steps = [s for s in self._steps if s.gpu == gpu and s.process is None]
+        if not steps:
+            return
+        start = self._fleet.simulator.now_ms + (0.0 if gpu in self._busy else self._pace.gpu_start_ms)
+        ready = self._pace.ready_ms(start, len(steps))
+        self._fleet.load(
+            self._gpus[gpu],
+            [s.asked for s in steps],
+            [s.runs for s in steps],
+            [s.server for s in steps],
+            ready,
+        )
+        for step, time in zip(steps, ready, strict=True):
+            step.ready_ms = time
+
+    def _count(self) -> None:
+        counted = self.counted
+        loads: Counter[str] = Counter()
+        ends = Counter(p.asked.model for p in self._ends)
+        for step in self._steps:
+            if step.process is None:
+                loads[step.asked.model] += 1
+            elif _differs(step):
+                counted.reset += 1
+            else:
+                counted.kept += 1
+        counted.loads, counted.ends = loads.total(), ends.total()
+        counted.moves = (loads & ends).total()
+
+
+def _differs(step: _Step) -> bool:
+    return step.process is not None and setting_key(step.process.asked) != setting_key(step.asked)
+
+
+def _gpu_names(fleet: Fleet, plan: PlacementPlan, pool: Mapping[str, Sequence[str]] | None) -> dict[str, str]:
+    """The GPU that each of the plan's becomes."""
+    types = {g.id: g.type for g in fleet.gpus}
+    used = fleet.used_gpus()
+    there = [Content(id=g, type=types[g], replicas=tuple(p.asked for p in fleet.running(g))) for g in used]
+    busy = fleet.busy_gpus()
+    for gpu_type in dict.fromkeys(g.type for g in plan.gpus):
+        count = sum(g.type == gpu_type for g in plan.gpus)
+        if pool is not None:
+            free = [g for g in pool.get(gpu_type, ()) if g not in used]
+            # One that has batches left is free too, after those that have none.
+            names = sorted(free, key=lambda g: g in busy)
+        else:
+            names, number = [], 0
+            while len(names) < count:
+                name = f"{gpu_type}-{number}"
+                if name not in busy and name not in used:
+                    names.append(name)
+                number += 1
+        there += [Content(id=name, type=gpu_type) for name in names]
+    found = {}
+    for planned, becomes in match_gpus(there, plan.gpus).items():
+        if becomes is None:
+            raise UsageError(f"the new plan uses {planned}: expected no more GPUs of a type than there are")
+        found[planned] = becomes
+    return found
+
+
+def _steps(
+    fleet: Fleet, planned: Sequence[tuple[str, Replica, SimReplica]], names: Mapping[str, str]
+) -> list[_Step]:
+    """The replicas of the new plan with the processes that go on as them, and their servers."""
+    found: list[_Step] = []
+    for planned_gpu in dict.fromkeys(gpu for gpu, _, _ in planned):
+        here = [(asked, runs) for gpu, asked, runs in planned if gpu == planned_gpu]
+        running = fleet.running(names[planned_gpu])
+        pairs = pair_replicas([p.asked for p in running], [asked for asked, _ in here])
+        steps = [
+            _Step(
+                gpu=names[planned_gpu],
+                asked=asked,
+                runs=runs,
+                server=-1,
+                process=running[pairs[k]] if k in pairs else None,
+            )
+            for k, (asked, runs) in enumerate(here)
+        ]
+        _give_servers(fleet, steps)
+        found += steps
+    return found
+
+
+def _give_servers(fleet: Fleet, steps: Sequence[_Step]) -> None:
+    """Replicas that take turns share a server, the one of most of the processes that go on in it; what an old server
+    has left, the new turns wait for."""
+    groups: dict[object, list[_Step]] = {}
+    for number, step in enumerate(steps):
+        key = (number,) if step.runs.partition is None else step.runs.partition
+        groups.setdefault(key, []).append(step)
+    taken: set[int] = set()
+    for group in groups.values():
+        before = Counter(s.process.server for s in group if s.process is not None)
+        server = next((n for n, _ in before.most_common() if n not in taken), None)
+        if server is None:
+            server = fleet.new_server()
+        taken.add(server)
+        for step in group:
+            step.server = server

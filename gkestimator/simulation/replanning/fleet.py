@@ -1,0 +1,208 @@
+"""What runs where: processes on GPUs, their memory, and since when each GPU is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gkestimator.documents import Replica
+from gkestimator.simulation.engine.simulator import Simulator
+from gkestimator.simulation.result import Counts, Floats
+from gkestimator.simulation.system import SimGpu, SimReplica, System
+
+__all__ = ["Fleet", "GpuUse", "Process", "max_memory", "memory_sum"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Process:
+    """A model that is loaded on a GPU. ``asked`` and ``runs``: as the plan has it and as the simulator does;
+    ``index``: its replica in the simulator that takes batches now (those of earlier settings may have some left).
+    ``holds``: memory in percent of the GPU (None: unknown) by replica of the simulator that is not done yet.
+    ``ends``: it gets no more batches."""
+
+    name: str
+    gpu: str
+    asked: Replica
+    runs: SimReplica
+    index: int
+    server: int
+    ready_ms: float
+    holds: dict[int, float | None] = field(default_factory=dict)
+    ends: bool = False
+
+    @property
+    def memory_pct(self) -> float | None:
+        """The most that any of its settings in use needs."""
+        return max_memory(self.holds.values())
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GpuUse:
+    """A GPU from the start of the first load until its last batch is done: ``released_ms`` is when its last process
+    was told to end (None: it runs), ``replicas`` those in the simulator that ran on it."""
+
+    gpu: str
+    start_ms: float
+    released_ms: float | None = None
+    replicas: list[int] = field(default_factory=list)
+
+    def end_ms(self, last_done_ms: Floats, until_ms: float) -> float:
+        """When it was free again; ``until_ms`` where it was not released."""
+        if self.released_ms is None:
+            return until_ms
+        return max([self.released_ms, *(float(last_done_ms[i]) for i in self.replicas)])
+
+
+def max_memory(parts: Iterable[float | None]) -> float | None:
+    """The largest; None where one is unknown; 0 of none."""
+    largest = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        largest = max(largest, part)
+    return largest
+
+
+def memory_sum(parts: Iterable[float | None]) -> float | None:
+    """The sum; None where one is unknown."""
+    total = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
+
+
+class Fleet:
+    """The processes of a run, and the simulator that serves with them. Every change goes through here."""
+
+    def __init__(self, simulator: Simulator, system: System) -> None:
+        self.simulator = simulator
+        self.gpus = list(system.gpus)  # as the simulator counts them
+        self.replicas = list(system.replicas)
+        self.processes: list[Process] = []  # those that run or have batches left
+        self.uses: list[GpuUse] = []
+        self.peak_memory_pct: dict[str, float | None] = {}
+        self._numbers: dict[str, int] = {}
+        self._servers = 0
+        self._index = {g.id: i for i, g in enumerate(self.gpus)}
+
+    def new_server(self) -> int:
+        """A number for a server that no replica had yet."""
+        self._servers += 1
+        return self._servers - 1
+
+    def next_name(self, model: str) -> str:
+        """A name that no process had yet."""
+        number = self._numbers.get(model, 0)
+        self._numbers[model] = number + 1
+        return f"{model}-{number}"
+
+    def adopt(self, process: Process) -> None:
+        """``process`` was in the simulator from the start."""
+        self._servers = max(self._servers, process.server + 1)
+        self._enter(process, 0.0)
+
+    def running(self, gpu: str | None = None) -> list[Process]:
+        """Processes that are not told to end (on ``gpu``), in order of their start."""
+        return [p for p in self.processes if not p.ends and gpu in (None, p.gpu)]
+
+    def used_gpus(self) -> list[str]:
+        """GPUs with processes that are not told to end, in order of their first use."""
+        return list(dict.fromkeys(p.gpu for p in self.processes if not p.ends))
+
+    def busy_gpus(self) -> set[str]:
+        """GPUs with processes at all, those that finish their last batches included."""
+        return {p.gpu for p in self.processes}
+
+    def memory_pct(self, gpu: str) -> float | None:
+        """What all processes on ``gpu`` hold, those that end included."""
+        return memory_sum(p.memory_pct for p in self.processes if p.gpu == gpu)
+
+    def load(
+        self,
+        gpu: SimGpu,
+        asked: Sequence[Replica],
+        runs: Sequence[SimReplica],
+        servers: Sequence[int],
+        ready_ms: Sequence[float],
+    ) -> list[Process]:
+        """New processes on ``gpu``, whose memory is taken from now on, ready at ``ready_ms``."""
+        now = self.simulator.now_ms
+        new = () if gpu.id in self._index else (gpu,)
+        for added in new:
+            self._index[added.id] = len(self.gpus)
+            self.gpus.append(added)
+        names = [self.next_name(a.model) for a in asked]
+        placed = [
+            replace(r, id=name, gpu=self._index[gpu.id], partition=server)
+            for r, name, server in zip(runs, names, servers, strict=True)
+        ]
+        indices = self.simulator.add(placed, list(ready_ms), gpus=new)
+        self.replicas += placed
+        found = [
+            Process(name=n, gpu=gpu.id, asked=a, runs=r, index=i, server=s, ready_ms=t)
+            for n, a, r, i, s, t in zip(names, asked, placed, indices, servers, ready_ms, strict=True)
+        ]
+        for process in found:
+            self._enter(process, now)
+        return found
+
+    def set(self, process: Process, asked: Replica, runs: SimReplica, server: int) -> bool:
+        """``process`` goes on as ``asked``: batches are opened by the new settings from now on, those that it was
+        given are served by the old ones, one at a time as ever (one server). Whether anything changed."""
+        new = replace(runs, id=process.runs.id, gpu=process.runs.gpu, partition=server)
+        process.asked = asked
+        if new == process.runs:
+            return False
+        self.simulator.retire([process.index])
+        process.index = self.simulator.add([new], [max(process.ready_ms, self.simulator.now_ms)])[0]
+        self.replicas.append(new)
+        process.runs, process.server = new, server
+        process.holds[process.index] = asked.mreq_pct
+        self._use(process.gpu).replicas.append(process.index)
+        self._note_memory(process.gpu)
+        return True
+
+    def end(self, processes: Sequence[Process]) -> None:
+        """``processes`` get no more batches; a GPU left without others is given back once they are done."""
+        if not processes:
+            return
+        self.simulator.retire([p.index for p in processes])
+        for process in processes:
+            process.ends = True
+        kept = {p.gpu for p in self.processes if not p.ends}
+        for gpu in dict.fromkeys(p.gpu for p in processes):
+            if gpu not in kept:
+                self._use(gpu).released_ms = self.simulator.now_ms
+
+    def settle(self) -> None:
+        """Memory of what is done by now is free."""
+        left: Counts = self.simulator.outstanding()
+        for process in self.processes:
+            for index in [i for i in process.holds if left[i] == 0 and (process.ends or i != process.index)]:
+                del process.holds[index]
+        self.processes = [p for p in self.processes if p.holds]
+
+    def _enter(self, process: Process, now: float) -> None:
+        process.holds[process.index] = process.asked.mreq_pct
+        self.processes.append(process)
+        use = self._open(process.gpu)
+        if use is None:
+            use = GpuUse(gpu=process.gpu, start_ms=now)
+            self.uses.append(use)
+        use.replicas.append(process.index)
+        self._note_memory(process.gpu)
+
+    def _open(self, gpu: str) -> GpuUse | None:
+        return next((u for u in reversed(self.uses) if u.gpu == gpu and u.released_ms is None), None)
+
+    def _use(self, gpu: str) -> GpuUse:
+        found = self._open(gpu)
+        assert found is not None, f"{gpu} is in use"
+        return found
+
+    def _note_memory(self, gpu: str) -> None:
+        now = self.memory_pct(gpu)
+        before = self.peak_memory_pct.get(gpu, 0.0)
+        self.peak_memory_pct[gpu] = None if now is None or before is None else max(before, now)

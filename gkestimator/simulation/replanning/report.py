@@ -1,0 +1,289 @@
+"""What a run with re-planning found: totals, models, decisions, GPUs and waits over time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.simulation.histogram import quantile_ms
+from gkestimator.simulation.options import Options
+from gkestimator.simulation.replanning.change import Counted
+from gkestimator.simulation.replanning.control import Decision, Replanned
+from gkestimator.simulation.replanning.fleet import GpuUse, max_memory, memory_sum
+from gkestimator.simulation.replanning.settings import Replanning
+from gkestimator.simulation.result import STAGES, Result
+
+__all__ = [
+    "REPLAN_VERSION",
+    "ReplanDecision",
+    "ReplanModel",
+    "ReplanReport",
+    "ReplanTimeline",
+    "ReplanTotals",
+    "replan_document",
+    "replan_json",
+    "report_of",
+]
+
+REPLAN_VERSION = 1
+_TOTAL = STAGES.index("total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanTotals:
+    """Requests of clients (an application's is one) that came while counted: ``arrived`` of them, ``rejected`` at
+    the door, ``done``, ``on_time``, ``dropped`` (too late to be served, with that option), ``unanswered`` (a plan left
+    them without a replica to the end).
+    ``goodput_rps``: requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the
+    router to start of service, ``latency_*`` per request to a model.
+
+    A GPU counts from the start of its first load until its last batch is done, up to the end of the arrivals:
+    ``gpus_mean``, ``gpus_peak``, ``gpu_hours``, ``cost`` in USD (null where a price is unknown). ``changes``:
+    decisions that were carried out; ``failed``: that the policy could not answer. Replicas over all changes:
+    ``kept`` as they were, ``reset`` (other settings, no load), ``loads``, of these ``moves`` (the model lost a
+    replica elsewhere), ``ends``, of these ``retired_first`` because memory did not allow old and new together.
+    ``memory_peak_pct``: the most that any GPU held at any time (null: unknown)."""
+
+    arrived: int
+    rejected: int
+    done: int
+    on_time: int
+    dropped: int
+    unanswered: int
+    on_time_pct: float | None
+    goodput_rps: float
+    wait_mean_ms: float | None
+    latency_p50_ms: float | None
+    latency_p99_ms: float | None
+    gpus_mean: float
+    gpus_peak: int
+    gpu_hours: float
+    cost: float | None
+    decisions: int
+    changes: int
+    failed: int
+    kept: int
+    reset: int
+    loads: int
+    moves: int
+    ends: int
+    retired_first: int
+    memory_peak_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanModel:
+    """Requests to one model, stages of applications included; null where none was done."""
+
+    model: str
+    slo_ms: float
+    arrived: int
+    done: int
+    on_time: int
+    wait_mean_ms: float | None
+    latency_p50_ms: float | None
+    latency_p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanDecision:
+    """The policy was asked again. ``rates_rps`` by source, as counted; ``gpus``, ``goodput_rps`` of the new plan
+    (null: it ``failed``); what the change did; ``ready_s``: when it was complete (null: nothing was changed)."""
+
+    time_s: float
+    reason: str
+    rates_rps: Mapping[str, float]
+    failed: str | None
+    gpus: int | None
+    goodput_rps: float | None
+    kept: int
+    reset: int
+    loads: int
+    moves: int
+    ends: int
+    retired_first: int
+    ready_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanTimeline:
+    """By window of ``window_s`` from the start (warm-up included), all models together, by time of arrival at a
+    router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms (null
+    where none arrived); ``gpus``: mean number in use."""
+
+    window_s: float
+    arrived: tuple[int, ...]
+    on_time: tuple[int, ...]
+    wait_mean_ms: tuple[float | None, ...]
+    gpus: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanReport:
+    """What a run with re-planning found. ``replan``: the settings (null: the first plan served to the end)."""
+
+    policy: str
+    arrivals: str
+    options: Options
+    replan: Replanning | None
+    totals: ReplanTotals
+    models: tuple[ReplanModel, ...]
+    decisions: tuple[ReplanDecision, ...]
+    timeline: ReplanTimeline
+    notes: tuple[str, ...] = ()
+
+
+def replan_document(report: ReplanReport) -> dict[str, Any]:
+    """``report`` as the mapping that its JSON file holds."""
+    return {"schema_version": REPLAN_VERSION, **dataclasses.asdict(report)}
+
+
+def replan_json(report: ReplanReport) -> str:
+    """``report`` as JSON text."""
+    return json.dumps(replan_document(report), indent=1, allow_nan=False) + "\n"
+
+
+def report_of(
+    run: Replanned,
+    *,
+    policy: str,
+    arrivals: str,
+    options: Options,
+    replan: Replanning | None,
+    prices: Mapping[str, float | None],
+    notes: Sequence[str] = (),
+) -> ReplanReport:
+    """The report of ``run``. ``prices``: USD per hour by GPU type."""
+    result = run.result
+    names = [s.name for s in run.system.sources]
+    waited, done = float(result.wait_sums_ms.sum()), int(result.done.sum())
+    histogram = result.histograms[:, _TOTAL].sum(axis=0)
+    arrived, on_time = int(result.source_arrived.sum()), int(result.source_on_time.sum())
+    spans = _spans(run.uses, result, options.duration_ms)
+    types = {g.id: g.type for g in run.system.gpus}
+    hours = {gpu: sum(b - a for a, b in parts) / 3.6e6 for gpu, parts in spans.items()}
+    changes = [d.counted for d in run.decisions if d.counted is not None]
+    rejected, answered = int(result.source_rejected.sum()), int(result.source_done.sum())
+    dropped = int(result.source_dropped.sum())
+    totals = ReplanTotals(
+        arrived=arrived,
+        rejected=rejected,
+        done=answered,
+        dropped=dropped,
+        unanswered=arrived - rejected - dropped - answered,
+        on_time=on_time,
+        on_time_pct=100 * on_time / arrived if arrived else None,
+        goodput_rps=float(result.on_time.sum()) / (result.until_ms - result.from_ms) * 1e3,
+        wait_mean_ms=waited / done if done else None,
+        latency_p50_ms=quantile_ms(histogram, 0.5),
+        latency_p99_ms=quantile_ms(histogram, 0.99),
+        gpus_mean=sum(hours.values()) * 3.6e6 / options.duration_ms,
+        gpus_peak=_peak(spans.values()),
+        gpu_hours=sum(hours.values()),
+        cost=memory_sum(_cost(h, prices.get(types[gpu])) for gpu, h in hours.items()),
+        decisions=len(run.decisions),
+        changes=len(changes),
+        failed=sum(d.failed is not None for d in run.decisions),
+        **{f.name: sum(getattr(c, f.name) for c in changes) for f in dataclasses.fields(Counted)},
+        memory_peak_pct=max_memory(run.peak_memory_pct.values()),
+    )
+    return ReplanReport(
+        policy=policy,
+        arrivals=arrivals,
+        options=options,
+        replan=replan,
+        totals=totals,
+        models=_models(run),
+        decisions=tuple(_decision(d, names) for d in run.decisions),
+        timeline=_timeline(result, spans, options),
+        notes=tuple(notes),
+    )
+
+
+def _models(run: Replanned) -> tuple[ReplanModel, ...]:
+    result = run.result
+    return tuple(
+        ReplanModel(
+            model=model.name,
+            slo_ms=model.slo_ms,
+            arrived=int(result.arrived[m]),
+            done=int(result.done[m]),
+            on_time=int(result.on_time[m]),
+            wait_mean_ms=float(result.wait_sums_ms[m] / result.done[m]) if result.done[m] else None,
+            latency_p50_ms=quantile_ms(result.histograms[m, _TOTAL], 0.5),
+            latency_p99_ms=quantile_ms(result.histograms[m, _TOTAL], 0.99),
+        )
+        for m, model in enumerate(run.system.models)
+    )
+
+
+def _decision(decision: Decision, names: Sequence[str]) -> ReplanDecision:
+    counted = decision.counted or Counted()
+    plan = decision.plan
+    return ReplanDecision(
+        time_s=decision.time_ms / 1e3,
+        reason=decision.reason,
+        rates_rps=dict(zip(names, decision.rates_rps, strict=True)),
+        failed=decision.failed,
+        gpus=None if plan is None else plan.totals.gpus_used,
+        goodput_rps=None if plan is None else plan.totals.goodput_rps,
+        **dataclasses.asdict(counted),
+        ready_s=None if decision.ready_ms is None else decision.ready_ms / 1e3,
+    )
+
+
+Span = tuple[float, float]
+
+
+def _spans(uses: Sequence[GpuUse], result: Result, until_ms: float) -> dict[str, list[Span]]:
+    """By GPU the times in which it is in use, in order, none over another; up to ``until_ms``."""
+    found: dict[str, list[Span]] = defaultdict(list)
+    for use in uses:
+        start, end = min(use.start_ms, until_ms), min(use.end_ms(result.last_done_ms, until_ms), until_ms)
+        parts = found[use.gpu]
+        if parts and start <= parts[-1][1]:  # used anew before its last batch was done
+            start, end = parts[-1][0], max(end, parts[-1][1])
+            parts.pop()
+        parts.append((start, end))
+    return dict(found)
+
+
+def _peak(spans: Iterable[Sequence[Span]]) -> int:
+    """The most GPUs in use at one time (one that is left at the moment when another is entered: not both)."""
+    steps = sorted(step for parts in spans for a, b in parts if b > a for step in ((a, 1), (b, -1)))
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def _cost(hours: float, price: float | None) -> float | None:
+    return None if price is None else hours * price
+
+
+def _timeline(result: Result, spans: Mapping[str, Sequence[Span]], options: Options) -> ReplanTimeline:
+    windows = math.ceil(options.duration_ms / options.window_ms)
+    starts = np.arange(windows) * options.window_ms
+    ends = np.minimum(starts + options.window_ms, options.duration_ms)
+    gpus: NDArray[np.float64] = np.zeros(windows)
+    for parts in spans.values():
+        for a, b in parts:
+            gpus += np.clip(np.minimum(ends, b) - np.maximum(starts, a), 0.0, None)
+    arrived = result.arrived_by_window.sum(axis=0)
+    waited = result.wait_by_window_ms.sum(axis=0)
+    return ReplanTimeline(
+        window_s=options.window_ms / 1e3,
+        arrived=tuple(int(n) for n in arrived),
+        on_time=tuple(int(n) for n in result.on_time_by_window.sum(axis=0)),
+        wait_mean_ms=tuple(float(w) / int(n) if n else None for w, n in zip(waited, arrived, strict=True)),
+        gpus=tuple(float(g) for g in gpus / (ends - starts)),
+    )

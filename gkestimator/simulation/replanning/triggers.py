@@ -1,0 +1,105 @@
+"""When the policy runs again: what was counted, and the rates that it is asked to plan for."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gkestimator.documents import Workload
+from gkestimator.placement.policies.gpulet_lets import ewma
+from gkestimator.simulation.replanning.settings import Replanning
+
+__all__ = ["Trigger", "make_trigger", "source_rates_rps", "with_rates"]
+
+
+def source_rates_rps(workload: Workload) -> tuple[float, ...]:
+    """The rate of each source: models asked for by themselves, then applications, in the workload's order."""
+    return (*(m.rate_rps for m in workload.models), *(a.rate_rps for a in workload.applications))
+
+
+def with_rates(workload: Workload, rates_rps: Sequence[float]) -> Workload:
+    """``workload`` with ``rates_rps`` by source, in the order of :func:`source_rates_rps`."""
+    first = len(workload.models)
+    return Workload(
+        models=tuple(replace(m, rate_rps=r) for m, r in zip(workload.models, rates_rps[:first], strict=True)),
+        applications=tuple(
+            replace(a, rate_rps=r) for a, r in zip(workload.applications, rates_rps[first:], strict=True)
+        ),
+    )
+
+
+class Trigger(abc.ABC):
+    """Sees the arrivals of each count; says when the policy is to run again, and for which rates."""
+
+    def __init__(self, settings: Replanning, workload: Workload) -> None:
+        self.settings = settings
+        self.rates_rps: tuple[float, ...] = source_rates_rps(workload)
+        self._workload = workload
+
+    @abc.abstractmethod
+    def observe(self, counted_rps: Sequence[float]) -> None:
+        """Requests a second of each source in the count that has just ended."""
+
+    @abc.abstractmethod
+    def due(self, now_ms: float) -> str | None:
+        """Why the policy is to run again now; None: it is not."""
+
+    @abc.abstractmethod
+    def planned(self, now_ms: float) -> None:
+        """The policy has run for ``rates_rps``."""
+
+    def asked(self) -> Workload:
+        """What the policy is to plan for: ``rates_rps``, at least the floor, times the headroom."""
+        settings = self.settings
+        rates = [max(r, settings.floor_rps) * settings.headroom for r in self.rates_rps]
+        return with_rates(self._workload, rates)
+
+
+class RateTrigger(Trigger):
+    """USHER: a model's rate has moved by a threshold since the last plan."""
+
+    def __init__(self, settings: Replanning, workload: Workload) -> None:
+        super().__init__(settings, workload)
+        self._last = workload.model_rates_rps()
+
+    def observe(self, counted_rps: Sequence[float]) -> None:
+        self.rates_rps = tuple(counted_rps)
+
+    def due(self, now_ms: float) -> str | None:
+        rates = with_rates(self._workload, self.rates_rps).model_rates_rps()
+        moved = {name: abs(rate - self._last[name]) for name, rate in rates.items()}
+        name = max(moved, key=lambda n: moved[n], default=None)
+        if name is None or moved[name] < self.settings.threshold_rps:
+            return None
+        return f"{name}: from {self._last[name]:.0f} to {rates[name]:.0f} req/s"
+
+    def planned(self, now_ms: float) -> None:
+        self._last = with_rates(self._workload, self.rates_rps).model_rates_rps()
+
+
+class PeriodTrigger(Trigger):
+    """gpulet: every period, for the moving average of the rates."""
+
+    def __init__(self, settings: Replanning, workload: Workload) -> None:
+        super().__init__(settings, workload)
+        self._next_ms = settings.period_ms
+
+    def observe(self, counted_rps: Sequence[float]) -> None:
+        alpha = self.settings.smoothing
+        self.rates_rps = tuple(
+            ewma((old, new), alpha) for old, new in zip(self.rates_rps, counted_rps, strict=True)
+        )
+
+    def due(self, now_ms: float) -> str | None:
+        return None if now_ms < self._next_ms else f"{self.settings.period_ms / 1e3:g} s are over"
+
+    def planned(self, now_ms: float) -> None:
+        while self._next_ms <= now_ms:
+            self._next_ms += self.settings.period_ms
+
+
+def make_trigger(settings: Replanning, workload: Workload) -> Trigger:
+    """The trigger of ``settings``; the running plan is for the rates of ``workload``."""
+    kinds: dict[str, type[Trigger]] = {"usher": RateTrigger, "gpulet": PeriodTrigger}
+    return kinds[settings.kind](settings, workload)

@@ -1,0 +1,64 @@
+"""Every request of a simulation as a table: CSV or Parquet."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from gkestimator.errors import UsageError
+from gkestimator.simulation.result import Result
+from gkestimator.simulation.system import System
+
+__all__ = ["REQUEST_SUFFIXES", "check_writable", "render_requests"]
+
+REQUEST_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
+
+
+def check_writable(form: str) -> None:
+    """Raises UsageError where ``form`` is ``parquet`` and pyarrow (extra ``parquet``) is missing."""
+    if form == "parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as e:
+            raise UsageError("Parquet needs pyarrow: pip install 'gkestimator[parquet]'") from e
+
+
+def render_requests(system: System, result: Result, form: str) -> bytes:
+    """The counted requests to models in order of completion, one row each, as ``csv`` or ``parquet``: ``source``,
+    ``model``, ``replica``, ``gpu`` (names), ``batch`` (size), ``arrived_ms`` (at the model's router), ``router_ms``,
+    ``network_ms``, ``queue_ms``, ``gpu_ms``, ``total_ms``, ``on_time``. Raises UsageError: the simulation did not
+    keep them (``Options.keep_requests``), or pyarrow is missing."""
+    import pandas
+
+    kept = result.requests
+    if kept is None:
+        raise UsageError("the simulation kept no requests")
+    check_writable(form)
+    gpus = np.array([system.gpus[r.gpu].id for r in system.replicas] or [""])
+    replicas = np.array([r.id for r in system.replicas] or [""])
+    models = np.array([m.name for m in system.models])
+    slo = np.array([m.slo_ms for m in system.models])
+    total = kept.router_ms + kept.network_ms + kept.queue_ms + kept.gpu_ms
+    frame = pandas.DataFrame(
+        {
+            "source": np.array([s.name for s in system.sources])[kept.source],
+            "model": models[kept.model],
+            "replica": replicas[kept.replica],
+            "gpu": gpus[kept.replica],
+            "batch": kept.batch,
+            "arrived_ms": kept.arrived_ms,
+            "router_ms": kept.router_ms,
+            "network_ms": kept.network_ms,
+            "queue_ms": kept.queue_ms,
+            "gpu_ms": kept.gpu_ms,
+            "total_ms": total,
+            "on_time": total <= slo[kept.model] * (1 + 1e-9),
+        }
+    )
+    buffer = io.BytesIO()
+    if form == "parquet":
+        frame.to_parquet(buffer, index=False)
+    else:
+        frame.to_csv(buffer, index=False, lineterminator="\n")
+    return buffer.getvalue()

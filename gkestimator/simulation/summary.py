@@ -1,0 +1,220 @@
+"""From what a simulation counted to its report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gkestimator.documents import PlacementPlan
+from gkestimator.documents.simulation import (
+    QUANTILES_PCT,
+    SimulatedApplication,
+    SimulatedGpu,
+    SimulatedModel,
+    SimulationReport,
+    SimulationSettings,
+    SimulationTotals,
+    StageTimes,
+    TimelineModel,
+)
+from gkestimator.simulation.histogram import quantile_ms
+from gkestimator.simulation.result import STAGES, Result
+from gkestimator.simulation.system import System
+
+__all__ = ["summarise"]
+
+_TOTAL = STAGES.index("total")
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+def summarise(
+    plan: PlacementPlan,
+    system: System,
+    result: Result,
+    settings: SimulationSettings,
+    notes: Sequence[str] = (),
+) -> SimulationReport:
+    """The report of ``result``, had from simulating ``system``, which was built from ``plan``."""
+    seconds = (result.until_ms - result.from_ms) / 1e3
+    models = _models(plan, system, result, settings.rate_scale, seconds)
+    gpus = _gpus(plan, result)
+    return SimulationReport(
+        settings=settings,
+        totals=_totals(plan, system, result, settings.rate_scale, seconds, models, gpus),
+        models=models,
+        applications=_applications(system, result, settings.rate_scale, seconds),
+        gpus=gpus,
+        timeline=tuple(
+            TimelineModel(
+                model=m.name,
+                arrived=tuple(int(n) for n in result.arrived_by_window[i]),
+                on_time=tuple(int(n) for n in result.on_time_by_window[i]),
+                wait_mean_ms=tuple(
+                    float(total) / int(n) if n else None
+                    for total, n in zip(result.wait_by_window_ms[i], result.arrived_by_window[i], strict=True)
+                ),
+            )
+            for i, m in enumerate(system.models)
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _latencies(histogram: NDArray[np.int64], total_ms: float, count: int) -> dict[str, Any]:
+    """Mean, percentiles and quantiles of response times; all None without any."""
+    found: dict[str, Any] = {"latency_mean_ms": total_ms / count if count else None}
+    found |= {f"latency_{name}_ms": quantile_ms(histogram, q) for name, q in _PERCENTILES.items()}
+    quantiles = [quantile_ms(histogram, q / 100) for q in QUANTILES_PCT]
+    found["latency_quantiles_ms"] = tuple(q for q in quantiles if q is not None) or None
+    return found
+
+
+def _throughput(by_end: int, on_time: int, seconds: float) -> float:
+    """Answers a second: those given by the end of the arrivals. Those given after it but on time count too, or a
+    system that keeps up would seem to do less than its goodput."""
+    return max(by_end, on_time) / seconds
+
+
+def _pct(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+def _models(
+    plan: PlacementPlan, system: System, result: Result, scale: float, seconds: float
+) -> tuple[SimulatedModel, ...]:
+    asked = plan.workload.model_rates_rps()
+    promised = dict.fromkeys(asked, 0.0)
+    replicas = dict.fromkeys(asked, 0)
+    for gpu in plan.gpus:
+        for r in gpu.replicas:
+            promised[r.model] += r.goodput_rps
+            replicas[r.model] += 1
+    # By replica over the whole run, warm-up included: whole batches and all their requests.
+    ran, served = [0] * len(system.models), [0] * len(system.models)
+    for i, replica in enumerate(system.replicas):
+        ran[replica.model] += int(result.replica_batches[i])
+        served[replica.model] += int(result.replica_requests[i])
+    rejected = [0] * len(system.models)
+    for s, source in enumerate(system.sources):
+        if not source.application:
+            rejected[source.stages[0].model] += int(result.source_rejected[s])
+    found = []
+    for m, model in enumerate(system.models):
+        done, on_time, batches = int(result.done[m]), int(result.on_time[m]), int(result.batches[m])
+        arrived = int(result.arrived[m]) + rejected[m]
+        stages: dict[str, Any] = {
+            name: StageTimes(
+                mean_ms=float(result.sums_ms[m, i]) / done if done else None,
+                p50_ms=quantile_ms(result.histograms[m, i], 0.5),
+                p99_ms=quantile_ms(result.histograms[m, i], 0.99),
+            )
+            for i, name in enumerate(STAGES)
+            if i != _TOTAL
+        }
+        found.append(
+            SimulatedModel(
+                model=model.name,
+                slo_ms=model.slo_ms,
+                replicas=replicas[model.name],
+                asked_rps=asked[model.name] * scale,
+                promised_rps=promised[model.name],
+                arrived_rps=arrived / seconds,
+                rejected_rps=rejected[m] / seconds,
+                dropped_rps=int(result.dropped[m]) / seconds,
+                goodput_rps=on_time / seconds,
+                throughput_rps=_throughput(int(result.done_by_end[m]), on_time, seconds),
+                on_time_pct=_pct(on_time, arrived),
+                wait_mean_ms=float(result.wait_sums_ms[m]) / done if done else None,
+                **_latencies(result.histograms[m, _TOTAL], float(result.sums_ms[m, _TOTAL]), done),
+                **stages,
+                batches=batches,
+                batch_mean=served[m] / ran[m] if ran[m] else None,
+                batches_full_pct=_pct(int(result.batches_full[m]), batches),
+                batches_timed_out_pct=_pct(int(result.batches_timed_out[m]), batches),
+            )
+        )
+    return tuple(found)
+
+
+def _applications(
+    system: System, result: Result, scale: float, seconds: float
+) -> tuple[SimulatedApplication, ...]:
+    found = []
+    for s, source in enumerate(system.sources):
+        if not source.application:
+            continue
+        arrived, rejected = int(result.source_arrived[s]), int(result.source_rejected[s])
+        done, on_time = int(result.source_done[s]), int(result.source_on_time[s])
+        found.append(
+            SimulatedApplication(
+                application=source.name,
+                slo_ms=source.slo_ms,
+                asked_rps=source.rate_rps * scale,
+                arrived_rps=arrived / seconds,
+                rejected_rps=rejected / seconds,
+                dropped_rps=int(result.source_dropped[s]) / seconds,
+                goodput_rps=on_time / seconds,
+                throughput_rps=_throughput(int(result.source_done_by_end[s]), on_time, seconds),
+                on_time_pct=_pct(on_time, arrived),
+                **_latencies(result.source_histograms[s], float(result.source_sums_ms[s]), done),
+            )
+        )
+    return tuple(found)
+
+
+def _gpus(plan: PlacementPlan, result: Result) -> tuple[SimulatedGpu, ...]:
+    span = result.until_ms - result.from_ms
+    found = []
+    for g, gpu in enumerate(plan.gpus):
+        cuti = float(result.gpu_creq_ms[g]) / span
+        found.append(
+            SimulatedGpu(
+                id=gpu.id,
+                type=gpu.type,
+                busy_pct=100 * float(result.gpu_busy_ms[g]) / span,
+                cuti_pct=None if math.isnan(cuti) else cuti,
+                muti_pct=gpu.muti_pct,
+            )
+        )
+    return tuple(found)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _totals(
+    plan: PlacementPlan,
+    system: System,
+    result: Result,
+    scale: float,
+    seconds: float,
+    models: Sequence[SimulatedModel],
+    gpus: Sequence[SimulatedGpu],
+) -> SimulationTotals:
+    arrived, rejected = int(result.source_arrived.sum()), int(result.source_rejected.sum())
+    return SimulationTotals(
+        goodput_rps=sum(m.goodput_rps for m in models),
+        throughput_rps=sum(m.throughput_rps for m in models),
+        promised_goodput_rps=plan.totals.goodput_rps,
+        expected_goodput_rps=plan.totals.expected_goodput_rps,
+        asked_rps=sum(s.rate_rps for s in system.sources) * scale,
+        arrived_rps=arrived / seconds,
+        rejected_rps=rejected / seconds,
+        dropped_rps=int(result.source_dropped.sum()) / seconds,
+        on_time_pct=_pct(int(result.source_on_time.sum()), arrived),
+        **_latencies(
+            result.source_histograms.sum(axis=0),
+            float(result.source_sums_ms.sum()),
+            int(result.source_done.sum()),
+        ),
+        cuti_pct=_mean([g.cuti_pct for g in gpus]),
+        muti_pct=_mean([g.muti_pct for g in gpus]),
+        gpus_used=len(plan.gpus),
+        cost_per_hour=plan.totals.cost_per_hour,
+    )
