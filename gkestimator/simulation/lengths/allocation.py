@@ -150,22 +150,20 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
     number of instances used is all that need be kept."""
     carried = np.concatenate(([0.0], np.full(gpus, math.inf)))  # by instances used
     chosen = []
-    for q, capacity in zip(asked, ladder.capacities, strict=True):
-        used, before = np.arange(gpus + 1)[:, None], np.arange(gpus + 1)[None, :]
+    used, before = np.arange(gpus + 1)[:, None], np.arange(gpus + 1)[None, :]
+    for i, (q, capacity) in enumerate(zip(asked, ladder.capacities, strict=True)):
         left = np.maximum(0.0, q + carried[None, :] - capacity * (used - before))
-        left[used < before] = math.inf
+        least = int(i == len(asked) - 1)  # one of the longest
+        left[used < before + least] = math.inf
         # Of equals the one with most instances used before: those of short runtimes answer sooner.
         best = gpus - np.argmin(left[:, ::-1], axis=1)
         chosen.append(best)
         carried = left[np.arange(gpus + 1), best]
     counts: list[int] = []
     at = gpus
-    for number, best in enumerate(reversed(chosen)):
-        before_it = (
-            min(int(best[at]), at - 1) if number == 0 else int(best[at])
-        )  # one of the longest at least
-        counts.append(at - before_it)
-        at = before_it
+    for best in reversed(chosen):
+        counts.append(at - int(best[at]))
+        at = int(best[at])
     counts[-1] += at
     return tuple(counts[::-1])
 

@@ -172,15 +172,14 @@ def _share(part: int, total: int) -> str:
 
 
 def lengths_words(run: LengthsRun) -> list[str]:
-    """What closes a run, on stderr: who did best, and how far to trust the latencies."""
+    """What closes a run, on stderr: who did best."""
     rows = [_row(run, scheme, served) for scheme, served in run.served.items()]
     counted = [r for r in rows if r["latency_p98_ms"] is not None]
     if not counted:
         return ["No request was counted."]
     best = min(counted, key=lambda r: r["latency_p98_ms"])
-    words = [
+    return [
         f"Lowest 98th percentile: {best['scheme']}, {number_text(best['latency_p98_ms'])} ms "
         f"({number_text(best['on_time_pct'], digits=4)} % within {run.spec.slo_ms:g} ms on "
         f"{number_text(best['gpus_mean'])} GPUs)."
     ]
-    return words

@@ -76,6 +76,13 @@ def test_more_gpus_are_never_worse_and_the_case_of_the_paper_s_size_is_solved() 
         assert (other.late, other.cost_ms) <= (one.late, one.cost_ms + 1e-9)
 
 
+def test_overload_leaves_the_least_late_with_one_of_the_longest() -> None:
+    """Short ones alone, far too many: all but one instance go to the runtime with the largest capacity."""
+    ladder = ladder_of([Runtime(length=n, latency_ms=t) for n, t in ((1, 3.0), (2, 1.0), (3, 9.0))], 10.0)
+    found = allocate(ladder, [500.0, 0.0, 0.0], 7)
+    assert found.counts == (0, 6, 1) and found.late == 500 - 6 * 10 - 1
+
+
 def test_one_runtime_takes_all() -> None:
     ladder = ladder_of([Runtime(length=512, latency_ms=5.0)], 150.0)
     assert allocate(ladder, [3.0], 4).counts == (4,)
