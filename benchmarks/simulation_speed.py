@@ -6,7 +6,8 @@ The system is drawn by a seed: 20 models (a batch of one takes 3 to 12 ms, one o
 many replicas as it takes to fill 24 GPUs with two replicas each at 50 % of the SMs, Poisson arrivals at 80 % of what the
 replicas serve in full batches of four, time-out as long as a batch of one. Latencies of every request are counted, by model
 and stage. Figures are medians of several runs, with the least and the most; seconds are of processor time, so that what
-else runs on the machine does not count, and wall time stands beside. Arrivals are drawn within the run. One
+else runs on the machine does not count, and wall time stands beside. Parts of the time: drawing arrivals, taking
+chunks in, the event loop with its counting. MiB: the most that the process has held so far. Arrivals are drawn within the run. One
 thread: nothing in the engine uses more.
 
 simpy, which is compared on a single server, is left out where it is not installed, the reference simulator where the
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -144,7 +146,8 @@ def figures(name: str, make: Callable[[], System], requests: int, runs: int, **o
     median = statistics.median(speeds)
     print(
         f"{name:44s} {requests:>11,d} {median / 1e6:8.2f} {min(speeds) / 1e6:7.2f} {max(speeds) / 1e6:7.2f}"
-        f" {statistics.median(walls) / 1e6:7.2f} {batch:6.2f}   {drawn:4.0%} {taken:5.0%} {loop:5.0%}",
+        f" {statistics.median(walls) / 1e6:7.2f} {batch:6.2f}   {drawn:8.0%} {taken:6.0%} {loop:5.0%}"
+        f" {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:6.0f}",
         flush=True,
     )
     return median
@@ -154,7 +157,7 @@ def table(title: str) -> None:
     print(f"\n{title}")
     print(
         f"{'':44s} {'requests':>11s} {'M req/s':>8s} {'least':>7s} {'most':>7s} {'wall':>7s} {'batch':>6s}"
-        f"   {'arrivals':>4s} {'taking':>4s} {'loop':>4s}"
+        f"   {'arrivals':>8s} {'taking':>6s} {'loop':>5s} {'MiB':>6s}"
     )
 
 
@@ -212,7 +215,7 @@ def main() -> None:
         figures(
             f"{gpus} GPUs, {gpus * 20 // 24} models",
             lambda n=gpus: drawn_system(n, n * 20 // 24),  # type: ignore[misc]
-            gpus * 10_000,
+            gpus * 2_000,
             1,
         )
     others(base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 __all__ = ["COMPILED", "compiled"]
 
@@ -20,7 +20,6 @@ def compiled(function: F) -> F:
     from numba import njit
 
     try:
-        found: F = njit(cache=True, error_model="numpy")(function)
+        return cast(F, njit(cache=True, error_model="numpy")(function))
     except RuntimeError:  # neither beside the source nor in the user's cache can anything be written
-        found = njit(error_model="numpy")(function)
-    return found
+        return cast(F, njit(error_model="numpy")(function))

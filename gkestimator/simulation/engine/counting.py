@@ -34,7 +34,7 @@ def window_of(s: c.State, time: float) -> int:
     at = int(time / s.f[c.F_WINDOW])
     if at * s.f[c.F_WINDOW] > time:
         at -= 1
-    return min(at, s.z[c.Z_WINDOWS] - 1)
+    return int(min(at, s.z[c.Z_WINDOWS] - 1))
 
 
 @part

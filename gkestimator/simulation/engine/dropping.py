@@ -5,7 +5,7 @@ from __future__ import annotations
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.part import part
 
-__all__ = ["drop_late", "release_job"]
+__all__ = ["drop_late", "drop_waiting", "release_job"]
 
 
 @part
@@ -38,22 +38,42 @@ def drop(s: c.State, i: int, m: int) -> None:
 
 
 @part
+def is_late(s: c.State, r: int, i: int, size: int, now: float) -> bool:
+    """Whether request ``i`` would be answered late if a batch of ``size`` that it is in began to be served now on
+    replica ``r``, ran alone on its GPU, and took as long as estimated."""
+    at = s.r[r, c.R_CURVE] + size
+    work = s.curves[at, c.C_LATENCY]
+    if s.z[c.Z_COPY] == 1 or (s.z[c.Z_COPY] == 2 and s.r[r, c.R_TURNS] == 1):
+        work += s.curves[at, c.C_COPY]
+    latest = s.if_[i, c.IF_ARRIVED] + s.mf[s.r[r, c.R_MODEL], c.MF_SLO] * c.SLACK
+    return bool(latest < now + work + s.curves[at, c.C_RESPONSE])
+
+
+@part
 def drop_late(s: c.State, b: int, now: float) -> None:
-    """Of batch ``b``, about to be served: the earliest request is dropped while its answer would be late if the batch
-    ran alone on its GPU for as long as estimated. Fewer requests are served sooner, so the rest may be on time."""
+    """Of batch ``b``, about to be served, the earliest request is dropped while it would be late: the fewer are left,
+    the sooner they are served, so the rest may be on time."""
     r = s.b[b, c.B_REPLICA]
-    m = s.r[r, c.R_MODEL]
-    slo = s.mf[m, c.MF_SLO] * c.SLACK
-    copied_first = s.z[c.Z_COPY] == 1 or (s.z[c.Z_COPY] == 2 and s.r[r, c.R_TURNS] == 1)
     while s.b[b, c.B_SIZE] > 0:
-        at = s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE]
-        work = s.curves[at, c.C_LATENCY]
-        if copied_first:
-            work += s.curves[at, c.C_COPY]
         i = s.b[b, c.B_HEAD]
-        if not s.if_[i, c.IF_ARRIVED] + slo < now + work + s.curves[at, c.C_RESPONSE]:
+        if not is_late(s, r, i, s.b[b, c.B_SIZE], now):
             return
         s.b[b, c.B_HEAD] = s.i[i, c.I_NEXT]
         s.b[b, c.B_SIZE] -= 1
         s.r[r, c.R_GIVEN] -= 1
-        drop(s, i, m)
+        drop(s, i, s.r[r, c.R_MODEL])
+
+
+@part
+def drop_waiting(s: c.State, r: int, now: float) -> None:
+    """At a turn of replica ``r``: of all that wait for it, the earliest is dropped while it would be late. (Of the
+    batch that it would take alone, a backlog would be dropped batch by batch, turn by turn, and never be caught up with.)"""
+    while s.r[r, c.R_WAITING] > 0:
+        i = s.r[r, c.R_HEAD]
+        if not is_late(s, r, i, min(s.r[r, c.R_SIZE], s.r[r, c.R_WAITING]), now):
+            return
+        s.r[r, c.R_HEAD] = s.i[i, c.I_NEXT]
+        s.r[r, c.R_WAITING] -= 1
+        s.r[r, c.R_COMING] -= 1
+        s.r[r, c.R_GIVEN] -= 1
+        drop(s, i, s.r[r, c.R_MODEL])

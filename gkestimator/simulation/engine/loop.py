@@ -58,7 +58,7 @@ def come(s: c.State, x: int, now: float) -> None:
 @part
 def is_over(s: c.State, b: int, order: int, now: float) -> bool:
     """Whether batch ``b``'s service ends now. It does not where its company changed, and with it its end."""
-    return s.b[b, c.B_STATE] == c.RUNNING and s.b[b, c.B_ORDER] == order and s.bf[b, c.BF_ENDS] == now
+    return bool(s.b[b, c.B_STATE] == c.RUNNING and s.b[b, c.B_ORDER] == order and s.bf[b, c.BF_ENDS] == now)
 
 
 @part
@@ -88,7 +88,7 @@ def _run(s: c.State, until_ms: float, resume_only: bool) -> int:
     """See ``run``."""
     mask = (1 << c.KIND_SHIFT) - 1
     now = s.f[c.F_NOW]
-    none = np.int64(-1)  # not a literal: numba would compile what takes it once more for that
+    none = int(np.int64(-1))  # not a literal: numba would compile what takes it once more for that
     batch, server, answered = none, none, none
     if resume_only:
         s.z[c.Z_KIND] = c.RESUME

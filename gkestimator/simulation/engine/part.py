@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gkestimator.simulation.compiled import COMPILED
 
@@ -42,11 +42,11 @@ def entry(make: Callable[[str], F]) -> F:
 def _njit(function: F, **options: Any) -> F:
     from numba import njit
 
+    compiling: Any = njit
     try:
-        found: F = njit(error_model="numpy", **NO_COUNTS, **options)(function)
+        return cast(F, compiling(error_model="numpy", **NO_COUNTS, **options)(function))
     except (KeyError, TypeError):
-        found = njit(error_model="numpy", **options)(function)
-    return found
+        return cast(F, compiling(error_model="numpy", **options)(function))
 
 
 @cache

@@ -25,7 +25,7 @@ def load_of(s: c.State, r: int, now: float) -> int:
     if b >= 0:
         left = s.bf[b, c.BF_WORK] - (now - s.bf[b, c.BF_SINCE]) / s.bf[b, c.BF_SLOW]
         load += int(np.rint(c.TICKS * left))
-    return load
+    return int(load)
 
 
 @part
@@ -59,7 +59,7 @@ def choose(s: c.State, m: int, now: float) -> int:
     deal(s, found)
     if in_order and s.z[c.Z_LEAST_LOAD] == 0:
         sink_target(s.targets, s.rf, first, count, 0)
-    return found
+    return int(found)
 
 
 @part
@@ -93,7 +93,7 @@ def available(s: c.State, r: int) -> int:
         s.targets[first + count] = r
         s.m[m, c.M_AVAILABLE] = count + 1
         lift_target(s.targets, s.rf, first, count)
-    return s.r[r, c.R_SERVER]
+    return int(s.r[r, c.R_SERVER])
 
 
 @part
@@ -128,7 +128,7 @@ def take_item(s: c.State, m: int, arrived: float, origin: float, x: int) -> int:
     s.i[i, c.I_MODEL] = m
     s.if_[i, c.IF_ARRIVED] = arrived
     s.if_[i, c.IF_ORIGIN] = origin
-    return i
+    return int(i)
 
 
 @part

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.dropping import drop_late
+from gkestimator.simulation.engine.dropping import drop_late, drop_waiting
 from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sharing import change_speeds
@@ -25,7 +25,7 @@ def take_batch(s: c.State, r: int) -> int:
     s.b[b, c.B_TAIL] = -1
     s.b[b, c.B_NEXT] = -1
     s.b[b, c.B_TIMED_OUT] = 0
-    return b
+    return int(b)
 
 
 @part
@@ -99,7 +99,7 @@ def join_queue(s: c.State, b: int) -> int:
     else:
         s.b[s.v[v, c.V_TAIL], c.B_NEXT] = b
     s.v[v, c.V_TAIL] = b
-    return v
+    return int(v)
 
 
 @part
@@ -129,7 +129,7 @@ def turn(s: c.State, r: int) -> int:
     else:
         s.r[s.v[v, c.V_DUE_TAIL], c.R_NEXT_DUE] = r
     s.v[v, c.V_DUE_TAIL] = r
-    return v
+    return int(v)
 
 
 @part
@@ -139,9 +139,15 @@ def serve(s: c.State, v: int, now: float) -> None:
         r = s.v[v, c.V_DUE]
         if r >= 0:
             s.v[v, c.V_DUE] = s.r[r, c.R_NEXT_DUE]
-            b = gather(s, r, now)
-        else:
-            b = next_batch(s, v, now)
+            if s.z[c.Z_DROP] == 1:
+                drop_waiting(s, r, now)
+            if s.r[r, c.R_WAITING] > 0:
+                start(s, gather(s, r, now), now)
+            else:
+                s.r[r, c.R_DUE] = 0
+                s.rf[r, c.RF_TAKEN] = now
+            continue
+        b = next_batch(s, v, now)
         if b < 0:
             return
         if s.z[c.Z_DROP] == 1:
@@ -159,7 +165,7 @@ def next_batch(s: c.State, v: int, now: float) -> int:
     while b >= 0 and s.rf[s.b[b, c.B_REPLICA], c.RF_AVAILABLE] > now:
         before, b = b, s.b[b, c.B_NEXT]
     if b < 0:
-        return b
+        return int(b)
     following = s.b[b, c.B_NEXT]
     if before < 0:
         s.v[v, c.V_HEAD] = following
@@ -169,7 +175,7 @@ def next_batch(s: c.State, v: int, now: float) -> int:
         s.v[v, c.V_TAIL] = before
     s.b[b, c.B_NEXT] = -1
     s.v[v, c.V_TICKS] -= int(s.curves[s.r[s.b[b, c.B_REPLICA], c.R_CURVE] + s.b[b, c.B_SIZE], c.C_TICKS])
-    return b
+    return int(b)
 
 
 @part
@@ -191,7 +197,7 @@ def gather(s: c.State, r: int, now: float) -> int:
     s.rf[r, c.RF_TAKEN] = now
     if s.r[r, c.R_WAITING] > 0:
         expect_turn(s, r, now)
-    return b
+    return int(b)
 
 
 @part
@@ -273,4 +279,4 @@ def ended(s: c.State, b: int, now: float) -> int:
             s.b[beside, c.B_BEFORE] = before
         change_speeds(s, g, now)
     s.v[v, c.V_RUNNING] = -1
-    return v
+    return int(v)

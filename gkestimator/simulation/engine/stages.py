@@ -42,7 +42,7 @@ def times_asked(s: c.State, j: int, stage: int) -> float:
         if s.j[j, at] < 0 or s.j[j, at + 1] > 0:
             return -1.0
         most = max(most, s.j[j, at])
-    return most * s.tf[stage]
+    return float(most * s.tf[stage])
 
 
 @part

@@ -47,6 +47,27 @@ def test_turns() -> None:
     assert (result.dropped.tolist(), result.batches.tolist()) == ([2], [1])
 
 
+def test_a_turn_drops_of_all_that_wait() -> None:
+    # Ten from a burst at 0 are late at the turn at 45; four of the five that came at 30 are taken, one at 65, where it is
+    # in time.
+    asked = system([replica(duty_cycle_ms=20.0, turn_offset_ms=45.0, partition=0)])
+    result = run(asked, Cut([[0.0] * 10 + [30.0] * 5]), drop="late")
+    assert finished(result) == [61.0] * 4 + [75.0]
+    assert result.dropped.tolist() == [10]
+
+
+def test_a_turn_that_finds_nothing_takes_no_time() -> None:
+    turns = {"duty_cycle_ms": 200.0, "partition": 0}
+    asked = system(
+        [replica(0, turn_offset_ms=100.0, **turns), replica(1, turn_offset_ms=100.0, **turns)], models=2
+    )
+    result = run(asked, Cut([[1.0, 250.0], [90.0]]), drop="late")
+    # The first model's waited for 99 ms: dropped; the second has the server at 100. The next of the first: at 300.
+    assert finished(result) == [110.0]
+    assert result.dropped.tolist() == [2, 0]
+    assert result.batches.tolist() == [0, 1]
+
+
 def test_an_application_is_dropped_once() -> None:
     stages = (SimStage(model=0, fan_out=3.0), SimStage(model=1, after=(0,)))
     plain = system([replica(m, batch_size=1, latencies_ms=(20.0, 20.0)) for m in range(2)], models=2)
