@@ -19,6 +19,9 @@ THIRD_PARTY_AT_START = {
     "from gkestimator.cli import run; run(['estimate', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['evaluate', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['schedule', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['simulate', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['compare', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['lengths', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['gpus'])": {"click", "numpy"},
 }
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.

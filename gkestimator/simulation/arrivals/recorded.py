@@ -25,10 +25,12 @@ _MAX_PER_MINUTE = 20_000_000
 
 
 class Recorded(abc.ABC):
-    """``counts``: requests of each source; ``period_s``: how long the used part lasts, from its start."""
+    """``counts``: requests of each source; ``period_s``: how long the used part lasts, from its start; ``first_s``:
+    when its first request comes (where counts per minute are recorded: its minute begins)."""
 
     counts: Ints
     period_s: float
+    first_s: float
 
     @abc.abstractmethod
     def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
@@ -121,6 +123,7 @@ class _Requests(Recorded):
             [len(range(s.first, int(self._spool.counts[s.lane]), s.step)) for s in self._shares], np.int64
         )
         self.period_s = _period(trace.path, self._spool, total, last, start_s, duration_s)
+        self.first_s = self._spool.first_s
 
     def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
         return copied(self._pieces(source), factor, self.period_s, draw)
@@ -186,6 +189,7 @@ class _Minutes(Recorded):
             )
         self.counts = self._minutes.sum(axis=1)
         self.period_s = lanes.shape[1] * _MINUTE
+        self.first_s = int(lanes.any(axis=0).argmax()) * _MINUTE
 
     def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
         whole = int(factor)

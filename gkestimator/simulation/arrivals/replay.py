@@ -30,8 +30,8 @@ class Replay:
     """How a trace is replayed.
 
     ``form``: its format (None: known by its columns). ``start_s`` and ``duration_s``: the part of it that is used
-    (None: to its end), seconds from its first request (the plain CSV and BurstGPT: from their 0). ``loop``: begin again
-    at its end; else a simulation that lasts longer is refused.
+    (None: to its end), seconds from its first request (formats that count seconds or minutes: from their 0). ``loop``:
+    begin again at its end; else a simulation that lasts longer is refused, and one that ends before the first request.
 
     ``assign``: which source a request is for. ``names``: the one that the plain CSV's column ``model`` names.
     ``streams``: the streams (functions, models and log types) in order of first appearance, round robin over the
@@ -131,11 +131,18 @@ class Replayed(Streams):
         )
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """As in :class:`Arrivals`. Raises DocumentError where the trace is shorter and does not begin again."""
+        """As in :class:`Arrivals`. Raises DocumentError where the trace is shorter and does not begin again, or has
+        nothing before ``until_ms``."""
         if not self.replay.loop and until_ms > self.length_ms * (1 + 1e-9):
             raise DocumentError(
                 f"{self.path}: the part that is replayed ends after {self.length_ms / 1e3:.6g} s, expected "
                 f"{until_ms / 1e3:.6g} s (a shorter duration, or the trace in a loop)"
+            )
+        first_s = self._recorded.first_s / self._speed
+        if until_ms <= first_s * 1e3:
+            raise DocumentError(
+                f"{self.path}: the first request comes {first_s:.6g} s after the start of the part that is replayed, "
+                f"expected one in the {until_ms / 1e3:.6g} s that are simulated (a later start)"
             )
         return super().chunks(until_ms)
 

@@ -16,6 +16,8 @@ __all__ = ["Given", "Streams", "sliced"]
 
 Floats = NDArray[np.float64]
 CHUNK_REQUESTS = 262_144
+# A chunk holds all requests of one time; a trace in which more have one is no trace.
+MAX_AT_ONCE = 2**24
 
 
 class Streams(Arrivals):
@@ -28,8 +30,14 @@ class Streams(Arrivals):
         self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3 if rate_rps > 0 else np.inf
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
+<<<<<<< HEAD
         """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or
         before, where more than twice as many are known."""
+=======
+        """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take in the mean, or
+        before, where more than twice as many have come. Raises UsageError where more than MAX_AT_ONCE come at one time.
+        """
+>>>>>>> r1
         streams = [_Stream(opener()) for opener in self._openers]
         end, number = 0.0, 1
         while end < until_ms:
@@ -68,13 +76,18 @@ class _Stream:
 
 def _read(streams: Sequence[_Stream], begin_ms: float, target_ms: float) -> float:
     """Read, the stream that is known least far first, until all are known up to ``target_ms`` or there is enough; how
-    far they are known, past ``begin_ms``."""
+    far they are known, past ``begin_ms``. Raises UsageError: that takes more than MAX_AT_ONCE requests."""
     queue = [(s.known_ms, i) for i, s in enumerate(streams)]
     heapq.heapify(queue)
     held = 0
     while queue and queue[0][0] < target_ms:
         if held > 2 * CHUNK_REQUESTS and queue[0][0] > begin_ms:
             return queue[0][0]
+        if held > MAX_AT_ONCE:
+            raise UsageError(
+                f"arrivals: found more than {MAX_AT_ONCE:,} requests at {begin_ms / 1e3:g} s, expected fewer at one "
+                "time"
+            )
         stream = streams[queue[0][1]]
         held += stream.read()
         heapq.heapreplace(queue, (stream.known_ms, queue[0][1]))

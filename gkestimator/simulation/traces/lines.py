@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gkestimator.errors import DocumentError
 
-__all__ = ["MAX_LINE", "Block", "Lines", "quoted"]
+__all__ = ["INNER_COMMA", "MAX_LINE", "Block", "Lines", "quoted"]
 
 _READ = 2**20
 # A line of the Azure Functions format of 2019 has 1,444 columns: about 10 KB where every minute is busy.
@@ -26,7 +26,7 @@ MAX_LINE = 2**16
 _MAX_RATIO = 200
 _RATIO_FROM = 2**26
 # Stands for a comma inside a quoted field, which is only compared then.
-_INNER_COMMA = "\x1f"
+INNER_COMMA = "\x1f"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class Block:
     def text(self, row: int, column: int) -> str:
         """One field, for messages and rare forms."""
         found = self.data[self.starts[row, column] : self.ends[row, column]]
-        return found.decode("utf-8", "replace").replace(_INNER_COMMA, ",")
+        return found.decode("utf-8", "replace").replace(INNER_COMMA, ",")
 
 
 class Lines:
@@ -103,9 +103,9 @@ class Lines:
         kinds = codes[ends]
         if (kinds[:, -1] != 10).any() or (kinds[:, :-1] != 44).any():
             return None
-        if count == 1 and (np.diff(cuts, prepend=-1) == 1).any():
-            return None  # blank lines
         starts = (np.concatenate([[-1], cuts[:-1]]) + 1).reshape(-1, count)
+        if count == 1 and (codes[starts] <= 32).any():
+            return None  # blank lines, or such that may be
         return Block(data=text, starts=starts, ends=ends, lines=np.arange(len(ends)) + self._line)
 
     def _irregular(self, text: bytes) -> Block | None:
@@ -120,7 +120,7 @@ class Lines:
                 raise DocumentError(
                     f"{self.path}: line {number}: found {len(fields)} fields, expected {len(self.header)}"
                 )
-            rows.append(",".join(f.replace(",", _INNER_COMMA) for f in fields))
+            rows.append(",".join(f.replace(",", INNER_COMMA) for f in fields))
             numbers.append(number)
         if not rows:
             return None

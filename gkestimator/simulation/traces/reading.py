@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from gkestimator.errors import DocumentError
 from gkestimator.simulation.traces.formats import Format, detected, format_named, minutes
-from gkestimator.simulation.traces.lines import Block, Lines, quoted
+from gkestimator.simulation.traces.lines import INNER_COMMA, Block, Lines, quoted
 from gkestimator.simulation.traces.ordering import in_order
 from gkestimator.simulation.traces.values import decimals, instants, whole_numbers
 
 __all__ = ["MAX_STREAMS", "Counts", "Rows", "Trace"]
 
-# Streams are kept by name while a trace is read; so many names take about 100 MB.
+# Streams are kept by name while a trace is read: so many at most, and so many bytes of names (Azure's have 130).
 MAX_STREAMS = 500_000
+_MAX_NAME_BYTES = 2**27
 _MAX_LENGTH = 2**31
 _MAX_COUNT = 10**9
 
@@ -53,13 +54,14 @@ class Trace:
         self.form: Format = detected(path, header, format_named(form) if form else None)
         self._place = {name: i for i, name in enumerate(header)}
         self._numbers: dict[bytes, int] = {}
+        self._name_bytes = 0
         self.keyed = bool(self.form.keys) and all(k in self._place for k in self.form.keys)
         self.has_lengths = self.form.length in self._place
 
     @property
     def streams(self) -> tuple[str, ...]:
         """Names of the streams that were met so far."""
-        return tuple(k.decode("utf-8", "replace") for k in self._numbers)
+        return tuple(_name(k) for k in self._numbers)
 
     def rows(self) -> Iterator[Rows]:
         """The requests in order of time, once. Formats that record when requests ended are put in order by their
@@ -144,16 +146,18 @@ class Trace:
         if len(numbers) == 0 or any(k not in numbers for k in set(keys)):
             for row, key in enumerate(keys):
                 if key not in numbers:
-                    name = key.decode("utf-8", "replace")
+                    name = _name(key)
                     if self.known is not None and name not in self.known:
                         raise DocumentError(
                             f"{self.path}: line {block.lines[row]}: {self.form.keys[0]}: found {quoted(name)}, "
                             f"expected one of the workload's: {', '.join(self.known)} (or streams dealt to models)"
                         )
-                    if len(numbers) >= MAX_STREAMS:
+                    self._name_bytes += len(key)
+                    if len(numbers) >= MAX_STREAMS or self._name_bytes > _MAX_NAME_BYTES:
                         raise DocumentError(
                             f"{self.path}: line {block.lines[row]}: found more than {MAX_STREAMS:,} streams "
-                            f"({', '.join(self.form.keys)}), expected fewer"
+                            f"({', '.join(self.form.keys)}), or {_MAX_NAME_BYTES:,} bytes of their names, expected "
+                            "fewer"
                         )
                     numbers[key] = len(numbers)
         return np.array([numbers[k] for k in keys], np.int64)
@@ -171,3 +175,7 @@ class Trace:
                 f"{_MAX_LENGTH:,} tokens"
             )
         return lengths
+
+
+def _name(key: bytes) -> str:
+    return key.decode("utf-8", "replace").replace(INNER_COMMA, ",")

@@ -22,7 +22,8 @@ __all__ = ["decimals", "instants", "whole_numbers"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _DIGITS = 15
-_DECIMAL = re.compile(r" *[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,3})? *")
+# No two parts can take the same characters: else a field of 65,000 digits would be tried in every cut, for minutes.
+_DECIMAL = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _WHOLE = re.compile(r" *[0-9]{1,15} *")
 _INSTANT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})?"
@@ -36,7 +37,7 @@ def decimals(path: Path, block: Block, column: int, name: str) -> Floats:
     found = _digits(block, block.starts[:, column], block.ends[:, column], odd, points=True)
 
     def number(text: str) -> float:
-        return float(text) if _DECIMAL.fullmatch(text) else np.nan
+        return float(text) if _DECIMAL.fullmatch(text.strip(" ")) else np.nan
 
     _one_by_one(path, block, column, name, odd, found, number, "a number of at least 0")
     wrong = np.flatnonzero(~(found <= _MAX_SECONDS))

@@ -256,6 +256,35 @@ def test_all_requests_in_a_moment_of_a_long_trace_come_in_chunks(tmp_path: Path)
     assert max(sizes) < 2 * streams.CHUNK_REQUESTS + 2 * spool._PIECE
 
 
+def test_requests_of_one_time_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They all are in one chunk, so in memory."""
+    monkeypatch.setattr(streams, "CHUNK_REQUESTS", 1000)
+    monkeypatch.setattr(streams, "MAX_AT_ONCE", 200_000)
+    path = plain(tmp_path, [1.0] + [5.0] * 400_000 + [9.0])
+    arrivals = replayed(path, [1.0])
+    with pytest.raises(
+        UsageError, match="found more than 200,000 requests at 5 s, expected fewer at one time"
+    ):
+        list(arrivals.chunks(arrivals.length_ms))
+
+
+@pytest.mark.parametrize("scaling", ["copies", "time"])
+def test_a_trace_that_begins_after_the_simulation_is_refused(tmp_path: Path, scaling: str) -> None:
+    path = plain(tmp_path, [5000.0, 5001.0, 5002.0])
+    for loop in (False, True):
+        found = replayed(path, [1.0], Replay(rates="trace", scaling=scaling, loop=loop))
+        with pytest.raises(
+            DocumentError, match=r"first request comes 5000 s after the start .* 60 s that are sim"
+        ):
+            found.chunks(60e3)
+        assert sum(len(c.times_ms[0]) for c in found.chunks(5001.5e3)) == 2
+    later = replayed(path, [1.0], Replay(rates="trace", start_s=5000.0))
+    assert sum(len(c.times_ms[0]) for c in later.chunks(2.5e3)) == 3
+    counts = replayed(minutes(tmp_path, [[0, 0, 7]]), [1.0])
+    with pytest.raises(DocumentError, match="first request comes 120 s after"):
+        counts.chunks(120e3)
+
+
 def test_reading_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     with path.open("w") as stream:

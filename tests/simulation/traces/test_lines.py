@@ -40,6 +40,8 @@ def test_quotes_blank_lines_byte_order_mark_and_line_ends(tmp_path: Path) -> Non
 
 def test_one_column(tmp_path: Path) -> None:
     assert fields(put(tmp_path, b"a\n1\n\n2\n")) == [(2, ["1"]), (4, ["2"])]
+    # A line of blanks is skipped, as it is with more columns.
+    assert fields(put(tmp_path, b"a\n1\n  \t\n2\n")) == [(2, ["1"]), (4, ["2"])]
 
 
 def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:

@@ -162,6 +162,23 @@ def test_streams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         whole(opened(tmp_path, text))
 
 
+def test_names_of_streams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few names as there may be can be as long as lines."""
+    monkeypatch.setattr(reading, "_MAX_NAME_BYTES", 2500)
+    text = "time_s,model\n" + "".join(f"{i},{'m' * 990}{i % 4}\n" for i in range(8))
+    with pytest.raises(
+        DocumentError, match="line 4: found more than .* streams .*, or 2,500 bytes of their names"
+    ):
+        whole(opened(tmp_path, text))
+
+
+def test_a_name_with_a_comma_is_the_models(tmp_path: Path) -> None:
+    trace = opened(tmp_path, 'time_s,model\n1,"a,b"\n2,c\n')
+    trace.known = ("a,b", "c")
+    assert [rows.streams.tolist() for rows in trace.rows()] == [[0, 1]]
+    assert trace.streams == ("a,b", "c")
+
+
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=12), max_size=12),
     st.integers(1, 30),

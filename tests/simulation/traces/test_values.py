@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -101,3 +102,26 @@ def test_what_is_no_date_is_named(tmp_path: Path, field: str) -> None:
 def test_seven_digits_are_kept(tmp_path: Path) -> None:
     path, block = column(tmp_path, ["2023-11-16 18:17:03.9799600", "2023-11-16 18:17:04.0319601"])
     assert np.diff(instants(path, block, 0, "x")).tolist() == [52_000_100]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no alarms here")
+@pytest.mark.parametrize("filling", ["1", " ", "0.", "1e"])
+def test_a_field_as_long_as_a_line_may_be_is_refused_at_once(tmp_path: Path, filling: str) -> None:
+    """A pattern that tries every cut of 65,000 digits takes minutes; a thousandth of a second is the rule."""
+
+    def too_long(*_: object) -> None:
+        raise AssertionError("still at one field after 30 s")
+
+    field = filling * (65_000 // len(filling)) + "x"
+    path, block = column(tmp_path, ["1", field])
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(30)
+    try:
+        for read in (decimals, instants):
+            with pytest.raises(DocumentError, match="line [23]: x: found "):
+                read(path, block, 0, "x")
+        with pytest.raises(DocumentError, match="line 3: x: found "):
+            whole_numbers(path, block, [0], "x")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
