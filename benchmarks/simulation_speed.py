@@ -7,8 +7,8 @@ many replicas as it takes to fill 24 GPUs with two replicas each at 50 % of the 
 replicas serve in full batches of four, time-out as long as a batch of one. Latencies of every request are counted, by model
 and stage. Figures are medians of several runs, with the least and the most; seconds are of processor time, so that what
 else runs on the machine does not count, and wall time stands beside. Parts of the time: drawing arrivals, taking
-chunks in, the event loop with its counting. MiB: the most that the process has held so far. Arrivals are drawn within the run. One
-thread: nothing in the engine uses more.
+chunks in, the event loop with its counting. MiB: the most that the process has held so far.
+Arrivals are drawn within the run. One thread: nothing in the engine uses more.
 
 simpy, which is compared on a single server, is left out where it is not installed, the reference simulator where the
 tests are not there.

@@ -67,7 +67,7 @@ def drop_late(s: c.State, b: int, now: float) -> None:
 @part
 def drop_waiting(s: c.State, r: int, now: float) -> None:
     """At a turn of replica ``r``: of all that wait for it, the earliest is dropped while it would be late. (Of the
-    batch that it would take alone, a backlog would be dropped batch by batch, turn by turn, and never be caught up with.)"""
+    batch that it would take alone, a backlog would go batch by batch, turn by turn, and never be caught up with.)"""
     while s.r[r, c.R_WAITING] > 0:
         i = s.r[r, c.R_HEAD]
         if not is_late(s, r, i, min(s.r[r, c.R_SIZE], s.r[r, c.R_WAITING]), now):
