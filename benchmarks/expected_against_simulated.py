@@ -5,7 +5,7 @@
 
 Instances: benchmarks/placement_instances.py. Each policy packs by its own default measure and knows nothing of the simulator.
 Its plan is served as it stands: time-outs of the plan, the rate let in that placement.expected found best (`--admission
-expected`), Poisson arrivals, round robin, the estimate's interval as one factor for each model and run, contention between
+expected`), Poisson arrivals, round robin (or `--routing least-load`), the estimate's interval as one factor for each model and run, contention between
 batches that run at once. Expected goodput comes from formulas (placement/queueing.py, placement/contention.py); the simulator
 shares with them the description of a replica, the time-outs and admitted rates, and that resources asked for beyond all there
 is are shared in proportion; it does not share the queueing, and slows by who runs at the moment, not on average. All policies
@@ -59,7 +59,7 @@ class OutOfTimeError(Exception):
 
 
 def simulated_rps(
-    plan: PlacementPlan, rows: Sequence[Requirement], seeds: Sequence[int], service: str
+    plan: PlacementPlan, rows: Sequence[Requirement], seeds: Sequence[int], service: str, routing: str
 ) -> float:
     """Requests a second on time, mean over ``seeds``."""
     models = plan.workload.models
@@ -73,6 +73,7 @@ def simulated_rps(
             warmup_ms=duration / 10,
             window_ms=duration / 10,
             service=service,
+            routing=routing,
             interference="contention",
             seed=seed,
         )
@@ -82,7 +83,7 @@ def simulated_rps(
 
 
 def judge(
-    number: int, *, seed: int, seeds: int, service: str, policies: Sequence[str], limit_s: float
+    number: int, *, seed: int, seeds: int, service: str, routing: str, policies: Sequence[str], limit_s: float
 ) -> list[Judged]:
     """Every policy on instance ``number``."""
     drawn = instance(number, seed, "goodput")
@@ -125,7 +126,7 @@ def judge(
                 asked=asked,
                 expected=plan.totals.expected_goodput_rps,
                 simulated=simulated_rps(
-                    plan, drawn.rows, range(1000 * number, 1000 * number + seeds), service
+                    plan, drawn.rows, range(1000 * number, 1000 * number + seeds), service, routing
                 ),
                 alone=max(servers, default=0) <= 1,
                 turns=any(r.duty_cycle_ms is not None for g in plan.gpus for r in g.replicas),
@@ -217,6 +218,7 @@ def main() -> None:
         default="interval",
         help="deterministic: intervals are taken out of the tables, for the policies too",
     )
+    parser.add_argument("--routing", choices=("round-robin", "least-load"), default="round-robin")
     parser.add_argument("--limit-s", type=float, default=60.0, help="processor time of a decision")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--policies", default=",".join(POLICIES))
@@ -229,6 +231,7 @@ def main() -> None:
         seed=given.seed,
         seeds=given.seeds,
         service=given.service,
+        routing=given.routing,
         policies=policies,
         limit_s=given.limit_s,
     )
