@@ -30,14 +30,9 @@ class Streams(Arrivals):
         self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3 if rate_rps > 0 else np.inf
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-<<<<<<< HEAD
         """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or
-        before, where more than twice as many are known."""
-=======
-        """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take in the mean, or
-        before, where more than twice as many have come. Raises UsageError where more than MAX_AT_ONCE come at one time.
-        """
->>>>>>> r1
+        before, where more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one
+        time."""
         streams = [_Stream(opener()) for opener in self._openers]
         end, number = 0.0, 1
         while end < until_ms:
