@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "simulation" / "comparing"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "simulation" / "comparing"))
 from _specs import results, rows, write_spec
 
 from gkestimator.cli import run
 from gkestimator.tables import REQUIREMENTS, write_table
 
+ROOT = Path(__file__).parents[2]
 Command = Callable[..., tuple[int, str, str]]
 
 
