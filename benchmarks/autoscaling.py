@@ -1,18 +1,19 @@
 """Re-planning while the rate rises and falls: the shape of USHER's autoscaling figure (GPUs used and wait over 1,000 s).
 
-    python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/simulation/autoscaling.svg]
+    python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/simulation/autoscaling.png]
                                      [--report docs/simulation/autoscaling.md]
 
 USHER (Shubha et al., OSDI 2024) shows how many GPUs it uses and how long requests wait while the rate varies over 1,000 s: the
 policy runs again when a model's rate has moved by 0.5k req/s, and a model takes 0.63 s to load. Its trace is not public; ours
-is a reading of it: three vision models, each asked at LEVELS requests a second in turn, a tenth of the time each, Poisson, with
-an SLO of 200 ms, on rented V100s (list price). All requests are let in, co-located replicas slow each other down (contention).
+is a reading of it: three vision models, each asked at 500, 1,000, 2,000, 3,000, 2,500, 1,500, 500, 1,500, 2,500 and 1,000 requests
+a second, a tenth of the time each, Poisson, with an SLO of 200 ms, on rented V100s (list price). All requests are let in, co-located replicas slow each other down (contention).
 Compared: plans that are made once, for the mean and for the peak of the rates; our policy under the same trigger; gpulet's
 period of 20 s on moving averages, with 10 to 15 s in the background. ``headroom`` is the factor on the rates that the policy is
 given. By table A.1 of the thesis (measured) and by our estimates of the golden networks. The same seed gives the same figures.
 
 "Follows" is the correlation over the windows of a second of GPUs in use and rate. "Settles": the median over the steps up of the
-seconds from the step until the mean wait is back below 100 ms for good (to the next step), and how many of the steps it did not.
+seconds from the step until the mean wait is below 100 ms up to the next step, of those after which it was; "unsettled" are the
+others.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def columns(reports: Mapping[str, ReplanReport], seconds: float) -> list[TextCol
         "moves": [f"{t.moves}" for t in totals],
         "follows": ["-" if (f := follows(r)) is None else f"{f:.2f}" for r in reports.values()],
         "settles s": ["-" if s is None else f"{s:.0f}" for s, _, _ in settled],
-        "not": [f"{n} of {of}" for _, n, of in settled],
+        "unsettled": [f"{n} of {of}" for _, n, of in settled],
     }
     return [
         TextColumn(heading="run", cells=list(reports), right=False),

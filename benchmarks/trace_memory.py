@@ -37,7 +37,7 @@ def main() -> None:
         replay(given.read)
         return
     print(
-        f"{given.format}: {'file':>8} {'rows':>12} {'read rows/s':>12} {'replay req/s':>13} {'peak memory':>12}"
+        f"{given.format}: {'file':>8} {'rows':>12} {'read rows/s':>12} {'per CPU s':>11} {'replay req/s':>13} {'peak memory':>12}"
     )
     for size in given.gigabytes.split(","):
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -47,29 +47,29 @@ def main() -> None:
                 [sys.executable, __file__, "--read", str(path)], capture_output=True, text=True, check=True,
                 env={**os.environ, "TMPDIR": folder},
             )  # fmt: skip
-            rows, read, replayed, peak = (float(x) for x in done.stdout.split())
+            rows, read, cpu, replayed, peak = (float(x) for x in done.stdout.split())
             assert rows == written
             print(
-                f"{'':{len(given.format)}}  {float(size):>5g} GB {rows:>12,.0f} {rows / read:>12,.0f} "
+                f"{'':{len(given.format)}}  {float(size):>5g} GB {rows:>12,.0f} {rows / read:>12,.0f} {rows / cpu:>11,.0f} "
                 f"{rows / replayed:>13,.0f} {peak / 2**20:>8,.0f} MiB",
                 flush=True,
             )
 
 
 def replay(path: Path) -> None:
-    """Read and replay ``path``; prints rows, seconds of either and peak memory."""
+    """Read and replay ``path``; prints rows, seconds and CPU seconds of reading, seconds of the replay, peak memory."""
     from gkestimator.simulation.arrivals.making import make_arrivals
     from gkestimator.simulation.arrivals.replay import Replay, Replayed
 
     names = [f"m{i}" for i in range(20)]
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     arrivals = make_arrivals(path, [1.0] * 20, names, replay=Replay(rates="trace"))
     assert isinstance(arrivals, Replayed)
-    middle = time.perf_counter()
+    middle, cpu = time.perf_counter(), time.process_time() - cpu
     rows = sum(sum(map(len, c.times_ms)) for c in arrivals.chunks(arrivals.length_ms))
     end = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(rows, middle - start, end - middle, peak)
+    print(rows, middle - start, cpu, end - middle, peak)
 
 
 def write(path: Path, form: str, size: int) -> int:

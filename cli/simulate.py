@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import NUMBERS
 from gkestimator.cli.progress import Progress
 from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["command"]
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic since click 8.5 only
 
 _PATH = click.Path(path_type=Path)
 _WORDS = ("poisson", "mmpp", "constant", "none")
@@ -26,6 +30,25 @@ class _Finite(click.FloatRange):
         found = super().convert(value, param, ctx)
         if found != found:
             self.fail(f"{value!r} is not a number", param, ctx)
+        return found
+
+
+class _Triple(_ParamType):
+    """``3,0.2,2``: three numbers."""
+
+    name = "X,X,X"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(float(item) for item in value.split(","))
+        except ValueError:
+            found = ()
+        if len(found) != 3:
+            self.fail(f"found {value[:60]!r}, expected three numbers separated by commas", param, ctx)
         return found
 
 
@@ -46,7 +69,7 @@ _FROM_0 = _Finite(min=0, max=1e9)
     help="poisson, mmpp, constant, or the file of a trace.",
 )
 @click.option(
-    "--bursts", type=NUMBERS, metavar="FACTOR,SHARE,S",
+    "--bursts", type=_Triple(), metavar="FACTOR,SHARE,S",
     help="mmpp: bursts of S seconds at FACTOR times the rate, SHARE of the time.",
 )  # fmt: skip
 @click.option("--trace-format", help="Format of the trace; default: known by its columns.")
@@ -84,6 +107,10 @@ _FROM_0 = _Finite(min=0, max=1e9)
 @click.option(
     "--routing", type=click.Choice(["round-robin", "least-load"]), default="round-robin", show_default=True,
     help="Which replica takes the next batch.",
+)  # fmt: skip
+@click.option(
+    "--drop", type=click.Choice(["none", "late"]), default="none", show_default=True,
+    help="late: requests that cannot be on time any more are not served.",
 )  # fmt: skip
 @click.option(
     "--admission", type=click.Choice(["plan", "expected", "none"]), default="plan", show_default=True,

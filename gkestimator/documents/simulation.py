@@ -53,6 +53,7 @@ class SimulationSettings:
     copy: str
     interference: str
     coefficients: str | None
+    drop: str
     network: str | None
     window_s: float
     seed: int
@@ -61,13 +62,13 @@ class SimulationSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationTotals:
     """Requests to models, stages of applications included, as a plan counts them: ``goodput_rps`` answered within
-    their model's SLO, ``throughput_rps`` answered, by the second; ``expected`` and ``promised`` are the plan's
-    ``expected_goodput_rps`` and ``goodput_rps``.
+    their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps`` and
+    ``expected_goodput_rps`` are the plan's.
 
     Requests of clients (an application's is one): ``asked_rps`` by the workload, ``arrived_rps``, ``rejected_rps``
-    of these, ``on_time_pct`` of all that arrived, and their whole response times. ``cuti_pct``: Creq of what ran,
-    over time and the GPUs used; ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown, or a share
-    of nothing.
+    (turned away at the door) and ``dropped_rps`` (let in, and not served because too late) of these, ``on_time_pct``
+    of all that arrived, and their whole response times. ``cuti_pct``: Creq of what ran, over time and the GPUs used;
+    ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown, or a share of nothing.
     """
 
     goodput_rps: float
@@ -77,6 +78,7 @@ class SimulationTotals:
     asked_rps: float
     arrived_rps: float
     rejected_rps: float
+    dropped_rps: float
     on_time_pct: float | None
     latency_mean_ms: float | None
     latency_p50_ms: float | None
@@ -103,7 +105,8 @@ class StageTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedModel:
     """One model, asked for by itself and in applications. ``arrived_rps``: at its router, or turned away at its
-    own door (``rejected_rps``; an application's that is turned away stands with the application).
+    own door (``rejected_rps``; an application's that is turned away stands with the application); ``dropped_rps``:
+    let in, and not served because they were too late.
     ``on_time_pct``: of those that arrived. ``wait_mean_ms``: arrival to start of service. ``promised_rps``: the
     plan's goodput of its replicas. ``batch_mean`` and percent of batches full and timed out: null without one."""
 
@@ -114,6 +117,7 @@ class SimulatedModel:
     promised_rps: float
     arrived_rps: float
     rejected_rps: float
+    dropped_rps: float
     goodput_rps: float
     throughput_rps: float
     on_time_pct: float | None
@@ -144,6 +148,7 @@ class SimulatedApplication:
     asked_rps: float
     arrived_rps: float
     rejected_rps: float
+    dropped_rps: float
     goodput_rps: float
     throughput_rps: float
     on_time_pct: float | None
@@ -235,7 +240,8 @@ def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
 def _read(kind: type[T], fields: Fields) -> T:
     """A ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
     found: dict[str, Any] = {}
-    for name, hint in _hints(kind).items():
+    key: Any = kind  # mypy does not take a class for hashable
+    for name, hint in _hints(key).items():
         optional = type(None) in get_args(hint)
         inner = next((a for a in get_args(hint) if a is not type(None)), hint) if optional else hint
         if optional and not fields.has(name):

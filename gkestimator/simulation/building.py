@@ -34,6 +34,7 @@ def build_system(
     copy: str = "none",
     max_wait_ms: float | None = None,
     admission: str = "plan",
+    joined: bool = False,
     gpu_specs: Sequence[Path | str] = (),
     table: str = "table",
 ) -> System:
@@ -44,7 +45,8 @@ def build_system(
     runs by the rows of its model, GPU type, runtime, dtype, dims and SM share at all batch sizes up to its own.
 
     ``interference`` None: replicas do not slow each other down; a model of it is asked for GPUs alone on which
-    two replicas may run at once. ``max_wait_ms`` None: each replica's of the plan. ``admission``: see
+    two replicas may run at once, or (``joined``) for all: replicas of a later plan may join what runs. ``max_wait_ms``
+    None: each replica's of the plan. ``admission``: see
     :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` is that
     of :class:`gkestimator.simulation.options.Options`. ``table`` is what messages call the rows. Raises
     DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null column),
@@ -63,7 +65,7 @@ def build_system(
     turns: dict[int, float] = defaultdict(float)
     for g, gpu in enumerate(plan.gpus):
         spec = curves.spec(gpu.type)
-        together = interference if _servers(gpu) > 1 else None
+        together = interference if joined or _servers(gpu) > 1 else None
         gpus.append(
             SimGpu(
                 id=gpu.id,
@@ -105,7 +107,7 @@ def build_system(
     if lacking and interference is not None:
         notes.append(
             f"interference {interference.name}: {' and '.join(sorted(lacking))} {'is' if len(lacking) == 1 else 'are'} "
-            "null for some replicas, which are slowed by SM overlap alone there"
+            "null for some replicas: not counted there"
         )
     objectives = _objectives(plan)
     chance = admitted_parts(plan, admission, objectives, by_replica)

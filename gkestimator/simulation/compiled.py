@@ -19,5 +19,8 @@ def compiled(function: F) -> F:
         return function
     from numba import njit
 
-    found: F = njit(cache=True, error_model="numpy")(function)
+    try:
+        found: F = njit(cache=True, error_model="numpy")(function)
+    except RuntimeError:  # neither beside the source nor in the user's cache can anything be written
+        found = njit(error_model="numpy")(function)
     return found

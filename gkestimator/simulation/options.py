@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from gkestimator.errors import UsageError
 
-__all__ = ["COPIES", "INTERFERENCES", "ROUTINGS", "SERVICES", "Options"]
+__all__ = ["COPIES", "DROPS", "INTERFERENCES", "ROUTINGS", "SERVICES", "Options"]
 
 _MOST_WINDOWS = 100_000  # each holds three numbers for every model
 
 ROUTINGS = ("round-robin", "least-load")
 SERVICES = ("deterministic", "exponential", "interval")
 COPIES = ("none", "serial", "overlap")
+DROPS = ("none", "late")
 INTERFERENCES = ("none", "gpulet", "igniter", "contention")
 
 
@@ -27,7 +28,9 @@ class Options:
     run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``: moving
     inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one batch at a time,
     in order) before the service, beside other batches' compute. ``interference``: a kind of INTERFERENCES;
-    the replicas' features and GPUs' terms are that kind's. ``window_ms`` of the timeline. ``keep_requests``:
+    the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests, the earliest first,
+    that could not be answered within their model's SLO any more when their batch is about to be served (by its
+    latency alone on the GPU, as estimated). ``window_ms`` of the timeline. ``keep_requests``:
     the result has every request. ``seed``: one seed, one result, the same with and without numba.
     """
 
@@ -37,6 +40,7 @@ class Options:
     service: str = "deterministic"
     copy: str = "none"
     interference: str = "none"
+    drop: str = "none"
     window_ms: float = 1000.0
     keep_requests: bool = False
     seed: int = 0
@@ -47,6 +51,7 @@ class Options:
             ("service", SERVICES),
             ("copy", COPIES),
             ("interference", INTERFERENCES),
+            ("drop", DROPS),
         ):
             if getattr(self, name) not in known:
                 raise UsageError(

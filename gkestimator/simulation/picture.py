@@ -38,6 +38,7 @@ def draw(report: SimulationReport, form: str) -> bytes:
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
         height = max(4.6, 1.6 + 0.27 * len(bars))
         figure = Figure(figsize=(10.5, height), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1)  # names at the left edge would be cut
         panels: Any = figure.subplot_mosaic([["bars", "spread"], ["bars", "time"]], width_ratios=[1.15, 1])
         _bars(panels["bars"], bars, len(models))
         _spread(panels["spread"], models)
@@ -109,10 +110,10 @@ def _spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
     for m in reversed(models):
         if m.latency_quantiles_ms is None:
             continue
-        # Of all that came: what was refused is never answered.
-        let_in = 1 - m.rejected_rps / m.arrived_rps if m.arrived_rps else 1.0
+        # Of all that came: what was refused or dropped is never answered.
+        never = (m.rejected_rps + m.dropped_rps) / m.arrived_rps if m.arrived_rps else 0.0
         x = [v / m.slo_ms for v in m.latency_quantiles_ms]
-        y = [q * let_in for q in QUANTILES_PCT]
+        y = [q * (1 - never) for q in QUANTILES_PCT]
         hue = look.get(m.model)
         axes.plot(
             x, y, color=hue or GREY, linewidth=1.5 if hue else 0.8, zorder=3 if hue else 2,
@@ -167,8 +168,9 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
 
 def _title(report: SimulationReport) -> str:
     t, s = report.totals, report.settings
+    arrivals = _name(s.arrivals.rpartition("/")[2], 48)
     words = [
-        f"Plan of {s.policy}, arrivals {_name(s.arrivals, 40)}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
+        f"Plan of {s.policy}, arrivals {arrivals}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
         f"promised {t.promised_goodput_rps:,.6g}",
     ]
     if t.expected_goodput_rps is not None:

@@ -95,7 +95,7 @@ def _settings(report: SimulationReport) -> list[str]:
     return [
         f"plan of {s.policy} · arrivals {s.arrivals}{scale} · {s.duration_s:g} s{warm} · seed {s.seed}",
         f"{s.service} service · interference {law} · copy {s.copy} · network {s.network or 'none'} · {s.routing} · "
-        f"{wait} · admission {s.admission}",
+        f"{wait} · admission {s.admission}" + (f" · drop {s.drop}" if s.drop != "none" else ""),
     ]
 
 
@@ -118,6 +118,8 @@ def _service_columns(report: SimulationReport) -> list[TextColumn]:
     ]
     if any(m.rejected_rps for m in models):
         columns.append(_column("refused/s", [number_text(m.rejected_rps) for m in models]))
+    if any(m.dropped_rps for m in models):
+        columns.append(_column("dropped/s", [number_text(m.dropped_rps) for m in models]))
     return [
         *columns,
         _column("done/s", [number_text(m.throughput_rps) for m in models]),
@@ -185,11 +187,12 @@ def _gpu_lines(report: SimulationReport) -> list[str]:
 def _totals(report: SimulationReport) -> list[str]:
     t = report.totals
     wide = [number_text(v, digits=6) for v in (t.goodput_rps, t.promised_goodput_rps, t.expected_goodput_rps)]
+    dropped = f", {number_text(t.dropped_rps)} dropped" if report.settings.drop != "none" else ""
     return [
         f"goodput {wide[0]} req/s · the plan: {wide[1]}, expected {wide[2]} req/s · "
         f"throughput {number_text(t.throughput_rps, digits=6)} req/s",
         f"of {number_text(t.arrived_rps, digits=6)} requests a second {share_text(t.on_time_pct)} % on time, "
-        f"{number_text(t.rejected_rps)} refused · latency p50 {number_text(t.latency_p50_ms)}, "
+        f"{number_text(t.rejected_rps)} refused{dropped} · latency p50 {number_text(t.latency_p50_ms)}, "
         f"p99 {number_text(t.latency_p99_ms)}, p99.9 {number_text(t.latency_p999_ms)} ms",
         f"GPUs used {t.gpus_used:,} · Cuti {percent_text(t.cuti_pct)} % · Muti {percent_text(t.muti_pct)} % · "
         f"cost {number_text(t.cost_per_hour)} USD per hour",
@@ -242,6 +245,9 @@ def _miss(m: SimulatedModel) -> str:
     why = []
     if refused >= 0.05:
         why.append(f"{percent_text(refused)} % refused at the door")
+    dropped = 100 * m.dropped_rps / m.arrived_rps if m.arrived_rps else 0.0
+    if dropped >= 0.05:
+        why.append(f"{percent_text(dropped)} % dropped as too late")
     if m.latency_p99_ms is not None and m.latency_p99_ms > m.slo_ms:
         parts = {name: getattr(m, name) for name in STAGE_NAMES}
         most = max(parts, key=lambda name: parts[name].p99_ms or 0.0)

@@ -41,9 +41,11 @@ class Result:
     (every answer given from ``from_ms`` to ``until_ms``, those to requests from before ``from_ms`` included: the
     throughput), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``wait_sums_ms`` (arrival to start of
     service: router, network there, queue), ``histograms`` (M, stages, BINS), ``batches`` (whose first request
-    counts), ``batches_full``, ``batches_timed_out``.
+    counts), ``batches_full``, ``batches_timed_out``, ``dropped`` (requests that were not served because they would
+    have been late: not done, in no batch).
 
-    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_done``,
+    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_dropped`` (once each, at
+    the first stage's request that is dropped; no later stage of it starts), ``source_done``,
     ``source_done_by_end``, ``source_on_time``, ``source_sums_ms`` and ``source_histograms`` (S, BINS) of the
     whole response.
 
@@ -63,6 +65,7 @@ class Result:
     done: Counts
     done_by_end: Counts
     on_time: Counts
+    dropped: Counts
     sums_ms: Floats
     wait_sums_ms: Floats
     histograms: Counts
@@ -71,6 +74,7 @@ class Result:
     batches_timed_out: Counts
     source_arrived: Counts
     source_rejected: Counts
+    source_dropped: Counts
     source_done: Counts
     source_done_by_end: Counts
     source_on_time: Counts

@@ -105,6 +105,7 @@ def simulate_plan(
         service=options.service,
         copy=options.copy,
         interference=options.interference,
+        drop=options.drop,
         coefficients=None if coefficients is None else str(coefficients),
         network=None if network is None else str(network),
         window_s=options.window_ms / 1e3,
@@ -173,6 +174,7 @@ class FileRun:
     coefficients: Path | str | None = None
     copy: str = "none"
     routing: str = "round-robin"
+    drop: str = "none"
     admission: str = "plan"
     window_s: float | None = None
     keep_requests: bool = False
@@ -186,14 +188,14 @@ class FileRun:
             raise UsageError(
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
-        self._options(
-            _SECONDS if self.duration_s is None else self.duration_s
-        )  # wrong in no time; a trace is read
-        loads = (*plan.workload.models, *plan.workload.applications)
+        if self.duration_s is not None or self.arrivals in PROCESSES:
+            self._options(self.duration_s or _SECONDS)  # wrong in no time; a trace takes a while to read
+        asked = [(m.rate_rps, m.name) for m in plan.workload.models]
+        asked += [(a.rate_rps, a.name) for a in plan.workload.applications]
         came = make_arrivals(
             self.arrivals,
-            [load.rate_rps for load in loads],
-            [load.name for load in loads],
+            [rate for rate, _ in asked],
+            [name for _, name in asked],
             seed=self.seed,
             rate_scale=self.rate_scale,
             bursts=self._burst_states(),
@@ -221,6 +223,7 @@ class FileRun:
             duration_ms=duration_s * 1e3,
             warmup_ms=self.warmup_s * 1e3,
             routing=self.routing,
+            drop=self.drop,
             service=self.service,
             copy=self.copy,
             interference=self.interference,
@@ -305,7 +308,7 @@ def replan_files(
         )
     placed = read_plan(Path(plan))
     there = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)
-    came, options, name, _ = run.prepared(placed)
+    came, options, name, notes = run.prepared(placed)
     return simulate_replanned(
         placed,
         _rows(tables, set(placed.workload.names()), progress),
@@ -323,6 +326,7 @@ def replan_files(
         admission=run.admission,
         gpu_specs=tuple(run.gpu_specs),
         table=", ".join(str(t) for t in tables),
+        notes=notes,
         progress=progress,
     )
 

@@ -106,7 +106,7 @@ def _models(
     for m, model in enumerate(system.models):
         done, on_time, batches = int(result.done[m]), int(result.on_time[m]), int(result.batches[m])
         arrived = int(result.arrived[m]) + rejected[m]
-        stages = {
+        stages: dict[str, Any] = {
             name: StageTimes(
                 mean_ms=float(result.sums_ms[m, i]) / done if done else None,
                 p50_ms=quantile_ms(result.histograms[m, i], 0.5),
@@ -124,6 +124,7 @@ def _models(
                 promised_rps=promised[model.name],
                 arrived_rps=arrived / seconds,
                 rejected_rps=rejected[m] / seconds,
+                dropped_rps=int(result.dropped[m]) / seconds,
                 goodput_rps=on_time / seconds,
                 throughput_rps=_throughput(int(result.done_by_end[m]), on_time, seconds),
                 on_time_pct=_pct(on_time, arrived),
@@ -155,6 +156,7 @@ def _applications(
                 asked_rps=source.rate_rps * scale,
                 arrived_rps=arrived / seconds,
                 rejected_rps=rejected / seconds,
+                dropped_rps=int(result.source_dropped[s]) / seconds,
                 goodput_rps=on_time / seconds,
                 throughput_rps=_throughput(int(result.source_done_by_end[s]), on_time, seconds),
                 on_time_pct=_pct(on_time, arrived),
@@ -204,6 +206,7 @@ def _totals(
         asked_rps=sum(s.rate_rps for s in system.sources) * scale,
         arrived_rps=arrived / seconds,
         rejected_rps=rejected / seconds,
+        dropped_rps=int(result.source_dropped.sum()) / seconds,
         on_time_pct=_pct(int(result.source_on_time.sum()), arrived),
         **_latencies(
             result.source_histograms.sum(axis=0),

@@ -32,8 +32,9 @@ def simulate(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Simu
     write_table(REQUIREMENTS, rows(), tmp_path / "table.csv")
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        start = ["simulate", tmp_path / "plan.json", "--table", tmp_path / "table.csv", "--duration-s", 5]
+    def call(*arguments: object, seconds: float | None = 5) -> tuple[int, str, str]:
+        start: list[object] = ["simulate", tmp_path / "plan.json", "--table", tmp_path / "table.csv"]
+        start += [] if seconds is None else ["--duration-s", seconds]
         status = run([str(a) for a in (*start, *arguments)])
         out, err = capsysbinary.readouterr()
         return status, out.decode(), err.decode()
@@ -101,6 +102,7 @@ def test_one_seed_one_result(simulate: Simulate) -> None:
         ("--routing", "least-load", "routing", "least-load"),
         ("--admission", "none", "admission", "none"),
         ("--admission", "expected", "admission", "expected"),
+        ("--drop", "late", "drop", "late"),
         ("--window-s", "0.5", "window_s", 0.5),
         ("--seed", "7", "seed", 7),
     ],
@@ -129,6 +131,23 @@ def test_interference_slows_two_replicas_of_one_gpu(simulate: Simulate) -> None:
     )
     # 60 % of the SMs each: 1.2 times as long while both run, and they do not always.
     assert alone < together < 1.2 * alone
+
+
+def test_a_trace_is_replayed_to_its_end(simulate: Simulate, tmp_path: Path) -> None:
+    """Without --duration-s it lasts as long as the trace, whatever the warm-up; what it has stands in a note."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "time_s,model\n" + "".join(f"{i / 10},{'a' if i % 2 else 'chain'}\n" for i in range(1200))
+    )
+    status, out, _ = simulate(
+        "--arrivals", trace, "--warmup-s", 70, "--trace-rates", "trace", "--format", "json", seconds=None
+    )  # fmt: skip
+    assert status == 0
+    found = json.loads(out)
+    assert found["settings"]["duration_s"] == pytest.approx(119.9, abs=0.2)
+    assert found["settings"]["arrivals"] == f"{trace} (streams auto, rates trace, scaling copies)"
+    assert found["totals"]["arrived_rps"] == pytest.approx(10.0, rel=0.02)
+    assert any("a 600 requests at" in note for note in found["notes"])
 
 
 def test_no_request_came(simulate: Simulate) -> None:

@@ -23,12 +23,12 @@ from gkestimator.errors import DocumentError
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> SimulationReport:
+def report() -> SimulationReport:
     placed = plan(
         [replica("a"), replica("b")], [replica("b", 1)],
         models=[("a", 60.0, 100.0)], applications=[chain(20.0)], expected_rps=90.0,
     )  # fmt: skip
-    return simulated(placed, monkeypatch, seconds=2.0).report
+    return simulated(placed, seconds=2.0).report
 
 
 def test_reading_gives_back_what_was_written(report: SimulationReport, tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_reading_gives_back_what_was_written(report: SimulationReport, tmp_path:
     assert json.loads(path.read_text())["schema_version"] == 1
 
 
-def test_nulls_are_given_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nulls_are_given_back_too(tmp_path: Path) -> None:
     """A plan without GPUs answers nothing: no latency, no batch, no utilisation; and says so by nulls, not by 0."""
-    found = simulated(plan(), monkeypatch, seconds=2.0).report
+    found = simulated(plan(), seconds=2.0).report
     model, totals = found.models[0], found.totals
     assert (model.latency_p50_ms, model.wait_mean_ms, model.batch_mean, model.queue.p99_ms) == (None,) * 4
     assert (totals.cuti_pct, totals.muti_pct, totals.latency_quantiles_ms) == (None, None, None)

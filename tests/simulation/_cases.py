@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.simulation.arrivals.base import Chunk
-from gkestimator.simulation.options import COPIES, INTERFERENCES, ROUTINGS, SERVICES, Options
+from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES, Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import (
     FEATURES,
@@ -70,6 +70,7 @@ def case(seed: int, **fixed: Any) -> Case:
         "service": "deterministic" if grid else str(rng.choice(SERVICES)),
         "copy": str(rng.choice(COPIES)),
         "interference": str(rng.choice(INTERFERENCES)) if rng.random() < 0.5 else "none",
+        "drop": str(rng.choice(DROPS)),
     } | fixed
     options = Options(
         duration_ms=DURATION_MS,

@@ -1,14 +1,11 @@
-"""Plans, rows and a run of the reference simulator, for tests of what stands around the simulator."""
+"""Plans, rows and a run of the simulator, for tests of what stands around it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-import reference
 
-import gkestimator.simulation.running as running
 from gkestimator.documents import (
     Application,
     ModelLoad,
@@ -93,7 +90,6 @@ def rows(*names: str) -> list[Requirement]:
 
 def simulated(
     placed: PlacementPlan,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     arrivals: str = "poisson",
     seconds: float = 5.0,
@@ -102,8 +98,7 @@ def simulated(
     progress: Callable[[str, int, int], None] | None = None,
     **more: Any,
 ) -> Simulated:
-    """``placed`` simulated by the reference."""
-    monkeypatch.setattr(running, "Simulator", reference.Simulator)
+    """``placed`` simulated."""
     loads = (*placed.workload.models, *placed.workload.applications)
     came = make_arrivals(arrivals, [m.rate_rps for m in loads], [m.name for m in loads], seed=3)
     how = Options(**({"duration_ms": seconds * 1e3, "seed": 3} | (options or {})))

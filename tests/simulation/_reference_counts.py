@@ -29,6 +29,7 @@ class Counts:
         self.arrived, self.arrived_by_window = np.zeros(models, int), np.zeros((models, windows), int)
         self.on_time_by_window = np.zeros((models, windows), int)
         self.wait_by_window_ms = np.zeros((models, windows))
+        self.dropped, self.source_dropped = np.zeros(models, int), np.zeros(sources, int)
         self.by_end, self.source_by_end = np.zeros(models, int), np.zeros(sources, int)
         self.batches, self.full, self.timed_out = (np.zeros(models, int) for _ in range(3))
         self.source_arrived, self.source_rejected = np.zeros(sources, int), np.zeros(sources, int)
@@ -60,6 +61,11 @@ class Counts:
     def at_router(self, request: Request) -> None:
         self.arrived[request.model] += self.counted(request.job)
         self.arrived_by_window[request.model, self.window(request.arrived)] += 1
+
+    def dropped_request(self, request: Request) -> None:
+        counted = self.counted(request.job)
+        self.dropped[request.model] += counted
+        self.source_dropped[request.job.source] += counted and not request.job.dropped
 
     def ran(self, batch: Batch, end: float) -> None:
         """Service of ``batch`` ended."""
@@ -165,6 +171,8 @@ class Counts:
             batches_full=self.full.copy(),
             batches_timed_out=self.timed_out.copy(),
             source_arrived=self.source_arrived.copy(),
+            dropped=self.dropped.copy(),
+            source_dropped=self.source_dropped.copy(),
             source_rejected=self.source_rejected.copy(),
             source_done=answers[0],
             source_done_by_end=self.source_by_end.copy(),

@@ -30,6 +30,7 @@ class Job:
     arrived: float
     asked: list[int | None]
     lacking: list[int]
+    dropped: bool = False
 
     def done(self, stage: int) -> bool:
         return self.asked[stage] is not None and self.lacking[stage] == 0

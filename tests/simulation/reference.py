@@ -302,7 +302,7 @@ class Simulator:
             if batch.replica.available <= self.now_ms:
                 server.queue.remove(batch)
                 server.given.remove(batch)
-                self._start(batch)
+                self._start_in_time(batch)
                 return
 
     def _turn(self, r: Replica) -> None:
@@ -320,7 +320,29 @@ class Simulator:
         batch = Batch(r, r.waiting[: r.what.batch_size])
         del r.waiting[: batch.size]
         r.coming -= batch.size
-        self._start(batch)
+        self._start_in_time(batch)
+
+    # 10. Dropping.
+
+    def _start_in_time(self, batch: Batch) -> None:
+        """Start ``batch`` without those that would be late even alone on the GPU; if none is left the server goes on."""
+        r = batch.replica
+        slo = self.system.models[r.what.model].slo_ms * (1 + 1e-9)
+        while self.options.drop == "late" and batch.requests:
+            size = batch.size
+            answer = self.now_ms + r.at(r.what.latencies_ms, size) + self._copy_served(r, size)
+            if batch.requests[0].arrived + slo >= answer + r.at(r.what.response_ms, size):
+                break
+            self._drop(batch.requests.pop(0))
+        if batch.requests:
+            self._start(batch)
+        else:
+            self._serve(r.server)
+
+    def _drop(self, request: Request) -> None:
+        self.live -= 1
+        self.counts.dropped_request(request)
+        request.job.dropped = True
 
     # 7. Service.
 
@@ -332,14 +354,18 @@ class Simulator:
             work *= math.exp(z * (r.what.sigma_above if z > 0 else r.what.sigma_below))
         elif self.options.service == "exponential":
             work *= self.draws.standard_exponential()
-        if self.options.copy == "serial" or (self.options.copy == "overlap" and r.takes_turns):
-            work += r.at(r.what.copies_ms, size)
+        work += self._copy_served(r, size)
         r.server.running = batch
         batch.order, batch.start, batch.since, batch.work = next(self.orders), self.now_ms, self.now_ms, work
         if not r.gpu.running:
             r.gpu.busy_since = self.now_ms
         r.gpu.running.append(batch)
         self._change_speeds(r.gpu)
+
+    def _copy_served(self, r: Replica, size: int) -> float:
+        """The copy that is a part of the service."""
+        serial = self.options.copy == "serial" or (self.options.copy == "overlap" and r.takes_turns)
+        return r.at(r.what.copies_ms, size) if serial else 0.0
 
     def _change_speeds(self, gpu: Gpu) -> None:
         code = INTERFERENCES.index(self.options.interference)
@@ -378,5 +404,5 @@ class Simulator:
             self.live -= 1
             self.counts.request_done(request, batch, batch.end, self.now_ms)
             request.job.lacking[request.stage] -= 1
-            if request.job.done(request.stage):
+            if request.job.done(request.stage) and not request.job.dropped:
                 self._begin_stages(request.job)

@@ -21,6 +21,7 @@ from _cases import Case, case
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-7}
 COUNTS = [
     "arrived", "done", "done_by_end", "on_time", "batches", "batches_full", "batches_timed_out",
+    "dropped", "source_dropped",
     "source_arrived", "source_rejected", "source_done", "source_done_by_end", "source_on_time",
     "arrived_by_window", "on_time_by_window", "replica_batches", "replica_requests",
 ]  # fmt: skip
@@ -97,5 +98,9 @@ def test_the_cases_have_every_corner() -> None:
     assert sum(r.batches_timed_out.sum() for r in results) > 500
     assert sum((r.batches_full.sum()) for r in results) > 500
     assert sum((r.source_rejected.sum()) for r in results) > 500
-    assert any((r.done < r.arrived).any() for r in results), "requests that no replica is there for"
+    assert sum(r.dropped.sum() for r in results) > 500
+    assert any((r.source_dropped > 0).any() and (r.dropped.sum() > r.source_dropped.sum()) for r in results)
+    assert any((r.done + r.dropped < r.arrived).any() for r in results), (
+        "requests that no replica is there for"
+    )
     assert any(r.end_ms > 2 * r.until_ms for r in results), "overload"

@@ -32,10 +32,10 @@ def both(rate: float = 40.0) -> PlacementPlan:
     return plan(given, models=[("a", rate, 100.0)], applications=[chain(20.0)], expected_rps=90.0)
 
 
-def test_one_request_at_a_time_is_what_the_curve_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_at_a_time_is_what_the_curve_says() -> None:
     """Ten requests a second, evenly spaced, in batches of one of 10 ms: every figure is known."""
     placed = plan([replica(batch=1, latency_ms=10.0)], models=[("a", 10.0, 10.0)])
-    found = simulated(placed, monkeypatch, arrivals="constant", seconds=10.0).report
+    found = simulated(placed, arrivals="constant", seconds=10.0).report
     (model,), totals = found.models, found.totals
     assert model.arrived_rps == model.goodput_rps == model.throughput_rps == totals.goodput_rps == 10.0
     assert (model.latency_mean_ms, model.wait_mean_ms, model.batch_mean) == (pytest.approx(10.0), 0.0, 1.0)
@@ -49,27 +49,36 @@ def test_one_request_at_a_time_is_what_the_curve_says(monkeypatch: pytest.Monkey
     assert (totals.promised_goodput_rps, model.promised_rps, totals.asked_rps) == (100.0, 100.0, 10.0)
 
 
-def test_a_tenth_of_a_millisecond_makes_all_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenth_of_a_millisecond_makes_all_late() -> None:
     placed = plan([replica(batch=1, latency_ms=10.0, slo_ms=9.9)], models=[("a", 10.0, 9.9)])
-    found = simulated(placed, monkeypatch, arrivals="constant", seconds=5.0).report
+    found = simulated(placed, arrivals="constant", seconds=5.0).report
     assert found.totals.goodput_rps == found.totals.on_time_pct == 0.0
     assert found.totals.throughput_rps == pytest.approx(10.0)
 
 
-def test_an_overloaded_model_does_what_its_replica_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overloaded_model_does_what_its_replica_can() -> None:
     """A warm-up that leaves a backlog takes nothing off the throughput: 4 in 25 ms."""
     placed = plan([replica(goodput_rps=160.0)], models=[("a", 400.0, 100.0)])
-    found = simulated(
-        placed, monkeypatch, seconds=10.0, options={"warmup_ms": 4000.0}, admission="none"
-    ).report
+    found = simulated(placed, seconds=10.0, options={"warmup_ms": 4000.0}, admission="none").report
     assert found.models[0].throughput_rps == pytest.approx(160.0, rel=0.01)
     assert found.models[0].goodput_rps < 16
     assert found.models[0].rejected_rps == 0
     assert found.gpus[0].busy_pct == pytest.approx(100.0)
 
 
-def test_sums_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = simulated(both(), monkeypatch, seconds=10.0, options={"warmup_ms": 1000.0, "keep_requests": True})
+def test_late_requests_are_dropped_and_said() -> None:
+    placed = plan([replica(goodput_rps=160.0)], models=[("a", 400.0, 100.0)])
+    found = simulated(placed, seconds=10.0, options={"drop": "late"}, admission="none").report
+    (model,) = found.models
+    assert model.goodput_rps > 100  # without drops next to nothing is on time
+    assert model.dropped_rps == pytest.approx(model.arrived_rps - model.throughput_rps, rel=0.02)
+    assert found.totals.dropped_rps == model.dropped_rps > 200
+    assert "dropped/s" in simulation_text(found) and "drop late" in simulation_text(found)
+    assert "% dropped as too late" in simulation_words(found)[1]
+
+
+def test_sums_hold() -> None:
+    made = simulated(both(), seconds=10.0, options={"warmup_ms": 1000.0, "keep_requests": True})
     found, kept = made.report, made.result.requests
     assert kept is not None
     totals = found.totals
@@ -95,9 +104,9 @@ def test_sums_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert totals.arrived_rps == pytest.approx(came)
 
 
-def test_requests_refused_at_the_door_count_as_not_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_refused_at_the_door_count_as_not_on_time() -> None:
     placed = plan([replica(goodput_rps=50.0)], models=[("a", 100.0, 1000.0)])
-    found = simulated(placed, monkeypatch, seconds=20.0)
+    found = simulated(placed, seconds=20.0)
     (model,) = found.report.models
     assert model.rejected_rps == pytest.approx(50.0, rel=0.15)
     assert model.goodput_rps + model.rejected_rps == pytest.approx(model.arrived_rps)
@@ -106,8 +115,8 @@ def test_requests_refused_at_the_door_count_as_not_on_time(monkeypatch: pytest.M
     assert "refused/s" in simulation_text(found.report)
 
 
-def test_the_table_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = simulated(both(), monkeypatch, seconds=3.0, options={"keep_requests": True})
+def test_the_table_of_requests() -> None:
+    made = simulated(both(), seconds=3.0, options={"keep_requests": True})
     data = render_requests(made.system, made.result, "csv")
     found = list(csv.DictReader(io.StringIO(data.decode())))
     kept = list(made.report.models)
@@ -127,43 +136,43 @@ def test_the_table_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again["total_ms"].sum() == pytest.approx(sum(float(r["total_ms"]) for r in found))
 
 
-def test_requests_that_were_not_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = simulated(both(), monkeypatch, seconds=1.0)
+def test_requests_that_were_not_kept_are_refused() -> None:
+    made = simulated(both(), seconds=1.0)
     with pytest.raises(GkestimatorError, match="kept no requests"):
         render_requests(made.system, made.result, "csv")
 
 
-def test_text_is_at_most_100_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_at_most_100_columns_wide() -> None:
     name = "a" * 60
     table = [row(name, b, latency, copy_ms=0.1) for b, latency in ((1, 10.0), (4, 25.0))]
     placed = plan([replica(name, goodput_rps=5.0)], models=[(name, 5000.0, 100.0)])
-    made = simulated(placed, monkeypatch, table=table, options={"copy": "serial"})
+    made = simulated(placed, table=table, options={"copy": "serial"})
     lines = simulation_text(made.report).splitlines()
     tables = lines[3 : lines.index("", lines.index("", 3) + 1)]
     assert max(len(line) for line in tables) <= 100
     assert "…" in tables[2]
 
 
-def test_csv_has_a_row_a_model_and_every_number_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = simulated(both(), monkeypatch).report
+def test_csv_has_a_row_a_model_and_every_number_in_full() -> None:
+    report = simulated(both()).report
     found = list(csv.DictReader(io.StringIO(simulation_csv(report))))
     assert [r["model"] for r in found] == ["a", "b"]
     for line, model in zip(found, report.models, strict=True):
         assert float(line["goodput_rps"]) == model.goodput_rps
         assert float(line["queue_p99_ms"]) == model.queue.p99_ms
         assert "latency_quantiles_ms" not in line
-    empty = next(csv.DictReader(io.StringIO(simulation_csv(simulated(plan(), monkeypatch).report))))
+    empty = next(csv.DictReader(io.StringIO(simulation_csv(simulated(plan()).report))))
     assert empty["latency_p50_ms"] == empty["batch_mean"] == ""
 
 
-def test_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = simulation_words(simulated(both(10.0), monkeypatch, seconds=3.0).report)
+def test_words() -> None:
+    good = simulation_words(simulated(both(10.0), seconds=3.0).report)
     assert good[0].startswith("by-hand answers ") and "promised 260.0 and expected 90.00 req/s" in good[0]
     assert good[1] == "Each of 2 models keeps its SLO for at least 99 % of its requests."
     late = plan([replica(goodput_rps=400.0)], models=[("a", 400.0, 100.0)])
-    said = simulation_words(simulated(late, monkeypatch).report)
+    said = simulation_words(simulated(late).report)
     assert said[1].startswith("Less than 99 % on time: a ") and "most in the queue: mean" in said[1]
-    none = simulation_words(simulated(both(), monkeypatch, seconds=1e-6).report)
+    none = simulation_words(simulated(both(), seconds=1e-6).report)
     assert none == ["No request came in 1e-06 s: there is nothing to say of the plan."]
 
 
@@ -171,9 +180,9 @@ def test_a_share_is_never_rounded_up_to_all() -> None:
     assert [share_text(v) for v in (100.0, 99.999, 99.0, 0.04, None)] == ["100", "99.9", "99.0", "0.0", "–"]
 
 
-def test_one_seed_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = (simulated(both(), monkeypatch, options={"service": "exponential"}) for _ in range(2))
-    other = simulated(both(), monkeypatch, options={"service": "exponential", "seed": 4})
+def test_one_seed_one_report() -> None:
+    one, two = (simulated(both(), options={"service": "exponential"}) for _ in range(2))
+    other = simulated(both(), options={"service": "exponential", "seed": 4})
     for form in ("table", "csv", "json"):
         assert render_simulation(one.report, form) == render_simulation(two.report, form)
         assert render_simulation(one.report, form) != render_simulation(other.report, form)
@@ -182,26 +191,26 @@ def test_one_seed_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])
-def test_pictures_are_the_same_bytes_each_time(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_are_the_same_bytes_each_time(form: str) -> None:
     pytest.importorskip("matplotlib")
-    report = simulated(both(), monkeypatch, options={"warmup_ms": 1000.0}).report
+    report = simulated(both(), options={"warmup_ms": 1000.0}).report
     data = draw(report, form)
     assert data == draw(report, form)
     assert data[:4] in (b"\x89PNG", b"<?xm", b"%PDF")
 
 
-def test_pictures_of_nothing_and_of_odd_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_of_nothing_and_of_odd_names() -> None:
     pytest.importorskip("matplotlib")
     table = [row("_a", 4, 25.0)]
     odd = plan([replica("_a")], models=[("_a", 5.0, 100.0), ("b#+", 5.0, 100.0)])
-    svg = draw(simulated(odd, monkeypatch, table=table).report, "svg").decode()
+    svg = draw(simulated(odd, table=table).report, "svg").decode()
     assert "b#+" in svg and "nothing answered" in svg
-    assert draw(simulated(plan(), monkeypatch).report, "svg")
+    assert draw(simulated(plan()).report, "svg")
 
 
-def test_progress_and_arrivals_of_another_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_and_arrivals_of_another_plan() -> None:
     told: list[tuple[str, int, int]] = []
-    simulated(both(), monkeypatch, seconds=3.0, progress=lambda *a: told.append(a))
+    simulated(both(), seconds=3.0, progress=lambda *a: told.append(a))
     assert told[-1] == ("seconds simulated", 3, 3)
     import gkestimator.simulation.running as running
     from gkestimator.simulation.arrivals.making import make_arrivals

@@ -43,6 +43,8 @@ def make_arrivals(
     for name, rate in zip(names, rates_rps, strict=True):
         if not 0 <= rate < float("inf"):
             raise UsageError(f"rate of {name!r}: found {rate:g} req/s, expected at least 0")
+    if seed < 0:
+        raise UsageError(f"seed of arrivals: found {seed}, expected at least 0")
     if not 0 < rate_scale < float("inf"):
         raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
     if kind not in PROCESSES:

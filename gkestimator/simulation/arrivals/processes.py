@@ -75,7 +75,7 @@ class Process:
         else:
             interval = 1e3 / self.rate
             for block in units:
-                times: Floats = block * interval
+                times = block * interval
                 yield times, float(times[-1])
 
 
@@ -95,5 +95,5 @@ def _even(draw: np.random.Generator) -> Iterator[Floats]:
     phase = draw.random()
     first = 0
     while True:
-        yield np.arange(first, first + _BLOCK) + phase
+        yield np.arange(first, first + _BLOCK, dtype=np.float64) + phase
         first += _BLOCK

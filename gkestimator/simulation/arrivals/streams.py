@@ -22,7 +22,7 @@ MAX_AT_ONCE = 2**24
 
 class Streams(Arrivals):
     """Independent streams, one for each source. ``openers[i]()`` gives source i's blocks from the start, anew at each
-    call. ``rate_rps``: that of all streams together, by which the length of chunks is chosen."""
+    call. ``rate_rps``: that of all streams together (the peak, where it varies), by which chunks are made so long."""
 
     def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float) -> None:
         self._openers = tuple(openers)
@@ -30,8 +30,8 @@ class Streams(Arrivals):
         self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3 if rate_rps > 0 else np.inf
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take in the mean, or
-        before, where more than twice as many have come. Raises UsageError where more than MAX_AT_ONCE come at one time.
+        """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or
+        before, where more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
         """
         streams = [_Stream(opener()) for opener in self._openers]
         end, number = 0.0, 1

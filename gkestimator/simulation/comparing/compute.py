@@ -95,6 +95,7 @@ def _simulated(job: Job, cell: Cell, plan: PlacementPlan, rows: Sequence[Require
         service=settings["service"],
         copy=settings["copy"],
         interference=settings["interference"],
+        drop=settings["drop"],
         seed=cell.seed,
     )
     return simulate_plan(

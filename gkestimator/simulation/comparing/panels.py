@@ -8,7 +8,7 @@ from statistics import fmean
 
 from gkestimator.simulation.comparing.results import Row
 
-__all__ = ["MEASURES", "Measure", "Panel", "panels_of"]
+__all__ = ["MEASURES", "PLANNED", "Measure", "Panel", "panels_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,10 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
+PLANNED = frozenset({"gpus_used", "cost_per_hour"})
+"""Measures that the plan decides, whatever arrives."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """Policies (in the spec's order) over ``x`` (``rate_scale`` or ``slo_scale``). ``where``: the coordinates that all
@@ -55,20 +59,23 @@ class Panel:
 def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
     """A panel for each of ``columns`` and each combination of workload, cluster, arrivals and the scale that is not on
     the axis. On the axis: the load, or the objective where the load is one and the objectives are several (both, one
-    after the other, where both are several)."""
+    after the other, where both are several). What the plan decides stands once, without arrivals."""
     loads = sorted({r.rate_scale for r in rows})
     objectives = sorted({r.slo_scale for r in rows})
     axes = [("rate_scale", "slo_scale")] if len(loads) > 1 or len(objectives) == 1 else []
     axes += [("slo_scale", "rate_scale")] if len(objectives) > 1 else []
     found = []
     for x, other in axes:
-        groups: dict[tuple[str, str, str, float], list[Row]] = {}
-        for row in rows:
-            groups.setdefault((row.workload, row.cluster, row.arrivals, getattr(row, other)), []).append(row)
-        for (workload, cluster, arrivals, fixed), here in groups.items():
-            where = {"workload": workload, "cluster": cluster, "arrivals": arrivals}
-            where[other] = f"{fixed:g}"
-            found += [_panel(here, where, x, MEASURES[column]) for column in columns]
+        for column in columns:
+            groups: dict[tuple[str, str, str | None, float], list[Row]] = {}
+            for row in rows:
+                arrivals = None if column in PLANNED else row.arrivals
+                groups.setdefault((row.workload, row.cluster, arrivals, getattr(row, other)), []).append(row)
+            for (workload, cluster, came, fixed), here in groups.items():
+                where = {"workload": workload, "cluster": cluster, other: f"{fixed:g}"}
+                if came is not None:
+                    where["arrivals"] = came
+                found.append(_panel(here, where, x, MEASURES[column]))
     return tuple(found)
 
 

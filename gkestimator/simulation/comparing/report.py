@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
 from gkestimator.simulation.comparing.results import Row, results_csv, results_json, rows_of
@@ -15,7 +16,7 @@ from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 from gkestimator.tables.units import number_text, percent_text
 
-__all__ = ["Report", "write_report"]
+__all__ = ["Report", "panel_table", "write_report"]
 
 _AXIS = {"rate_scale": "load", "slo_scale": "SLO"}
 _MANY = 5
@@ -57,6 +58,56 @@ def _title(panel: Panel) -> str:
     return f"{panel.measure.title}, by {_AXIS[panel.x]} · {where}"
 
 
+def panel_table(panel: Panel) -> list[str]:
+    """``panel`` as lines of Markdown: policies by scale, the best in bold."""
+    return markdown_table(_columns(panel, bold=True))
+
+
+def _at_one_load(rows: Sequence[Row]) -> list[str]:
+    """Every cell at the load and the objective nearest to the workload's own, with all its figures."""
+    if not rows:
+        return []
+    rate, slo = nearest([(r.rate_scale, r.slo_scale) for r in rows])
+    lines = []
+    groups: dict[tuple[str, str, str, int], list[Row]] = {}
+    for row in rows:
+        if (row.rate_scale, row.slo_scale) == (rate, slo):
+            groups.setdefault((row.workload, row.cluster, row.arrivals, row.seed), []).append(row)
+    for (workload, cluster, arrivals, seed), here in groups.items():
+        lines += [
+            "",
+            f"## load x {rate:g} · SLO x {slo:g} · workload {workload} · cluster {cluster} · arrivals {arrivals} · "
+            f"seed {seed}",
+            "",
+            *markdown_table(
+                [TextColumn(heading="policy", cells=[r.policy for r in here], right=False), *_whole(here)]
+            ),
+        ]
+    return lines
+
+
+def _whole(here: Sequence[Row]) -> list[TextColumn]:
+    figures = (
+        ("promised req/s", "promised_rps", number_text),
+        ("expected", "expected_rps", number_text),
+        ("simulated", "goodput_rps", number_text),
+        ("on time %", "on_time_pct", percent_text),
+        ("worst model %", "least_on_time_pct", percent_text),
+        ("rejected %", "rejected_pct", percent_text),
+        ("dropped %", "dropped_pct", percent_text),
+        ("p50 ms", "latency_p50_ms", number_text),
+        ("p99 ms", "latency_p99_ms", number_text),
+        ("batch", "batch_mean", number_text),
+        ("GPUs", "gpus_used", number_text),
+        ("USD/h", "cost_per_hour", number_text),
+        ("decision ms", "decision_ms", number_text),
+    )
+    return [
+        TextColumn(heading=heading, cells=[text(getattr(r, column)) for r in here])
+        for heading, column, text in figures
+    ]
+
+
 def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
     policies = list(panel.values)
     columns = [TextColumn(heading="policy", cells=policies, right=False, shrink=10)]
@@ -83,7 +134,16 @@ def _markdown(
     settings = spec.settings
     said = ", ".join(
         f"{name.replace('_', ' ')} {settings[name]}"
-        for name in ("duration_s", "warmup_s", "service", "interference", "admission", "routing", "copy")
+        for name in (
+            "duration_s",
+            "warmup_s",
+            "service",
+            "interference",
+            "admission",
+            "drop",
+            "routing",
+            "copy",
+        )
     )
     lines = [
         f"# Comparison {spec.path.stem}",
@@ -95,7 +155,8 @@ def _markdown(
     for picture in pictures:
         lines += ["", f"![{Path(picture).stem}]({picture})"]
     for panel in panels:
-        lines += ["", f"## {_title(panel)}", "", *markdown_table(_columns(panel, bold=True))]
+        lines += ["", f"## {_title(panel)}", "", *panel_table(panel)]
+    lines += _at_one_load(rows)
     bad = _bad(rows)
     if bad:
         lines += ["", "## Without a result", ""]

@@ -11,7 +11,7 @@ from typing import Any
 
 from gkestimator.simulation.comparing.run import Compared
 
-__all__ = ["Row", "results_csv", "results_json", "rows_of"]
+__all__ = ["Row", "results_csv", "results_json", "rows_from", "rows_of"]
 
 RESULTS_VERSION = 1
 
@@ -23,7 +23,8 @@ class Row:
     By the workload and the plan: ``asked_rps``, ``promised_rps`` (plain goodput), ``expected_rps`` (with filling,
     queueing, interference and intervals, by formulas), ``gpus_used``, ``cost_per_hour`` (USD), ``decision_ms`` (on
     the machine that computed the cell; the only column that differs between runs). Simulated: ``arrived_rps``,
-    ``goodput_rps`` (requests to models answered within their SLO), ``on_time_pct`` (of the clients' requests that
+    ``goodput_rps`` (requests to models answered within their SLO), ``rejected_pct`` and ``dropped_pct`` (of those that
+    arrived: turned away at the door, let in and given up as too late), ``on_time_pct`` (of the clients' requests that
     arrived, those turned away included), ``least_on_time_pct`` (of the model worst off), ``latency_p50_ms``,
     ``latency_p99_ms``, ``batch_mean``, ``cuti_pct``. Null: unknown, or there was none.
     """
@@ -42,6 +43,8 @@ class Row:
     expected_rps: float | None = None
     arrived_rps: float | None = None
     goodput_rps: float | None = None
+    rejected_pct: float | None = None
+    dropped_pct: float | None = None
     on_time_pct: float | None = None
     least_on_time_pct: float | None = None
     latency_p50_ms: float | None = None
@@ -76,6 +79,8 @@ def rows_of(found: Compared) -> tuple[Row, ...]:
                 expected_rps=plan.get("expected_goodput_rps"),
                 arrived_rps=totals.get("arrived_rps"),
                 goodput_rps=totals.get("goodput_rps"),
+                rejected_pct=_part(totals, "rejected_rps"),
+                dropped_pct=_part(totals, "dropped_rps"),
                 on_time_pct=totals.get("on_time_pct"),
                 least_on_time_pct=min(shares, default=None),
                 latency_p50_ms=totals.get("latency_p50_ms"),
@@ -88,6 +93,10 @@ def rows_of(found: Compared) -> tuple[Row, ...]:
             )
         )
     return tuple(rows)
+
+
+def _part(totals: Mapping[str, Any], name: str) -> float | None:
+    return 100 * totals[name] / totals["arrived_rps"] if totals.get("arrived_rps") else None
 
 
 def results_csv(rows: Sequence[Row]) -> str:
@@ -104,3 +113,8 @@ def results_json(rows: Sequence[Row]) -> str:
     """``rows`` as ``{"schema_version": 1, "rows": [...]}``."""
     document = {"schema_version": RESULTS_VERSION, "rows": [asdict(r) for r in rows]}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def rows_from(document: Mapping[str, Any]) -> tuple[Row, ...]:
+    """The rows of :func:`results_json`'s document."""
+    return tuple(Row(**row) for row in document["rows"])

@@ -23,7 +23,7 @@ from gkestimator.placement.registry import POLICIES, make_policy, policy_names
 from gkestimator.simulation.admission import ADMISSIONS
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry, read_arrivals
 from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, found_of, label_of
-from gkestimator.simulation.options import COPIES, INTERFERENCES, ROUTINGS, SERVICES
+from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES
 
 __all__ = ["ArrivalsEntry", "ComparisonSpec", "Named", "PolicyEntry", "read_spec"]
 
@@ -229,6 +229,7 @@ def _settings(fields: Fields, here: Path) -> dict[str, Any]:
         "interference": choice_of(fields, "interference", "contention", INTERFERENCES),
         "routing": choice_of(fields, "routing", "round-robin", ROUTINGS),
         "copy": choice_of(fields, "copy", "none", COPIES),
+        "drop": choice_of(fields, "drop", "none", DROPS),
         "admission": choice_of(fields, "admission", "plan", ADMISSIONS),
         "max_wait_ms": fields.number("max_wait_ms", None, null=True),
         "coefficients": file_of(fields, "coefficients", here),

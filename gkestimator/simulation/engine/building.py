@@ -130,6 +130,7 @@ def first_state(system: System, options: Options) -> State:
     z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB, c.Z_ASKED]] = -1
     z[c.Z_LEAST_LOAD] = options.routing == "least-load"
     z[c.Z_EXPONENTIAL] = options.service == "exponential"
+    z[c.Z_DROP] = options.drop == "late"
     z[c.Z_COPY] = ("none", "serial", "overlap").index(options.copy)
     z[c.Z_LAW] = INTERFERENCES.index(options.interference)
     z[c.Z_KEEP] = options.keep_requests

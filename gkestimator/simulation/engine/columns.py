@@ -37,6 +37,7 @@ DONE, ROOM, DRAWS, UNIFORMS, FLUSH = range(5)
     Z_EVENTS_NEED,
     Z_LEAST_LOAD,
     Z_EXPONENTIAL,
+    Z_DROP,  # 1: requests that would be late are dropped
     Z_COPY,  # 0 none, 1 serial, 2 overlap
     Z_LAW,
     Z_KEEP,
@@ -51,9 +52,11 @@ DONE, ROOM, DRAWS, UNIFORMS, FLUSH = range(5)
     Z_ASKED_LAST,
     Z_BATCH_MOST,  # requests of the largest batch
     Z_END,
-) = range(27)
+) = range(28)
 # Scalars, real.
 F_NOW, F_FROM, F_UNTIL, F_WINDOW, F_LAST, F_END = range(6)
+# A total is on time up to this much of the SLO: sums of floats.
+SLACK = 1 + 1e-9
 # Batches that one event takes at most: one that is formed, one that is gathered at a turn.
 BATCHES_NEED = 2
 
@@ -73,11 +76,12 @@ BATCHES_NEED = 2
     M_DONE,
     M_BY_END,
     M_ON_TIME,
+    M_DROPPED,
     M_BATCHES,
     M_FULL,
     M_TIMED_OUT,
     M_END,
-) = range(18)
+) = range(19)
 MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU, MF_TOTAL, MF_END = range(10)
 
 # Replica.
@@ -159,14 +163,17 @@ IF_ARRIVED, IF_ORIGIN, IF_LEFT, IF_REACHED, IF_END = range(5)
 # Source. X_SOLE: alone feeds its model, request for request (its counts are the model's).
 # STREAM: straight to a streamed model, PLAIN: to another, JOB: has stages.
 STREAM, PLAIN, JOB = range(3)
-X_KIND, X_MODEL, X_AT, X_STOP, X_STAGE, X_STAGES, X_SOLE, X_DONE, X_BY_END, X_ON_TIME, X_END = range(11)
+X_KIND, X_MODEL, X_AT, X_STOP, X_STAGE, X_STAGES, X_SOLE, X_DONE, X_BY_END, X_ON_TIME, X_DROPPED, X_END = (
+    range(12)
+)
 XF_SLO, XF_SUM, XF_END = range(3)
 
 # Stage.
 T_MODEL, T_AFTER, T_AFTERS, T_END = range(4)
 
-# Job: columns of its stages follow, asked (-1: not yet) and lacking of each.
-J_SOURCE, J_OPEN, J_STAGES = range(3)
+# Job: columns of its stages follow, asked (-1: not yet) and lacking of each. J_OPEN: stages that are not done; the next
+# free one. J_ASKED: its requests that are under way.
+J_SOURCE, J_OPEN, J_ASKED, J_DROPPED, J_STAGES = range(5)
 
 # Kept requests.
 K_SOURCE, K_MODEL, K_REPLICA, K_BATCH, K_END = range(5)

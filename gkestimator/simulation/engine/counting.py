@@ -13,8 +13,6 @@ __all__ = ["bin_of", "count_answered", "count_source", "window_of"]
 BIN_PER_LOG = 1.0 / math.log(RATIO)
 LOG_LOWEST = math.log(LOWEST_MS)
 LAST_BIN = BINS - 1
-# A total is on time up to this much of the SLO: sums of floats.
-SLACK = 1 + 1e-9
 
 
 @part
@@ -50,7 +48,7 @@ def count_answered(s: c.State, b: int, now: float) -> None:
     start, ended = s.bf[b, c.BF_START], s.bf[b, c.BF_ENDS]
     left, reached = s.bf[b, c.BF_LEFT], s.bf[b, c.BF_REACHED]
     back, gpu = now - ended, ended - start
-    latest = s.mf[m, c.MF_SLO] * SLACK
+    latest = s.mf[m, c.MF_SLO] * c.SLACK
     from_ms, edges = s.f[c.F_FROM], s.edges
     histograms = s.histograms
     counted = 0
@@ -115,7 +113,7 @@ def count_source(s: c.State, x: int, arrived: float, now: float) -> None:
         return
     total = now - arrived
     s.x[x, c.X_DONE] += 1
-    if total <= s.xf[x, c.XF_SLO] * SLACK:
+    if total <= s.xf[x, c.XF_SLO] * c.SLACK:
         s.x[x, c.X_ON_TIME] += 1
     s.xf[x, c.XF_SUM] += total
     s.source_histograms[x, bin_of(total, s.edges)] += 1

@@ -43,16 +43,18 @@ def with_needs(s: State, most_asked: int) -> State:
     """What one event may take at most, from the largest batch and the most that a request becomes (``most_asked``).
 
     The answers of a full batch may each begin stages that ask for ``most_asked`` requests (they are routed one by one,
-    each after a look at the room); with interference a start puts the ends of all that run on its GPU anew.
+    each after a look at the room); with interference a start puts the ends of all that run on its GPU anew; where late
+    requests are dropped, every replica that takes turns at a server may find its whole batch late and expects another.
     """
     largest = int(s.r[:, c.R_SIZE].max(initial=1))
     beside = 1
     if s.z[c.Z_LAW] and len(s.r):
         servers = np.unique(s.r[:, [c.R_GPU, c.R_SERVER]], axis=0)
         beside = int(np.bincount(servers[:, 0]).max())
+    turns = int(np.bincount(s.r[s.r[:, c.R_TURNS] == 1, c.R_SERVER], minlength=1).max())
     s.z[c.Z_BATCH_MOST] = largest
     s.z[c.Z_ITEMS_NEED] = largest * (1 + most_asked) + 1
-    s.z[c.Z_EVENTS_NEED] = 2 * beside + 8
+    s.z[c.Z_EVENTS_NEED] = 2 * beside + turns + 8
     s.z[c.Z_DRAWS_NEED] = s.z[c.Z_EXPONENTIAL]
     s.z[c.Z_UNIFORMS_NEED] = largest * max(1, len(s.t)) + 1 if most_asked else 0
     return s

@@ -23,6 +23,7 @@ def result_of(
 ) -> Result:
     """What was counted so far; nothing of it is shared with the state."""
     done, by_end, on_time = (s.x[:, k].copy() for k in (c.X_DONE, c.X_BY_END, c.X_ON_TIME))
+    dropped = s.x[:, c.X_DROPPED].copy()
     sums, histograms = s.xf[:, c.XF_SUM].copy(), s.source_histograms.copy()
     for x in np.flatnonzero(s.x[:, c.X_SOLE]):
         m = s.x[x, c.X_MODEL]
@@ -36,6 +37,7 @@ def result_of(
         done=s.m[:, c.M_DONE].copy(),
         done_by_end=s.m[:, c.M_BY_END].copy(),
         on_time=s.m[:, c.M_ON_TIME].copy(),
+        dropped=s.m[:, c.M_DROPPED].copy(),
         sums_ms=s.mf[:, c.MF_ROUTER : c.MF_TOTAL + 1].copy(),
         wait_sums_ms=s.mf[:, c.MF_WAIT].copy(),
         histograms=s.histograms.copy(),
@@ -44,6 +46,7 @@ def result_of(
         batches_timed_out=s.m[:, c.M_TIMED_OUT].copy(),
         source_arrived=source_arrived.copy(),
         source_rejected=source_rejected.copy(),
+        source_dropped=dropped,
         source_done=done,
         source_done_by_end=by_end,
         source_on_time=on_time,

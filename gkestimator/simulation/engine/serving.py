@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine.dropping import drop_late
 from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sharing import change_speeds
@@ -134,18 +135,31 @@ def turn(s: c.State, r: int) -> int:
 @part
 def serve(s: c.State, v: int, now: float) -> None:
     """Where server ``v`` is free: the turn that is due longest, else the first batch whose replica is available."""
-    if s.v[v, c.V_RUNNING] >= 0:
-        return
-    r = s.v[v, c.V_DUE]
-    if r >= 0:
-        s.v[v, c.V_DUE] = s.r[r, c.R_NEXT_DUE]
-        start(s, gather(s, r, now), now)
-        return
+    while s.v[v, c.V_RUNNING] < 0:
+        r = s.v[v, c.V_DUE]
+        if r >= 0:
+            s.v[v, c.V_DUE] = s.r[r, c.R_NEXT_DUE]
+            b = gather(s, r, now)
+        else:
+            b = next_batch(s, v, now)
+        if b < 0:
+            return
+        if s.z[c.Z_DROP] == 1:
+            drop_late(s, b, now)
+        if s.b[b, c.B_SIZE] > 0:
+            start(s, b, now)
+        else:
+            free_batch(s, b)
+
+
+@part
+def next_batch(s: c.State, v: int, now: float) -> int:
+    """The first queued batch of server ``v`` whose replica is available, taken out of the queue; -1: there is none."""
     before, b = -1, s.v[v, c.V_HEAD]
     while b >= 0 and s.rf[s.b[b, c.B_REPLICA], c.RF_AVAILABLE] > now:
         before, b = b, s.b[b, c.B_NEXT]
     if b < 0:
-        return
+        return b
     following = s.b[b, c.B_NEXT]
     if before < 0:
         s.v[v, c.V_HEAD] = following
@@ -155,7 +169,7 @@ def serve(s: c.State, v: int, now: float) -> None:
         s.v[v, c.V_TAIL] = before
     s.b[b, c.B_NEXT] = -1
     s.v[v, c.V_TICKS] -= int(s.curves[s.r[s.b[b, c.B_REPLICA], c.R_CURVE] + s.b[b, c.B_SIZE], c.C_TICKS])
-    start(s, b, now)
+    return b
 
 
 @part

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.building import (
@@ -24,6 +25,7 @@ from gkestimator.simulation.engine.changes import (
     resumes,
     unstream,
 )
+from gkestimator.simulation.engine.checking import check_chunk, check_replica
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.options import Options
@@ -62,7 +64,7 @@ class Simulator:
         self._source_arrived = np.zeros(len(system.sources), np.int64)
         self._source_rejected = np.zeros(len(system.sources), np.int64)
         self._kept: list[tuple[Counts, Floats]] = []
-        self._partitions: dict[int, int] = {}
+        self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
         self._curve_rows: dict[tuple[object, ...], int] = {}
         self._most_asked = max((most_asked(source) for source in system.sources), default=0)
         self._s = first_state(system, options)
@@ -92,12 +94,15 @@ class Simulator:
         whole, real, curves = [], [], [s.curves]
         at, servers = len(s.curves), len(s.v)
         for replica, available in zip(replicas, available_ms, strict=True):
-            server = (
-                servers
-                if replica.partition is None
-                else self._partitions.setdefault(replica.partition, servers)
-            )
-            servers += server == servers
+            check_replica(replica, len(s.m), len(s.g))
+            server = servers
+            if replica.partition is not None:
+                server, gpu = self._partitions.setdefault(replica.partition, (servers, replica.gpu))
+                if gpu != replica.gpu:
+                    raise UsageError(
+                        f"replica {replica.id!r}: partition {replica.partition} is on GPU {gpu}, found {replica.gpu}"
+                    )
+            servers = max(servers, server + 1)
             curve = self._curve_rows.setdefault(curve_key(replica), at)
             if curve == at:
                 curves.append(curves_of(replica))
@@ -181,6 +186,7 @@ class Simulator:
         for replica in added:
             m = int(r[replica, c.R_MODEL])
             if r[replica, c.R_TURNS] == 1 and s.m[m, c.M_STREAMED] == 1:
+                self._fit()
                 unstream(self._s, m)
             if before[m] == 0:
                 s.mf[m, c.MF_RESUMED] = now
@@ -222,6 +228,7 @@ class Simulator:
     def _take(self, chunk: Chunk) -> None:
         """The chunk's requests, after those that wait from chunks before; turned away or let in; counted."""
         s, options = self._s, self._options
+        check_chunk(chunk, len(s.x), self.now_ms)
         parts: list[Floats] = []
         at = 0
         for k, times in enumerate(chunk.times_ms):

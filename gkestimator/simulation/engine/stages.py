@@ -6,6 +6,7 @@ import math
 
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.counting import count_answered, count_source, window_of
+from gkestimator.simulation.engine.dropping import release_job
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.routing import ask, take_item
 from gkestimator.simulation.engine.serving import free_batch
@@ -22,6 +23,8 @@ def begin_job(s: c.State, x: int, now: float) -> None:
     stages = s.x[x, c.X_STAGES]
     s.j[j, c.J_SOURCE] = x
     s.j[j, c.J_OPEN] = stages
+    s.j[j, c.J_ASKED] = 0
+    s.j[j, c.J_DROPPED] = 0
     s.jf[j] = now
     for k in range(stages):
         s.j[j, c.J_STAGES + 2 * k] = -1
@@ -64,6 +67,7 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
                 s.z[c.Z_UNIFORM] += 1
             s.j[j, at] = whole
             s.j[j, at + 1] = whole
+            s.j[j, c.J_ASKED] += whole
             began = True
             if whole == 0:
                 s.j[j, c.J_OPEN] -= 1
@@ -79,9 +83,7 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
                 ask(s, i)
     if s.j[j, c.J_OPEN] == 0:
         count_source(s, x, s.jf[j], now)
-        s.j[j, c.J_OPEN] = s.z[c.Z_JOB]
-        s.z[c.Z_JOB] = j
-        s.z[c.Z_JOBS] += 1
+        release_job(s, j)
 
 
 @part
@@ -101,7 +103,11 @@ def answer(s: c.State, b: int, now: float) -> None:
             else:
                 at = c.J_STAGES + 2 * s.i[i, c.I_STAGE]
                 s.j[j, at + 1] -= 1
-                if s.j[j, at + 1] == 0:
+                s.j[j, c.J_ASKED] -= 1
+                if s.j[j, c.J_DROPPED] == 1:
+                    if s.j[j, c.J_ASKED] == 0:
+                        release_job(s, j)
+                elif s.j[j, at + 1] == 0:
                     s.j[j, c.J_OPEN] -= 1
                     begin_stages(s, j, now)
             i = following

@@ -13,9 +13,9 @@ instance each.
     (6)  N_I >= 1                                          the longest runtime is always there: it takes any request
     (7)  N_i a whole number, 0 or more
 
-L_i(B) is the mean latency of B requests that one instance is given in an SLO period. We take them to come at once (a
-burst) and to be answered one after the other: t_i (B + 1) / 2, and t_i where B is at most 1. The paper measures this
-curve.
+L_i(B) is the mean latency of the requests of an instance that is given B of them in an SLO period in the mean. The
+paper measures it; we take them to come at once (a burst), their number to be Poisson, and to be answered one after the
+other. A request then finds B others in the mean, half of them before it: L_i(B) = t_i (1 + B / 2).
 
 Two readings of ours where the text is silent. The longest runtime has nothing above it: what it cannot take within the
 SLO (R_I > 0) it takes late, with L_I as it stands. Of two allocations the one that leaves less late is better whatever
@@ -27,10 +27,9 @@ programming over (runtime, instances used) that keeps every pair (cost, carried)
 
 Few pairs are kept, for two bounds. Above: an allocation that leaves the least late (a dynamic program with one number
 per state), improved by moving single instances. Below, of what follows a state with n instances used and R carried:
-with every later request at its own runtime, instances divisible, and L_i at least t_i (B + 1) / 2, Cauchy's inequality
-gives
+with every later request at its own runtime and instances divisible, Cauchy's inequality gives
 
-    1/2 ((R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (G - n) + R t_(i+1) + sum of Q_j t_j)
+    (R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (2 (G - n)) + R t_(i+1) + sum of Q_j t_j
 
 (t_j the least latency from runtime j on, so that carrying further is never cheaper).
 """
@@ -79,7 +78,7 @@ def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Al
             late, carried = carried, 0.0
         here = asked - carried
         if here > 0:
-            cost += here * runtime.latency_ms * max(1.0, (here / counts[i] + 1) / 2)
+            cost += here * runtime.latency_ms * (1 + here / counts[i] / 2)
         taken.append(here)
     return Allocation(counts=tuple(counts), late=late, cost_ms=cost, taken=tuple(taken))
 
@@ -142,7 +141,7 @@ def _slack(asked: Floats) -> float:
 
 def _cost(taken: Floats, instances: NDArray[np.int64], latency_ms: float) -> Floats:
     each = taken / np.maximum(instances, 1)  # nothing is taken where there is none
-    found: Floats = taken * latency_ms * np.maximum(1.0, (each + 1) / 2)
+    found: Floats = taken * latency_ms * (1 + each / 2)
     return found
 
 
@@ -210,9 +209,11 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
         carried = total - capacity * instances
         carried[carried <= _NOTHING] = 0.0
         cost = before.cost[:end] + _cost(total - carried, instances, latency_ms)
-        follows = (carried * math.sqrt(least[0]) + roots) ** 2 / (gpus - used) + carried * least[0] + alone
+        follows = (
+            (carried * math.sqrt(least[0]) + roots) ** 2 / (2 * (gpus - used)) + carried * least[0] + alone
+        )
         room = (gpus - used) * max(ladder.capacities[i + 1 :])
-        able = cost + follows / 2 <= known.cost_ms * (1 + _EQUAL)
+        able = cost + follows <= known.cost_ms * (1 + _EQUAL)
         able &= carried + float(asked[i + 1 :].sum()) - room <= most_late
         at = np.flatnonzero(able)
         if not len(at):

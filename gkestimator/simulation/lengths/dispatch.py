@@ -84,7 +84,7 @@ def push(heap: Counts, size: int, instance: int, free_ms: Floats) -> None:
 @compiled
 def take_head(heap: Counts, size: int, free_ms: Floats) -> int:
     """Remove and return the head of a ``heap`` of ``size`` (at least 1)."""
-    head = heap[0]
+    head = int(heap[0])
     heap[0] = heap[size - 1]
     if size > 1:
         _sink(heap, size - 1, free_ms)

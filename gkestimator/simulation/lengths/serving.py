@@ -190,6 +190,16 @@ def serve(
     return run.finish()
 
 
+def _joined(parts: list[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _quantile(parts: list[Floats]) -> float | None:
+    """The 98th percentile of all ``parts``; None of nothing."""
+    found = _joined(parts)
+    return float(np.quantile(found, _PERCENTILE)) if len(found) else None
+
+
 class _Run:
     """One run that goes on chunk by chunk, stopping at the times at which something is decided."""
 
@@ -208,7 +218,8 @@ class _Run:
         self.period_start = 0.0
         self.demand: Floats | None = None  # requests per SLO period in the last whole period
         self.recent: deque[tuple[Floats, Floats]] = deque()  # ends and responses
-        self.scaled_ms = 0.0
+        self.scaled_ms = 0.0  # when the number of GPUs last changed
+        self.started_ms = 0.0  # when the GPU added last serves
         self.window: list[Floats] = []
         self.windows: list[Window] = []
         self.kept: list[Floats] = []
@@ -284,17 +295,18 @@ class _Run:
         if given is None:
             return
         if now == self.next_period:
-            self.demand = self._measured(now)
+            if self.period_counts.any():  # a period without requests says nothing
+                self.demand = self._measured(now)
+                self.target = allocate(self.ladder, self.demand.tolist(), self.fleet.gpus).counts
             self.period_counts[:] = 0
             self.period_start = now
-            self.target = allocate(self.ladder, self.demand.tolist(), self.fleet.gpus).counts
             self.next_period += given.period_ms
         if self.target is not None and self.fleet.loading == 0:
             self._replace(now, given)
 
     def _measured(self, now: float) -> Floats:
-        found: Floats = self.period_counts * (self.ladder.slo_ms / (now - self.period_start))
-        return found
+        per_slo = self.ladder.slo_ms / (now - self.period_start)
+        return np.asarray(self.period_counts * per_slo, np.float64)
 
     def _replace(self, now: float, given: Reallocation) -> None:
         """Replace up to ``at_once`` instances on the way to the target: from the runtime with most too many to the one
@@ -317,7 +329,7 @@ class _Run:
         slo, gpus = self.ladder.slo_ms, self.fleet.gpus
         high = self._percentile(now - given.check_ms, now)
         if high is not None and high >= given.high_pct / 100 * slo and gpus < given.most:
-            if self.fleet.loading == 0 or self.scaled_ms + given.start_ms < now - given.check_ms:
+            if now >= self.started_ms:
                 self._grow(now, given)
             return
         low = self._percentile(now - given.low_window_ms, now)
@@ -327,20 +339,21 @@ class _Run:
 
     def _percentile(self, after_ms: float, now: float) -> float | None:
         parts = [r[(e > after_ms) & (e <= now)] for e, r in self.recent]
-        found = np.concatenate(parts) if parts else np.empty(0)
-        return float(np.quantile(found, _PERCENTILE)) if len(found) else None
+        return _quantile(parts)
 
     def _beside(self, now: float, gpus: int) -> list[int]:
         """Instances of each runtime beyond what the program says for ``gpus``."""
         demand = self._measured(now) if self.demand is None else self.demand
-        best = allocate(self.ladder, demand.tolist(), gpus).counts
+        known = bool(demand.any())
+        best = allocate(self.ladder, demand.tolist(), gpus).counts if known else even(len(demand), gpus)
         return [n - t for n, t in zip(self.fleet.counts, best, strict=True)]
 
     def _grow(self, now: float, given: Autoscaling) -> None:
         over = self._beside(now, self.fleet.gpus + 1)
         level = min(range(len(over)), key=lambda i: over[i])
         load = self.options.reallocation.load_ms if self.options.reallocation else 0.0
-        self.fleet.grow(level, now, now + given.start_ms + load)
+        self.started_ms = now + given.start_ms + load
+        self.fleet.grow(level, now, self.started_ms)
         self._moved(level, 1, now)
         self.added += 1
 
@@ -361,13 +374,13 @@ class _Run:
             self.target = tuple(max(0, t + by * (i == level)) for i, t in enumerate(self.target))
 
     def _close_window(self, end_ms: float) -> None:
-        found = np.concatenate(self.window) if self.window else np.empty(0)
+        found = _joined(self.window)
         self.windows.append(
             Window(
                 end_ms=end_ms,
                 requests=len(found),
                 on_time=int(np.count_nonzero(found <= self._slo)),
-                p98_ms=float(np.quantile(found, _PERCENTILE)) if len(found) else None,
+                p98_ms=_quantile([found]),
                 gpus=self.fleet.gpus,
                 counts=tuple(self.fleet.counts),
             )
@@ -393,7 +406,5 @@ class _Run:
             added=self.added,
             removed=self.removed,
             windows=tuple(self.windows),
-            responses_ms=(np.concatenate(self.kept) if self.kept else np.empty(0))
-            if self.options.keep
-            else None,
+            responses_ms=_joined(self.kept) if self.options.keep else None,
         )

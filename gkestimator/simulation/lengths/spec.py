@@ -28,8 +28,11 @@ __all__ = [
 # ``padding``: every request padded to the longest runtime, the only one there is.
 ALL_SCHEMES = (*SCHEMES, "padding")
 DEFAULT_SCHEMES = ("arlo", "least-padding", "least-load", "padding")
-_MAX_GPUS = 100_000
+# The Runtime Scheduler's program takes seconds from here on.
+_MAX_GPUS = 2000
 _MAX_S = 1e7
+_LEAST_S = 0.01
+_MAX_WINDOWS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,9 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
     duration, warmup = fields.number("duration_s", above=True, high=_MAX_S), fields.number("warmup_s", 0.0)
     if warmup >= duration:
         raise fields.fail("warmup_s", f"found {warmup:g}, expected less than the duration, {duration:g}")
+    window = fields.number("window_s", 10.0, above=True, high=_MAX_S)
+    if duration / window > _MAX_WINDOWS:
+        raise fields.fail("window_s", f"found {window:g}, expected at most {_MAX_WINDOWS:,} windows")
     found = LengthsSpec(
         path=path,
         model=fields.name("model"),
@@ -114,7 +120,7 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
         arrivals=arrivals,
         duration_ms=1e3 * duration,
         warmup_ms=1e3 * warmup,
-        window_ms=1e3 * fields.number("window_s", 10.0, above=True, high=_MAX_S),
+        window_ms=1e3 * window,
         seed=fields.whole("seed", 0, low=0, high=2**63 - 1),
         start=start,
         dispatching=_part(fields, "request_scheduler", _dispatching) or Dispatching(),
@@ -152,7 +158,9 @@ def _part(fields: Fields, name: str, make: Callable[[Fields], Any]) -> Any:
     try:
         found = make(inner)
     except GkestimatorError as e:
-        raise e if str(e).startswith(inner.where) else fields.fail(name, str(e)) from e
+        if str(e).startswith(inner.where):
+            raise
+        raise fields.fail(name, str(e)) from e
     inner.finish()
     return found
 
@@ -167,7 +175,7 @@ def _dispatching(fields: Fields) -> Dispatching:
 
 
 def _reallocation(fields: Fields) -> Reallocation | None:
-    if fields.take("reallocate", True) is False:
+    if not _flag(fields, "reallocate", True):
         if fields.has("runtime_scheduler"):
             raise fields.fail("reallocate", "found false beside runtime_scheduler, expected one of them")
         return None
@@ -175,7 +183,7 @@ def _reallocation(fields: Fields) -> Reallocation | None:
         fields,
         "runtime_scheduler",
         lambda inner: Reallocation(
-            period_ms=1e3 * inner.number("period_s", 120.0, above=True, high=_MAX_S),
+            period_ms=1e3 * inner.number("period_s", 120.0, low=_LEAST_S, high=_MAX_S),
             at_once=inner.whole("at_once", 2, high=_MAX_GPUS),
             load_ms=1e3 * inner.number("load_s", 1.0, high=_MAX_S),
         ),
@@ -189,8 +197,8 @@ def _autoscaling(fields: Fields) -> Autoscaling:
         most=fields.whole("most", high=_MAX_GPUS),
         high_pct=fields.number("high_pct", 95.0, above=True, high=1e6),
         low_pct=fields.number("low_pct", 50.0, high=1e6),
-        low_window_ms=1e3 * fields.number("low_window_s", 60.0, above=True, high=_MAX_S),
-        check_ms=1e3 * fields.number("check_s", 5.0, above=True, high=_MAX_S),
+        low_window_ms=1e3 * fields.number("low_window_s", 60.0, low=_LEAST_S, high=_MAX_S),
+        check_ms=1e3 * fields.number("check_s", 5.0, low=_LEAST_S, high=_MAX_S),
         start_ms=1e3 * fields.number("start_s", 0.0, high=_MAX_S),
     )
 
@@ -210,7 +218,9 @@ def _arrivals(fields: Fields, path: Path) -> DrawnArrivals | TraceArrivals:
                 raise fields.fail("request_lengths", "found nothing, expected a distribution (or a trace)")
             found = _drawn(inner, lengths)
     except GkestimatorError as e:
-        raise e if str(e).startswith(fields.where) else fields.fail("arrivals", str(e)) from e
+        if str(e).startswith(fields.where):
+            raise
+        raise fields.fail("arrivals", str(e)) from e
     inner.finish()
     return found
 
@@ -224,7 +234,7 @@ def _trace(inner: Fields, path: Path) -> TraceArrivals:
         replay=Replay(
             form=inner.text("format", None),
             start_s=inner.number("start_s", 0.0, high=1e9),
-            loop=inner.take("loop", False) is True,
+            loop=_flag(inner, "loop"),
             scaling=inner.text("scaling", "copies"),
         ),
         rate_rps=inner.number("rate_rps", None, above=True, high=1e9),
@@ -252,6 +262,13 @@ def _drawn(inner: Fields, lengths: Lengths) -> DrawnArrivals:
         bursts=bursts or Bursts(),
         lengths=lengths,
     )
+
+
+def _flag(fields: Fields, name: str, default: bool = False) -> bool:
+    found = fields.take(name, default)
+    if not isinstance(found, bool):
+        raise fields.fail(name, f"found {str(found)[:40]!r}, expected true or false")
+    return found
 
 
 def _numbers(fields: Fields, name: str) -> list[float]:

@@ -12,7 +12,7 @@ from gkestimator.simulation.replanning.fleet import Fleet, Process, max_memory, 
 from gkestimator.simulation.replanning.matching import Content, match_gpus, pair_replicas, setting_key
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
-__all__ = ["Change", "Pace", "planned_replicas"]
+__all__ = ["Change", "Counted", "Pace", "planned_replicas"]
 
 FULL_PCT = 100.0 + 1e-5
 # How often is looked whether memory is free, ms, where a load waits for it.
@@ -91,7 +91,6 @@ class Change:
         pool: Mapping[str, Sequence[str]] | None,
     ) -> None:
         self.counted = Counted()
-        self.ready_ms: float | None = None
         self._fleet = fleet
         self._pace = pace
         fleet.settle()
@@ -136,8 +135,6 @@ class Change:
         for group, steps in groups.items():
             if all(self._is_ready(step, now) for step in steps):
                 self._finish(group, steps)
-        if self.done:
-            self.ready_ms = now
 
     def _group(self, model: str) -> str:
         return model if self._pace.together_ms is None else _ALL
@@ -249,10 +246,10 @@ def _gpu_names(fleet: Fleet, plan: PlacementPlan, pool: Mapping[str, Sequence[st
                 number += 1
         there += [Content(id=name, type=gpu_type) for name in names]
     found = {}
-    for planned, name in match_gpus(there, plan.gpus).items():
-        if name is None:
+    for planned, becomes in match_gpus(there, plan.gpus).items():
+        if becomes is None:
             raise UsageError(f"the new plan uses {planned}: expected no more GPUs of a type than there are")
-        found[planned] = name
+        found[planned] = becomes
     return found
 
 

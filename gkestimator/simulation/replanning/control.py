@@ -114,12 +114,11 @@ def control(
         if pending is not None and now >= pending[0]:
             target = build(pending[1])
             change = Change(fleet, pending[1], target, _pace(settings, draws), pool)
-            system = replace(system, sources=target.sources)
-            for source, asked in enumerate(target.sources):
-                if (
-                    asked.admit == 0
-                ):  # what the new plan does not serve at all must not wait for a replica for ever
-                    fleet.simulator.set_admission(source, 0.0)
+            notes = tuple(dict.fromkeys((*system.notes, *target.notes)))
+            system = replace(system, sources=target.sources, notes=notes)
+            # What the new plan does not serve at all must not wait for a replica for ever.
+            for source in (i for i, asked in enumerate(target.sources) if asked.admit == 0):
+                fleet.simulator.set_admission(source, 0.0)
             pending = None
         if change is not None and change.done:
             for source, asked in enumerate(system.sources):

@@ -18,7 +18,6 @@ class Cutter:
         self._chunks = iter(arrivals.chunks(until_ms))
         self._held: tuple[NDArray[np.float64], ...] = (np.empty(0),) * arrivals.sources
         self._held_to = 0.0
-        self._until = until_ms
 
     def take(self, end_ms: float) -> Chunk:
         """What comes from the end of the last one taken up to ``end_ms``, not included; nothing beyond the end of

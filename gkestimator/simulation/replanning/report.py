@@ -40,7 +40,8 @@ _TOTAL = STAGES.index("total")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanTotals:
     """Requests of clients (an application's is one) that came while counted: ``arrived`` of them, ``rejected`` at
-    the door, ``done``, ``on_time``, ``unanswered`` (a plan left them without a replica to the end).
+    the door, ``done``, ``on_time``, ``dropped`` (too late to be served, with that option), ``unanswered`` (a plan left
+    them without a replica to the end).
     ``goodput_rps``: requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the
     router to start of service, ``latency_*`` per request to a model.
 
@@ -55,6 +56,7 @@ class ReplanTotals:
     rejected: int
     done: int
     on_time: int
+    dropped: int
     unanswered: int
     on_time_pct: float | None
     goodput_rps: float
@@ -113,9 +115,9 @@ class ReplanDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanTimeline:
-    """By window of ``window_s`` from the start, all models together, by time of arrival at a router: requests that
-    ``arrived``, those answered within the model's SLO, the mean wait until service in ms (null where none
-    arrived); ``gpus``: mean number in use."""
+    """By window of ``window_s`` from the start (warm-up included), all models together, by time of arrival at a
+    router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms (null
+    where none arrived); ``gpus``: mean number in use."""
 
     window_s: float
     arrived: tuple[int, ...]
@@ -170,11 +172,13 @@ def report_of(
     hours = {gpu: sum(b - a for a, b in parts) / 3.6e6 for gpu, parts in spans.items()}
     changes = [d.counted for d in run.decisions if d.counted is not None]
     rejected, answered = int(result.source_rejected.sum()), int(result.source_done.sum())
+    dropped = int(result.source_dropped.sum())
     totals = ReplanTotals(
         arrived=arrived,
         rejected=rejected,
         done=answered,
-        unanswered=arrived - rejected - answered,
+        dropped=dropped,
+        unanswered=arrived - rejected - dropped - answered,
         on_time=on_time,
         on_time_pct=100 * on_time / arrived if arrived else None,
         goodput_rps=float(result.on_time.sum()) / (result.until_ms - result.from_ms) * 1e3,

@@ -104,6 +104,7 @@ def simulate_replanned(
             copy=options.copy,
             max_wait_ms=max_wait_ms,
             admission=admission,
+            joined=True,
             gpu_specs=gpu_specs,
             table=table,
         )

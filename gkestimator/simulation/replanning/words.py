@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gkestimator.simulation.replanning.report import ReplanDecision, ReplanReport, replan_json
+from gkestimator.simulation.report import share_text
 from gkestimator.tables.layout import TextColumn, printable, text_table
-from gkestimator.tables.units import number_text, percent_text
+from gkestimator.tables.units import number_text
 
 __all__ = ["render_replan", "replan_text"]
 
@@ -60,8 +61,8 @@ def _totals(report: ReplanReport) -> list[str]:
     t = report.totals
     cost = "cost unknown" if t.cost is None else f"{t.cost:,.2f} USD"
     return [
-        f"{t.arrived:,} requests: {percent_text(t.on_time_pct)} % on time, {t.rejected:,} turned away, "
-        f"{t.unanswered:,} unanswered; goodput {number_text(t.goodput_rps, digits=4)} req/s",
+        f"{t.arrived:,} requests: {share_text(t.on_time_pct)} % on time, {t.rejected:,} turned away, "
+        f"{t.dropped:,} dropped, {t.unanswered:,} unanswered; goodput {number_text(t.goodput_rps, digits=4)} req/s",
         f"wait {number_text(t.wait_mean_ms)} ms in the mean; latency p50 {number_text(t.latency_p50_ms)} ms, "
         f"p99 {number_text(t.latency_p99_ms)} ms",
         f"GPUs in use: {t.gpus_mean:.2f} in the mean, {t.gpus_peak} at most; {t.gpu_hours:.4g} GPU hours, {cost}",
@@ -96,7 +97,7 @@ def _model_columns(report: ReplanReport) -> list[TextColumn]:
         TextColumn(heading="requests", cells=[f"{m.arrived:,}" for m in models]),
         TextColumn(
             heading="on time %",
-            cells=[percent_text(100 * m.on_time / m.arrived if m.arrived else None) for m in models],
+            cells=[share_text(100 * m.on_time / m.arrived if m.arrived else None) for m in models],
         ),
         TextColumn(heading="wait ms", cells=[number_text(m.wait_mean_ms) for m in models]),
         TextColumn(heading="p50 ms", cells=[number_text(m.latency_p50_ms) for m in models]),

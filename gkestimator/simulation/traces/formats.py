@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gkestimator.errors import DocumentError, UsageError
+from gkestimator.simulation.traces.lines import quoted
 
 __all__ = ["FORMATS", "Format", "detected", "format_named"]
 
@@ -31,6 +32,12 @@ class Format:
     length: str = ""
     names: bool = False
     source: str
+
+    @property
+    def shown(self) -> str:
+        """The columns as a message says them."""
+        more = ",2,..." if self.clock == "minutes" else "".join(f"[,{c}]" for c in self.optional)
+        return ",".join(self.columns) + more
 
 
 FORMATS = (
@@ -109,12 +116,12 @@ def detected(path: Path, header: Sequence[str], wanted: Format | None = None) ->
     nearest = wanted or max(FORMATS, key=lambda f: (len(set(f.columns) & set(header)), -len(f.columns)))
     missing = [c for c in nearest.columns if c not in header]
     if missing and wanted is None and len(missing) == len(nearest.columns):
-        known = "; or ".join(",".join(f.columns) for f in FORMATS)
+        known = "; or ".join(f.shown for f in FORMATS)
         raise DocumentError(f"{path}: line 1: found columns {_listed(header)}, expected {known}")
     if missing:
         raise DocumentError(
             f"{path}: line 1: column {missing[0]!r} of {nearest.name} is missing, found {_listed(header)}, expected "
-            f"{','.join(nearest.columns)}"
+            f"{nearest.shown}"
         )
     allowed = {*nearest.columns, *nearest.optional}
     if nearest.clock == "minutes":
@@ -122,8 +129,7 @@ def detected(path: Path, header: Sequence[str], wanted: Format | None = None) ->
     unknown = [c for c in header if c not in allowed]
     if unknown:
         raise DocumentError(
-            f"{path}: line 1: column {unknown[0]!r} is not one of {nearest.name}, expected "
-            f"{','.join((*nearest.columns, *nearest.optional))}"
+            f"{path}: line 1: column {quoted(unknown[0])} is not one of {nearest.name}, expected {nearest.shown}"
         )
     return nearest
 

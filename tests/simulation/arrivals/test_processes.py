@@ -194,6 +194,7 @@ def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[flo
         (lambda: make_arrivals("poisson", [1.0], ["a", "b"]), "1 rates and 2 names"),
         (lambda: make_arrivals("poisson", [-1.0], ["a"]), "expected at least 0"),
         (lambda: make_arrivals("poisson", [math.nan], ["a"]), "expected at least 0"),
+        (lambda: make_arrivals("poisson", [1.0], ["a"], seed=-1), "seed of arrivals: found -1"),
         (lambda: make_arrivals("poisson", [1.0], ["a"], rate_scale=0.0), "rate scale: found 0"),
         (lambda: make_arrivals("poisson", [1.0], ["a"], profiles={"b": Profile(times_s=(0.0,), rates_rps=(1.0,))}), "rate profile for 'b'"),
         (lambda: make_arrivals("mmpp", [1.0], ["a"], profiles={"a": Profile(times_s=(0.0,), rates_rps=(1.0,))}), "mmpp take a mean rate"),

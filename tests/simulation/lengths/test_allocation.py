@@ -59,12 +59,12 @@ def test_the_program_by_hand() -> None:
     """Two runtimes of 1 and 2 ms, SLO 10 ms: M = 10 and 5. 24 short and 3 long requests per SLO period, 3 GPUs.
 
     Two short instances take 20, 4 go on: the long one gets 7 of which 2 are late. One short instance takes 10, 14 go
-    on: 17 to two long ones, 7 late. So (2, 1); cost 20 x 1 x (10 + 1) / 2 + 7 x 2 x (7 + 1) / 2."""
+    on: 17 to two long ones, 7 late. So (2, 1); cost 20 x 1 x (1 + 10 / 2) + 7 x 2 x (1 + 7 / 2)."""
     ladder = ladder_of([Runtime(length=64, latency_ms=1.0), Runtime(length=128, latency_ms=2.0)], 10.0)
     found = allocate(ladder, [24.0, 3.0], 3)
     assert found.counts == (2, 1)
     assert found.taken == (20.0, 7.0) and found.late == 2.0
-    assert found.cost_ms == pytest.approx(20 * 11 / 2 + 7 * 2 * 8 / 2)
+    assert found.cost_ms == pytest.approx(20 * 6 + 7 * 2 * 4.5)
 
 
 def test_more_gpus_are_never_worse_and_the_case_of_the_paper_s_size_is_solved() -> None:

@@ -143,7 +143,9 @@ def test_outstanding_counts_whole_requests() -> None:
     assert outstanding(9.0, 2.9, 3.0) == 3
 
 
-@pytest.mark.skipif(not COMPILED, reason="numba is not installed")
+@pytest.mark.skipif(
+    not (COMPILED and hasattr(dispatch, "py_func")), reason="numba is not installed, or does not compile"
+)
 def test_compiled_and_plain_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(9)
     times = np.cumsum(rng.exponential(0.4, 800)).tolist()

@@ -32,7 +32,8 @@ BERT = ladder_of(
     ],
     150.0,
 )
-TWEETS = Lengths.lognormal(median=21, quantile=0.98, value=72, maximum=512)
+# The quantiles of the paper's trace (21, and 72 at 98 %), stretched onto the ladder.
+TEXTS = Lengths.lognormal(median=84, quantile=0.98, value=288, maximum=512)
 
 
 def stream(kind: str, rate: float, lengths: Lengths, seed: int, streams: int = 1) -> Drawn:
@@ -129,7 +130,7 @@ def test_autoscaling_keeps_its_bounds() -> None:
 
 def bursty(scheme: str, gpus: int, load: float, seed: int) -> Served:
     """Two minutes of bursts whose peak is three times the mean; the program's allocation for the mean."""
-    shares = TWEETS.shares(BERT.lengths)
+    shares = TEXTS.shares(BERT.lengths)
     rate = 1e3 * load * gpus / float(shares @ np.array(BERT.latencies_ms))
     ladder = BERT.largest() if scheme == "padding" else BERT
     start = (gpus,) if scheme == "padding" else allocate(BERT, (shares * rate * 0.15).tolist(), gpus).counts
@@ -137,18 +138,31 @@ def bursty(scheme: str, gpus: int, load: float, seed: int) -> Served:
         gpus=gpus, duration_ms=120e3, start=start, keep=True, reallocation=None,
         dispatching=Dispatching(scheme="least-padding" if scheme == "padding" else scheme),
     )  # fmt: skip
-    return serve(ladder, stream("mmpp", rate, TWEETS, seed), options)
+    return serve(ladder, stream("mmpp", rate, TEXTS, seed), options)
+
+
+def means(gpus: int, load: float) -> tuple[dict[str, float], dict[str, float]]:
+    """98th percentile and share in time of each scheme, means of three seeds."""
+    p98, on_time = {}, {}
+    for scheme in ("arlo", "least-padding", "least-load", "padding"):
+        runs = [bursty(scheme, gpus, load, seed) for seed in range(3)]
+        p98[scheme] = float(np.mean([r.quantile_ms(0.98) or 0.0 for r in runs]))
+        on_time[scheme] = float(np.mean([r.on_time / r.requests for r in runs]))
+    return p98, on_time
 
 
 @pytest.mark.parametrize("gpus", [10, 20, 40])
 def test_arlo_is_at_or_below_the_simple_schemes_at_the_98th_percentile(gpus: int) -> None:
-    """At a load of 0.4 bursts exceed what the GPUs can serve; mean over the seeds (docs/lengths.md has all loads)."""
-    p98 = {
-        scheme: np.mean([bursty(scheme, gpus, 0.4, seed).quantile_ms(0.98) or 0.0 for seed in range(4)])
-        for scheme in ("arlo", "least-padding", "least-load", "padding")
-    }
-    assert p98["arlo"] <= p98["least-padding"] and p98["arlo"] <= p98["least-load"]
-    assert p98["padding"] > 10 * p98["arlo"]
+    """At a load at which all but padding keep the SLO (docs/lengths.md has the loads beyond it, where not)."""
+    p98, on_time = means(gpus, 0.15)
+    assert p98["arlo"] <= p98["least-padding"] and p98["arlo"] < p98["least-load"] < 20
+    assert on_time["arlo"] == 1.0 and p98["padding"] > 10 * p98["arlo"]
+
+
+def test_arlo_answers_most_in_time_where_bursts_exceed_the_gpus() -> None:
+    p98, on_time = means(10, 0.45)
+    assert on_time["arlo"] > on_time["least-padding"] and on_time["arlo"] > on_time["least-load"]
+    assert p98["arlo"] < p98["least-padding"] and p98["arlo"] < p98["least-load"]
 
 
 def test_one_seed_one_result_and_chunks_do_not_matter() -> None:

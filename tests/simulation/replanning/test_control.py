@@ -268,6 +268,16 @@ def test_what_the_new_plan_cannot_serve_is_turned_away_once_it_stands() -> None:
     )
 
 
+def test_what_is_late_is_dropped_and_counted() -> None:
+    found = run(USHER, drop="late")
+    result = found.result
+    assert total(result, "source_dropped") > 0
+    assert total(result, "source_dropped") + total(result, "source_done") == total(result, "source_arrived")
+    options = Options(duration_ms=20_000.0, drop="late")
+    report = report_of(found, policy="x", arrivals="y", options=options, replan=USHER, prices={V100: None})
+    assert (report.totals.dropped, report.totals.unanswered) == (total(result, "source_dropped"), 0)
+
+
 def test_an_application_is_planned_for_by_its_requests() -> None:
     workload = Workload(
         applications=(

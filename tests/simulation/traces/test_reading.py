@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gkestimator.errors import DocumentError, UsageError
 from gkestimator.simulation.traces import reading
+from gkestimator.simulation.traces.formats import FORMATS
 from gkestimator.simulation.traces.ordering import in_order
 from gkestimator.simulation.traces.reading import Trace
 
@@ -118,8 +119,8 @@ def test_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x,y\n1,2\n", "line 1: found columns x,y, expected time_s; or "),
-        ("time_s,modle\n1,a\n", "line 1: column 'modle' is not one of csv, expected time_s,model,length"),
+        ("x,y\n1,2\n", "line 1: found columns x,y, expected time_s[,model][,length]; or "),
+        ("time_s,modle\n1,a\n", "line 1: column 'modle' is not one of csv, expected time_s[,model][,length]"),
         ("time_s,time_s\n1,1\n", "line 1: found column 'time_s' twice"),
         ("TIMESTAMP,ContextTokens\n", "line 1: column 'GeneratedTokens' of azure-llm is missing"),
         ("Timestamp,Model,Request tokens\n", "line 1: column 'Response tokens' of burstgpt is missing"),
@@ -208,3 +209,11 @@ def test_the_public_hours(name: str, requests: int) -> None:
     stamps = pandas.to_datetime(frame["TIMESTAMP"])
     np.testing.assert_allclose(times, (stamps - stamps[0]).dt.total_seconds(), rtol=0, atol=1e-9)
     assert lengths == frame["ContextTokens"].tolist()
+
+
+def test_the_docs_name_every_format_and_column() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
+    for form in FORMATS:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{form.name}`")]
+        columns = form.shown.partition("[,Session ID]")[0]
+        assert f"`{columns}`" in row
