@@ -110,6 +110,7 @@ def specs(traces: Path, seconds: int) -> dict[str, dict[str, object]]:
         "duration_s": seconds,
         "warmup_s": 30,
         "drop": "late",
+        "routing": "least-load",
     }
     thesis = common | {"tables": ["a1.csv"], "workloads": a1}
     return {

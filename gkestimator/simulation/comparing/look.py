@@ -13,6 +13,7 @@ _COLOURS = (
 )  # fmt: skip
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1.5, 1, 1.5)), (0, (1, 1)))
 _ROOM = 0.062  # of the height of a panel: the least distance of two labels
+_MANY = 4  # labels from one point, at most
 _ALIKE = 0.004  # of the height: lines that end so close are one to the eye
 
 
@@ -22,8 +23,8 @@ def look(number: int) -> tuple[str, Any]:
 
 
 def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> None:
-    """The names in ``ends`` beside their last values, moved apart where they would cover each other; those of
-    three and more that end alike share one line of text."""
+    """The names in ``ends`` beside their last values, moved apart where they would cover each other; more than
+    four that end alike share one label."""
     low, high = axes.get_ylim()
     groups: list[tuple[float, list[str]]] = []
     for policy, value in sorted(ends.items(), key=lambda e: e[1]):
@@ -35,25 +36,22 @@ def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> N
     lines: list[tuple[float, list[str]]] = []
     for at, names in groups:
         names.sort(key=policies.index)
-        # One text has one colour, so names share it only where as many labels would make a ladder from one point.
-        lines += [(at, names)] if len(names) >= 3 else [(at, [n]) for n in names]
+        lines += [(at, names)] if len(names) > _MANY else [(at, [n]) for n in names]
     places = spread([at for at, _ in lines], _ROOM)
     for (at, names), place in zip(lines, places, strict=True):
         number = policies.index(names[0])
         colour = look(number)[0] if len(names) == 1 else "#444444"
-        text = names[0] if len(names) == 1 else _wrapped(names, len(policies))
+        text = names[0] if len(names) == 1 else _together(names, len(policies))
         axes.annotate(
             text, xy=(1.0, at), xytext=(1.05, place), xycoords="axes fraction", textcoords="axes fraction",
             color=colour, fontsize=6.8, va="center", fontweight="bold" if number == 0 else "normal",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
             annotation_clip=False,
         )  # fmt: skip
 
 
-def _wrapped(names: Sequence[str], policies: int) -> str:
-    if len(names) == policies:
-        return "all alike"
-    return f"{names[0]} and\n{len(names) - 1} alike" if len(names) > 4 else "\n".join(names)
+def _together(names: Sequence[str], policies: int) -> str:
+    return "all alike" if len(names) == policies else f"{names[0]} + {len(names) - 1} alike"
 
 
 def spread(places: Sequence[float], room: float) -> list[float]:

@@ -89,7 +89,8 @@ def rows_of(
     floats = [0.0] * c.RF_END
     floats[c.RF_WAIT] = replica.max_wait_ms
     floats[c.RF_WEIGHT] = replica.weight
-    floats[c.RF_KEY] = (1 if turns else replica.batch_size) / replica.weight
+    floats[c.RF_DEAL] = 1 if turns else replica.batch_size if replica.deal is None else replica.deal
+    floats[c.RF_KEY] = floats[c.RF_DEAL] / replica.weight
     floats[c.RF_CYCLE] = replica.duty_cycle_ms or 0.0
     floats[c.RF_OFFSET] = replica.turn_offset_ms
     floats[c.RF_AVAILABLE] = available_ms
