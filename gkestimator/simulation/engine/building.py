@@ -196,7 +196,7 @@ def first_state(system: System, options: Options) -> State:
         histograms=np.zeros((models, len(STAGES), BINS), np.int64),
         source_histograms=np.zeros((sources, BINS), np.int64),
         features=np.zeros((2, FEATURES)),
-        windows=np.zeros((models, 2, windows), np.int64),
+        windows=np.zeros((models, 3, windows), np.int64),
         window_waits=np.zeros((models, windows)),
         kept=np.zeros((0, c.K_END), np.int64),
         kept_floats=np.zeros((0, c.KF_END)),
