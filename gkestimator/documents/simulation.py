@@ -176,7 +176,8 @@ class SimulatedGpu:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineModel:
     """By window of the settings' ``window_s`` from the start (warm-up included), by time of arrival: requests that
-    arrived, those answered on time, the mean wait until service (null where none arrived)."""
+    reached its router (what was refused at the door did not), those answered on time, the mean wait until service of
+    those that were served (null where none was)."""
 
     model: str
     arrived: tuple[int, ...]
@@ -249,7 +250,7 @@ def _read(kind: type[T], fields: Fields) -> T:
         elif inner is float:
             found[name] = fields.number(name)
         elif inner is int:
-            found[name] = fields.whole(name, low=0, high=10**15)
+            found[name] = fields.whole(name, low=0, high=2**63 - 1)
         elif inner is str:
             found[name] = fields.text(name)
         elif inner is StageTimes:

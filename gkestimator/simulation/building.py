@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,7 +116,7 @@ def build_system(
         sources=_sources(plan, index, chance),
         models=tuple(SimModel(name=name, slo_ms=slo) for name, slo in objectives.items()),
         gpus=tuple(gpus),
-        replicas=tuple(replicas),
+        replicas=_dealt(replicas),
         notes=tuple(notes),
     )
 
@@ -316,6 +317,19 @@ def _replica(
         sigma_above=above,
         creq_pct=replica.creq_pct,
         memory_pct=replica.mreq_pct,
+    )
+
+
+def _dealt(replicas: Sequence[SimReplica]) -> tuple[SimReplica, ...]:
+    """``replicas`` with the requests that their batches usually hold: the first, and those that come while it waits, at
+    most the full batch, the model's rate being what its replicas are to serve together. A router that counted every
+    batch as a full one would give replicas whose batches time out too few requests, and the others too many."""
+    served: dict[int, float] = {}
+    for replica in replicas:
+        served[replica.model] = served.get(replica.model, 0.0) + replica.weight
+    return tuple(
+        dataclasses.replace(r, deal=min(float(r.batch_size), 1 + served[r.model] * r.max_wait_ms / 1e3))
+        for r in replicas
     )
 
 

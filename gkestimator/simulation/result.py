@@ -50,7 +50,7 @@ class Result:
     whole response.
 
     By window of ``window_ms`` from 0 (warm-up included), by time of arrival: ``arrived_by_window`` (M, W),
-    ``on_time_by_window``, ``wait_by_window_ms`` (sum of arrival to start of service).
+    ``on_time_by_window``, ``done_by_window``, ``wait_by_window_ms`` (sum over the done of arrival to start of service).
 
     By replica, between ``from_ms`` and ``until_ms``: ``busy_ms``; over all: ``replica_batches``,
     ``replica_requests``, ``last_done_ms`` (0 where it ran nothing). By GPU, between ``from_ms`` and ``until_ms``:
@@ -83,6 +83,7 @@ class Result:
     window_ms: float
     arrived_by_window: Counts
     on_time_by_window: Counts
+    done_by_window: Counts
     wait_by_window_ms: Floats
     busy_ms: Floats
     replica_batches: Counts

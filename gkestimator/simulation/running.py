@@ -95,7 +95,7 @@ def simulate_plan(
     result = _served(system, arrivals, options, progress)
     settings = SimulationSettings(
         policy=plan.policy,
-        arrivals=arrivals_name,
+        arrivals=one_line(arrivals_name),
         duration_s=options.duration_ms / 1e3,
         warmup_s=options.warmup_ms / 1e3,
         rate_scale=rate_scale,
@@ -106,8 +106,8 @@ def simulate_plan(
         copy=options.copy,
         interference=options.interference,
         drop=options.drop,
-        coefficients=None if coefficients is None else str(coefficients),
-        network=None if network is None else str(network),
+        coefficients=None if coefficients is None else one_line(coefficients),
+        network=None if network is None else one_line(network),
         window_s=options.window_ms / 1e3,
         seed=options.seed,
     )

@@ -55,7 +55,7 @@ def summarise(
                 on_time=tuple(int(n) for n in result.on_time_by_window[i]),
                 wait_mean_ms=tuple(
                     float(total) / int(n) if n else None
-                    for total, n in zip(result.wait_by_window_ms[i], result.arrived_by_window[i], strict=True)
+                    for total, n in zip(result.wait_by_window_ms[i], result.done_by_window[i], strict=True)
                 ),
             )
             for i, m in enumerate(system.models)

@@ -61,6 +61,8 @@ class SimReplica:
     """One replica of ``model`` on ``gpu`` (indices into the system).
 
     ``weight``: the part of its model's requests that is meant for it (requests per second; above 0).
+    ``deal``: requests that a batch for it usually holds, by which round robin counts what it was dealt (None: the
+    full batch; a replica with a duty cycle is dealt single requests).
     ``max_wait_ms``: a batch leaves the router after that, full or not. ``partition``: replicas with one number
     share a server that runs one batch at a time (numbers are of the whole system; None: a server of its own).
     ``duty_cycle_ms``: it may start at ``turn_offset_ms + k duty_cycle_ms`` alone, with what waits then, at most a
@@ -77,6 +79,7 @@ class SimReplica:
     batch_size: int
     max_wait_ms: float
     weight: float
+    deal: float | None = None
     sm_share_pct: float = 100.0
     partition: int | None = None
     duty_cycle_ms: float | None = None

@@ -50,6 +50,17 @@ def test_nulls_are_given_back_too(tmp_path: Path) -> None:
     assert read_simulation(path) == found
 
 
+def test_the_largest_seed_and_a_long_path_are_read_again(tmp_path: Path) -> None:
+    """What the command takes, its report's reader takes too."""
+    found = simulated(
+        plan([replica("a")]), seconds=1.0, options={"seed": 2**63 - 1}, arrivals_name="tab\t" + "x" * 3000
+    )
+    path = tmp_path / "r.json"
+    path.write_text(simulation_json(found.report))
+    assert read_simulation(path) == found.report
+    assert found.report.settings.seed == 2**63 - 1
+
+
 Break = Callable[[dict[str, Any]], Any]
 WRONG: dict[str, tuple[Break, str]] = {
     "version": (lambda d: d.update(schema_version=2), "schema_version: found 2, expected 1"),

@@ -169,6 +169,7 @@ def _replica(
         batch_size=batch,
         max_wait_ms=float(rng.choice([0.0, 2.5, 10.0, 40.0])),
         weight=float(rng.choice([1.0, 1.0, 2.0, 3.5])),
+        deal=None if rng.random() < 0.5 else float(rng.uniform(0.5, batch)),
         partition=partition,
         duty_cycle_ms=duty,
         turn_offset_ms=offset,

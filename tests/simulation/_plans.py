@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from gkestimator.documents import (
     Application,
     ModelLoad,

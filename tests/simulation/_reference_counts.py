@@ -28,6 +28,7 @@ class Counts:
         self.done: list[dict[str, Any]] = []
         self.arrived, self.arrived_by_window = np.zeros(models, int), np.zeros((models, windows), int)
         self.on_time_by_window = np.zeros((models, windows), int)
+        self.done_by_window = np.zeros((models, windows), int)
         self.wait_by_window_ms = np.zeros((models, windows))
         self.dropped, self.source_dropped = np.zeros(models, int), np.zeros(sources, int)
         self.by_end, self.source_by_end = np.zeros(models, int), np.zeros(sources, int)
@@ -84,6 +85,7 @@ class Counts:
         on_time = total <= self.system.models[request.model].slo_ms * (1 + 1e-9)
         window = self.window(request.arrived)
         self.on_time_by_window[request.model, window] += on_time
+        self.done_by_window[request.model, window] += 1
         self.wait_by_window_ms[request.model, window] += wait
         if not self.counted(request.job):
             return
@@ -182,6 +184,7 @@ class Counts:
             window_ms=self.options.window_ms,
             arrived_by_window=self.arrived_by_window.copy(),
             on_time_by_window=self.on_time_by_window.copy(),
+            done_by_window=self.done_by_window.copy(),
             wait_by_window_ms=self.wait_by_window_ms.copy(),
             busy_ms=busy,
             replica_batches=batches,

@@ -108,6 +108,12 @@ class Replica:
     def takes_turns(self) -> bool:
         return self.what.duty_cycle_ms is not None
 
+    @property
+    def deal(self) -> float:
+        if self.takes_turns:
+            return 1
+        return self.what.batch_size if self.what.deal is None else self.what.deal
+
     def at(self, values: Sequence[float] | None, size: int) -> float:
         return curve(self.what.batches, values, size)
 

@@ -203,7 +203,7 @@ class Simulator:
             if target is None:
                 self.stranded[m].append(request)
                 return
-            target.dealt += 1 if target.takes_turns else target.what.batch_size
+            target.dealt += target.deal
             batch = self.open[m] = Batch(target)
             if not target.takes_turns and target.what.max_wait_ms > 0:
                 self._push(self.now_ms + target.what.max_wait_ms, TIMEOUT, next(self.orders), batch)
@@ -225,7 +225,7 @@ class Simulator:
             return min(usable, key=lambda r: (self._load(r), r.dealt / r.what.weight, r.index))
         return min(
             usable,
-            key=lambda r: ((r.dealt + (1 if r.takes_turns else r.what.batch_size)) / r.what.weight, r.index),
+            key=lambda r: ((r.dealt + r.deal) / r.what.weight, r.index),
         )
 
     def _load(self, r: Replica) -> int:
@@ -317,23 +317,33 @@ class Simulator:
 
     def _take_turn(self, r: Replica) -> None:
         r.last_turn = self.now_ms
+        r.coming -= self._drop_late(r, r.waiting)
         batch = Batch(r, r.waiting[: r.what.batch_size])
         del r.waiting[: batch.size]
         r.coming -= batch.size
-        self._start_in_time(batch)
+        if batch.requests:
+            self._start(batch)
+        else:
+            self._serve(r.server)
 
     # 10. Dropping.
 
-    def _start_in_time(self, batch: Batch) -> None:
-        """Start ``batch`` without those that would be late even alone on the GPU; if none is left the server goes on."""
-        r = batch.replica
+    def _drop_late(self, r: Replica, waiting: list[Request]) -> int:
+        """Drop from the front of ``waiting`` those that would be late even alone on the GPU; how many."""
         slo = self.system.models[r.what.model].slo_ms * (1 + 1e-9)
-        while self.options.drop == "late" and batch.requests:
-            size = batch.size
+        before = len(waiting)
+        while self.options.drop == "late" and waiting:
+            size = min(r.what.batch_size, len(waiting))
             answer = self.now_ms + r.at(r.what.latencies_ms, size) + self._copy_served(r, size)
-            if batch.requests[0].arrived + slo >= answer + r.at(r.what.response_ms, size):
+            if waiting[0].arrived + slo >= answer + r.at(r.what.response_ms, size):
                 break
-            self._drop(batch.requests.pop(0))
+            self._drop(waiting.pop(0))
+        return before - len(waiting)
+
+    def _start_in_time(self, batch: Batch) -> None:
+        """Start ``batch`` without those that would be late; if none is left the server goes on."""
+        r = batch.replica
+        self._drop_late(r, batch.requests)
         if batch.requests:
             self._start(batch)
         else:

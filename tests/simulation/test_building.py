@@ -17,9 +17,12 @@ from gkestimator.errors import GkestimatorError
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.building import build_system
+from gkestimator.simulation.engine.simulator import simulate
 from gkestimator.simulation.interference.registry import make_interference
 from gkestimator.simulation.network import Network
+from gkestimator.simulation.options import Options
 from gkestimator.simulation.system import System
 from gkestimator.tables import Requirement
 
@@ -237,3 +240,19 @@ def test_the_same_workload_gives_the_same_models_and_sources() -> None:
     two = built(plan([replica("b")], [replica("a")], models=loads, applications=[chain()]))
     assert [m.name for m in one.models] == [m.name for m in two.models] == ["a", "b"]
     assert [s.name for s in one.sources] == [s.name for s in two.sources] == ["a", "b", "chain"]
+
+
+def test_unlike_replicas_get_what_is_meant_for_them_whether_batches_fill_or_time_out() -> None:
+    """A large batch that always times out, a small one that fills, single requests: counted as full batches the first
+    would get a sixth of what it is to serve."""
+    asked = plan(
+        [replica(number=0, batch=32, goodput_rps=300.0, max_wait_ms=10.0)],
+        [replica(number=1, batch=2, goodput_rps=100.0, max_wait_ms=50.0)],
+        [replica(number=2, batch=1, goodput_rps=100.0, max_wait_ms=0.0)],
+        models=(("a", 500.0, 100.0),),
+    )
+    found = built(asked, [row(batch=b, latency_ms=1.0) for b in (1, 2, 32)])
+    assert [r.deal for r in found.replicas] == [6.0, 2.0, 1.0]
+    arrivals = make_arrivals("poisson", [500.0], ["a"], seed=3)
+    counts = simulate(found, arrivals, Options(duration_ms=60_000)).replica_requests
+    assert counts / counts.sum() == pytest.approx([0.6, 0.2, 0.2], abs=0.01)

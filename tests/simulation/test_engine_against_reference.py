@@ -23,7 +23,7 @@ COUNTS = [
     "arrived", "done", "done_by_end", "on_time", "batches", "batches_full", "batches_timed_out",
     "dropped", "source_dropped",
     "source_arrived", "source_rejected", "source_done", "source_done_by_end", "source_on_time",
-    "arrived_by_window", "on_time_by_window", "replica_batches", "replica_requests",
+    "arrived_by_window", "on_time_by_window", "done_by_window", "replica_batches", "replica_requests",
 ]  # fmt: skip
 TIMES = [
     "end_ms", "sums_ms", "wait_sums_ms", "source_sums_ms", "wait_by_window_ms", "busy_ms", "last_done_ms",

@@ -77,6 +77,24 @@ def test_late_requests_are_dropped_and_said() -> None:
     assert "% dropped as too late" in simulation_words(found)[1]
 
 
+def test_the_timeline_s_wait_is_of_those_that_were_served() -> None:
+    """Dropped requests have no wait: they must not thin out that of the others."""
+    placed = plan([replica(goodput_rps=160.0)], models=[("a", 400.0, 100.0)])
+    made = simulated(
+        placed,
+        seconds=5.0,
+        options={"drop": "late", "keep_requests": True},
+        admission="none",
+        arrivals="mmpp",
+    )
+    kept, timeline = made.result.requests, made.report.timeline[0]
+    assert kept is not None and made.report.totals.dropped_rps > 100
+    for window, wait in enumerate(timeline.wait_mean_ms):
+        here = kept.arrived_ms // 1000 == window
+        assert wait == pytest.approx((kept.router_ms + kept.network_ms + kept.queue_ms)[here].mean())
+        assert here.sum() < timeline.arrived[window]
+
+
 def test_sums_hold() -> None:
     made = simulated(both(), seconds=10.0, options={"warmup_ms": 1000.0, "keep_requests": True})
     found, kept = made.report, made.result.requests

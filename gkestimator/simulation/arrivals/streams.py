@@ -31,8 +31,8 @@ class Streams(Arrivals):
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or
-        before, where more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one
-        time."""
+        before, where more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
+        """
         streams = [_Stream(opener()) for opener in self._openers]
         end, number = 0.0, 1
         while end < until_ms:

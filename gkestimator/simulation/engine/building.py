@@ -89,7 +89,8 @@ def rows_of(
     floats = [0.0] * c.RF_END
     floats[c.RF_WAIT] = replica.max_wait_ms
     floats[c.RF_WEIGHT] = replica.weight
-    floats[c.RF_KEY] = (1 if turns else replica.batch_size) / replica.weight
+    floats[c.RF_DEAL] = 1 if turns else replica.batch_size if replica.deal is None else replica.deal
+    floats[c.RF_KEY] = floats[c.RF_DEAL] / replica.weight
     floats[c.RF_CYCLE] = replica.duty_cycle_ms or 0.0
     floats[c.RF_OFFSET] = replica.turn_offset_ms
     floats[c.RF_AVAILABLE] = available_ms
@@ -195,7 +196,7 @@ def first_state(system: System, options: Options) -> State:
         histograms=np.zeros((models, len(STAGES), BINS), np.int64),
         source_histograms=np.zeros((sources, BINS), np.int64),
         features=np.zeros((2, FEATURES)),
-        windows=np.zeros((models, 2, windows), np.int64),
+        windows=np.zeros((models, 3, windows), np.int64),
         window_waits=np.zeros((models, windows)),
         kept=np.zeros((0, c.K_END), np.int64),
         kept_floats=np.zeros((0, c.KF_END)),

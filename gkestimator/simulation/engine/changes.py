@@ -30,8 +30,7 @@ def make_available(s: State, replicas: list[int]) -> None:
         m, weight = s.r[k, c.R_MODEL], s.rf[k, c.RF_WEIGHT]
         if least[m] < math.inf:
             s.rf[k, c.RF_DEALT] = weight * least[m]
-        size = 1 if s.r[k, c.R_TURNS] == 1 else s.r[k, c.R_SIZE]
-        s.rf[k, c.RF_KEY] = (s.rf[k, c.RF_DEALT] + size) / weight
+        s.rf[k, c.RF_KEY] = (s.rf[k, c.RF_DEALT] + s.rf[k, c.RF_DEAL]) / weight
         s.r[k, c.R_AVAILABLE] = 1
         least[m] = min(least[m], s.rf[k, c.RF_DEALT] / weight)
 

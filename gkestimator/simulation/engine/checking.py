@@ -28,6 +28,7 @@ def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
     need("batch_size", replica.batch_size >= 1, "1 or more")
     need("max_wait_ms", 0 <= replica.max_wait_ms < math.inf, "0 ms or more")
     need("weight", 0 < replica.weight < math.inf, "more than 0")
+    need("deal", replica.deal is None or 0 < replica.deal < math.inf, "more than 0")
     if replica.duty_cycle_ms is not None:
         need("duty_cycle_ms", 0 < replica.duty_cycle_ms < math.inf, "more than 0 ms")
     need("turn_offset_ms", 0 <= replica.turn_offset_ms < math.inf, "0 ms or more")

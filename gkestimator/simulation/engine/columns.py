@@ -112,7 +112,7 @@ MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU,
     RF_WAIT,
     RF_WEIGHT,
     RF_DEALT,
-    RF_KEY,  # round robin: (dealt + size) / weight
+    RF_KEY,  # round robin: (dealt + deal) / weight
     RF_CYCLE,
     RF_OFFSET,
     RF_AVAILABLE,
@@ -122,8 +122,9 @@ MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU,
     RF_DUE,
     RF_TAKEN,  # when it took its last turn
     RF_CREQ,
+    RF_DEAL,  # requests that it is taken to be given at a time
     RF_END,
-) = range(14)
+) = range(15)
 
 # What loads are compared in: whole numbers of 1e-6 ms, so that equal loads are equal in whatever order they were
 # added up.

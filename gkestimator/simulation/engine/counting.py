@@ -59,6 +59,7 @@ def count_answered(s: c.State, b: int, now: float) -> None:
         on_time = 1 if total <= latest else 0
         window = window_of(s, arrived)
         s.windows[m, 1, window] += on_time
+        s.windows[m, 2, window] += 1
         s.window_waits[m, window] += wait
         if s.if_[i, c.IF_ORIGIN] >= from_ms:
             counted += 1

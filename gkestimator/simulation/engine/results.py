@@ -55,6 +55,7 @@ def result_of(
         window_ms=options.window_ms,
         arrived_by_window=s.windows[:, 0].copy(),
         on_time_by_window=s.windows[:, 1].copy(),
+        done_by_window=s.windows[:, 2].copy(),
         wait_by_window_ms=s.window_waits.copy(),
         busy_ms=s.rf[:, c.RF_BUSY].copy(),
         replica_batches=s.r[:, c.R_BATCHES].copy(),

@@ -65,9 +65,8 @@ def choose(s: c.State, m: int, now: float) -> int:
 @part
 def deal(s: c.State, r: int) -> None:
     """Replica ``r`` is given a batch's worth of its model's requests."""
-    size = 1 if s.r[r, c.R_TURNS] == 1 else s.r[r, c.R_SIZE]
-    s.rf[r, c.RF_DEALT] += size
-    s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + size) / s.rf[r, c.RF_WEIGHT]
+    s.rf[r, c.RF_DEALT] += s.rf[r, c.RF_DEAL]
+    s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + s.rf[r, c.RF_DEAL]) / s.rf[r, c.RF_WEIGHT]
 
 
 @part
@@ -84,8 +83,7 @@ def available(s: c.State, r: int) -> int:
             least = min(least, s.rf[other, c.RF_DEALT] / s.rf[other, c.RF_WEIGHT])
         if least < math.inf:
             s.rf[r, c.RF_DEALT] = max(s.rf[r, c.RF_DEALT], s.rf[r, c.RF_WEIGHT] * least)
-        size = 1 if s.r[r, c.R_TURNS] == 1 else s.r[r, c.R_SIZE]
-        s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + size) / s.rf[r, c.RF_WEIGHT]
+        s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + s.rf[r, c.RF_DEAL]) / s.rf[r, c.RF_WEIGHT]
         at = count
         while s.targets[first + at] != r:
             at += 1

@@ -31,8 +31,9 @@ def change_speeds(s: c.State, g: int, now: float) -> None:
         at = s.r[s.b[b, c.B_REPLICA], c.R_CURVE] + s.b[b, c.B_SIZE]
         own = s.curves[at, c.C_FEATURES : c.C_FEATURES + FEATURES]
         for k in range(FEATURES):
-            # What is left of a sum may fall below 0 by a rounding error.
-            others[k] = max(0.0, together[k] - own[k])
+            # What is left of a sum may be off 0 by a rounding error; below 0 it may be (gpulet's coefficients).
+            left = together[k] - own[k]
+            others[k] = left if abs(left) > 1e-12 * (abs(together[k]) + abs(own[k])) else 0.0
         slow = slowdown(s.z[c.Z_LAW], own, others, count - 1, terms)
         if slow != s.bf[b, c.BF_SLOW]:
             if s.bf[b, c.BF_SLOW] > 0.0:

@@ -123,7 +123,8 @@ class Change:
         fleet = self._fleet
         fleet.settle()
         for gpu in sorted(self._waiting):
-            if self._fits(gpu):
+            # Where nothing leaves any more, waiting frees nothing (parts of the plan's memory may be unknown).
+            if self._fits(gpu) or not self._passing(gpu):
                 self._waiting.discard(gpu)
                 self._load(gpu)
         now = fleet.simulator.now_ms
@@ -170,13 +171,17 @@ class Change:
         """Whether all that is on ``gpu`` and all that is to be there have room beside each other."""
         here = [p for p in self._fleet.processes if p.gpu == gpu]
         new = [s for s in self._steps if s.gpu == gpu]
-        passing = any(p.ends or p in self._ends or len(p.holds) > 1 for p in here)
-        if not passing and not any(_differs(s) for s in new):
+        if not self._passing(gpu) and not any(_differs(s) for s in new):
             return True  # nothing but what the plan has: whether that fits is the policy's to hold
         later = {id(s.process): s.asked.mreq_pct for s in new if s.process is not None}
         parts = [max_memory((p.memory_pct, later.get(id(p), 0.0))) for p in here]
         total = memory_sum([*parts, *(s.asked.mreq_pct for s in new if s.process is None)])
         return total is not None and total <= FULL_PCT
+
+    def _passing(self, gpu: str) -> bool:
+        """Whether something on ``gpu`` holds memory that it is to give back."""
+        here = [p for p in self._fleet.processes if p.gpu == gpu]
+        return any(p.ends or p in self._ends or len(p.holds) > 1 for p in here)
 
     def _make_room(self, gpu: str) -> None:
         leaving = [p for p in self._ends if p.gpu == gpu and not p.ends]

@@ -116,8 +116,8 @@ class ReplanDecision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanTimeline:
     """By window of ``window_s`` from the start (warm-up included), all models together, by time of arrival at a
-    router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms (null
-    where none arrived); ``gpus``: mean number in use."""
+    router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms of
+    those that were served (null where none was); ``gpus``: mean number in use."""
 
     window_s: float
     arrived: tuple[int, ...]
@@ -278,12 +278,12 @@ def _timeline(result: Result, spans: Mapping[str, Sequence[Span]], options: Opti
     for parts in spans.values():
         for a, b in parts:
             gpus += np.clip(np.minimum(ends, b) - np.maximum(starts, a), 0.0, None)
-    arrived = result.arrived_by_window.sum(axis=0)
+    arrived, done = result.arrived_by_window.sum(axis=0), result.done_by_window.sum(axis=0)
     waited = result.wait_by_window_ms.sum(axis=0)
     return ReplanTimeline(
         window_s=options.window_ms / 1e3,
         arrived=tuple(int(n) for n in arrived),
         on_time=tuple(int(n) for n in result.on_time_by_window.sum(axis=0)),
-        wait_mean_ms=tuple(float(w) / int(n) if n else None for w, n in zip(waited, arrived, strict=True)),
+        wait_mean_ms=tuple(float(w) / int(n) if n else None for w, n in zip(waited, done, strict=True)),
         gpus=tuple(float(g) for g in gpus / (ends - starts)),
     )

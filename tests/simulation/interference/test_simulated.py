@@ -10,10 +10,12 @@ import pytest
 
 from gkestimator.documents.interference import ContentionWeights
 from gkestimator.gpus import gpu_catalogue
+from gkestimator.placement.policies.gpulet_interference import Coefficients
 from gkestimator.simulation.arrivals.streams import Given
 from gkestimator.simulation.engine.simulator import simulate
 from gkestimator.simulation.interference.base import Interference
 from gkestimator.simulation.interference.contention import Contention
+from gkestimator.simulation.interference.gpulet import Gpulet
 from gkestimator.simulation.interference.laws import slowdown
 from gkestimator.simulation.interference.registry import MODELS, make_interference
 from gkestimator.simulation.options import Options
@@ -25,6 +27,10 @@ from _pairs import V100, pairs, requirement
 SPEC = gpu_catalogue().spec(V100)
 CASES: dict[str, Interference] = {
     **{name: make_interference(name, gpus=[SPEC]) for name in MODELS},
+    # Coefficients of a user's file may be below 0.
+    "gpulet, coefficients": Gpulet(
+        Coefficients(constant=1.9, l2_own=0.1, l2_other=-0.4, dram_own=0.0, dram_other=-0.1)
+    ),
     "contention, weights": Contention(
         ContentionWeights(
             sm_overlap=0.3, sm_excess=0.8, dram_overlap=0.5, dram_excess=1.2, l2_overlap=0.2, l2_excess=0.6

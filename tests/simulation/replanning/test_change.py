@@ -225,6 +225,22 @@ def test_memory_that_is_unknown_is_not_taken_for_none() -> None:
     assert run.peak_memory_pct == {f"{V100}-0": None}
 
 
+def test_memory_that_stays_unknown_is_not_waited_for() -> None:
+    """``a`` takes more, ``b`` stays and nobody knows what it holds: once nothing is to leave, the change goes on."""
+    run = by_usher(
+        {f"{V100}-0": [("a", 4, 10.0), ("b", 1, None), ("c", 1, 10.0)]},
+        {f"{V100}-0": [("a", 64, 20.0), ("b", 1, None), ("d", 1, 10.0)]},
+        {"c": [999.0] * 20},
+        gpus=1,
+    )
+    first = run.decisions[0]
+    assert first.counted is not None
+    assert (first.counted.kept, first.counted.reset, first.counted.loads, first.counted.retired_first) == (1, 1, 1, 1)
+    # The 20 requests of c are done at 1,200; then the load of d.
+    assert first.ready_ms == 1830
+    assert run.decisions[-1].ready_ms is not None
+
+
 def test_a_model_that_loses_all_replicas_and_gets_them_back_loses_no_request() -> None:
     names = {"a": 100.0, "b": 100.0}
     plans = iter([plan({f"{V100}-0": [("b", 1, 90.0)]}, names), plan({f"{V100}-0": [("a", 1, 90.0)]}, names)])
