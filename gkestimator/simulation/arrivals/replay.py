@@ -133,17 +133,7 @@ class Replayed(Streams):
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """As in :class:`Arrivals`. Raises DocumentError where the trace is shorter and does not begin again, or has
         nothing before ``until_ms``."""
-        if not self.replay.loop and until_ms > self.length_ms * (1 + 1e-9):
-            raise DocumentError(
-                f"{self.path}: the part that is replayed ends after {self.length_ms / 1e3:.6g} s, expected "
-                f"{until_ms / 1e3:.6g} s (a shorter duration, or the trace in a loop)"
-            )
-        first_s = self._recorded.first_s / self._speed
-        if until_ms <= first_s * 1e3:
-            raise DocumentError(
-                f"{self.path}: the first request comes {first_s:.6g} s after the start of the part that is replayed, "
-                f"expected one in the {until_ms / 1e3:.6g} s that are simulated (a later start)"
-            )
+        _check_span(self.path, self._recorded, self._speed, until_ms, loop=self.replay.loop)
         return super().chunks(until_ms)
 
     def recordings(self) -> tuple[Recording, ...]:
@@ -201,11 +191,7 @@ def replay_lengths(
     speed = scale if how.scaling == "time" else 1.0
     length_ms = recorded.period_s * 1e3 / speed
     end = length_ms if until_ms is None else until_ms
-    if end > length_ms * (1 + 1e-9) and not how.loop:
-        raise DocumentError(
-            f"{path}: the part that is replayed ends after {length_ms / 1e3:.6g} s, expected {end / 1e3:.6g} s (a "
-            "shorter duration, or the trace in a loop)"
-        )
+    _check_span(path, recorded, speed, end, loop=how.loop)
 
     def blocks() -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
         for times, lengths, known in _rounds(recorded, 0, scale / speed, how.loop, generator(seed, 0, 2)):
@@ -217,6 +203,22 @@ def replay_lengths(
                 return
 
     return blocks()
+
+
+def _check_span(path: Path, recorded: Recorded, speed: float, until_ms: float, *, loop: bool) -> None:
+    """Raises DocumentError where a simulation of ``until_ms`` is longer than the trace, or ends before its first
+    request."""
+    length_s, first_s, until_s = recorded.period_s / speed, recorded.first_s / speed, until_ms / 1e3
+    if not loop and until_s > length_s * (1 + 1e-9):
+        raise DocumentError(
+            f"{path}: the part that is replayed ends after {length_s:.6g} s, expected {until_s:.6g} s (a shorter "
+            "duration, or the trace in a loop)"
+        )
+    if until_s <= first_s:
+        raise DocumentError(
+            f"{path}: the first request comes {first_s:.6g} s after the start of the part that is replayed, expected "
+            f"one in the {until_s:.6g} s that are simulated (a later start)"
+        )
 
 
 def _rounds(

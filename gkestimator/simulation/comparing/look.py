@@ -45,7 +45,9 @@ def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> N
         axes.annotate(
             text, xy=(1.0, at), xytext=(1.05, place), xycoords="axes fraction", textcoords="axes fraction",
             color=colour, fontsize=6.8, va="center", fontweight="bold" if number == 0 else "normal",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5),
+            },
             annotation_clip=False,
         )  # fmt: skip
 

@@ -278,6 +278,9 @@ def test_a_trace_that_begins_after_the_simulation_is_refused(tmp_path: Path, sca
         ):
             found.chunks(60e3)
         assert sum(len(c.times_ms[0]) for c in found.chunks(5001.5e3)) == 2
+    with_lengths = put(tmp_path, "time_s,length\n5000,20\n5001,30\n", "lengths.csv")
+    with pytest.raises(DocumentError, match="first request comes 5000 s after"):
+        replay_lengths(with_lengths, until_ms=60e3)
     later = replayed(path, [1.0], Replay(rates="trace", start_s=5000.0))
     assert sum(len(c.times_ms[0]) for c in later.chunks(2.5e3)) == 3
     counts = replayed(minutes(tmp_path, [[0, 0, 7]]), [1.0])

@@ -1,0 +1,138 @@
+"""A comparison that is cut off: by a kill in its midst, a worker that dies, a node of the cluster that goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _specs import cells, command, environment, results, write_spec
+
+from gkestimator.errors import UsageError
+from gkestimator.simulation.comparing import local
+from gkestimator.simulation.comparing.cells import Job
+from gkestimator.simulation.comparing.compute import Cells, compute
+from gkestimator.simulation.comparing.report import write_report
+from gkestimator.simulation.comparing.run import run_comparison
+from gkestimator.simulation.comparing.spec import read_spec
+
+MANY = {"rate_scale": [x / 20 for x in range(1, 61)], "duration_s": 8}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_in_its_midst_it_goes_on_where_it_was(tmp_path: Path, processes: int) -> None:
+    spec, out = write_spec(tmp_path, **MANY), tmp_path / "out"
+    running = subprocess.Popen(
+        command(spec, "-o", out, "--processes", processes),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), start_new_session=True,
+    )  # fmt: skip
+    end = time.monotonic() + 120
+    while running.poll() is None and time.monotonic() < end and len(list(out.glob("cells/*.json"))) < 5:
+        time.sleep(0.002)
+    os.killpg(running.pid, signal.SIGKILL)
+    assert running.wait(30) == -signal.SIGKILL
+    kept = cells(out)  # each of them whole
+    assert 5 <= len(kept) < 120 and not (out / "results.csv").exists()
+    times = {p: p.stat().st_mtime_ns for p in out.glob("cells/*.json")}
+    asked = read_spec(spec)
+    found = run_comparison(asked, out, processes=1)
+    assert found.computed == 120 - len(kept)
+    assert {p: p.stat().st_mtime_ns for p in times} == times
+    write_report(asked, found, out)
+    fresh = run_comparison(asked, tmp_path / "fresh", processes=1)
+    write_report(asked, fresh, tmp_path / "fresh")
+    assert results(out) == results(tmp_path / "fresh")
+
+
+def dying(job: Job) -> Cells:
+    """``compute``, in a process that ends at one load; at another only the first time."""
+    here = Path(os.environ["GKEST_TEST_DIES"])
+    if job.labels["rate_scale"] == 1.0:
+        os._exit(9)
+    if job.labels["rate_scale"] == 0.5 and not (here / "died").exists():
+        (here / "died").touch()
+        os._exit(9)
+    return compute(job)
+
+
+def test_a_worker_that_dies_takes_its_own_cells_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "compute", dying)
+    monkeypatch.setenv("GKEST_TEST_DIES", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(sys.modules[__name__], "__name__", "test_resumed", raising=False)
+    spec = read_spec(write_spec(tmp_path, rate_scale=[0.25, 0.5, 1.0, 1.5], policies=["exclusive"]))
+    found = run_comparison(spec, tmp_path / "out", processes=2)
+    by = {job.labels["rate_scale"]: cell for job, _, cell in found.cells}
+    assert [by[x]["status"] for x in (0.25, 0.5, 1.0, 1.5)] == ["ok", "ok", "failed", "ok"]
+    assert by[1.0]["reason"] == "the process that computed it died twice (out of memory?)"
+
+
+def test_an_engine_or_a_number_of_processes_that_is_none(tmp_path: Path) -> None:
+    spec = read_spec(write_spec(tmp_path))
+    with pytest.raises(UsageError, match="engine 'dask' is not known, expected one of local, ray"):
+        run_comparison(spec, tmp_path / "out", engine="dask")
+    with pytest.raises(UsageError, match="processes: found 0, expected at least 1"):
+        run_comparison(spec, tmp_path / "out", processes=0)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A head that computes nothing and two nodes of one CPU."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_health_check_period_ms", "500")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    small = {"object_store_memory": 80 * 2**20}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+    try:
+        made.first = made.add_node(num_cpus=1, **small)
+        made.add_node(num_cpus=1, **small)
+        ray.init(address=made.address, log_to_driver=False, configure_logging=False)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.mark.slow
+def test_ray_finds_what_one_machine_finds_though_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
+    lines = "".join(f"{s / 5},{'ab'[s % 2]}\n" for s in range(60))
+    (tmp_path / "t.csv").write_text("time_s,model\n" + lines)
+    trace = {"trace": "t.csv", "label": "trace", "loop": True}
+    spec = read_spec(write_spec(tmp_path, **(MANY | {"duration_s": 30}), arrivals=["poisson", trace]))
+    out = tmp_path / "ray"
+
+    def kill_midway() -> None:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and len(list(out.glob("cells/*.json"))) < 6:
+            time.sleep(0.01)
+        cluster.remove_node(cluster.first, allow_graceful=False)
+
+    killer = threading.Thread(target=kill_midway)
+    killer.start()
+    far = run_comparison(spec, out, engine="ray")
+    killer.join()
+    near = run_comparison(spec, tmp_path / "local", processes=1)
+    assert far.computed == near.computed == 240
+    for found, folder in ((far, out), (near, tmp_path / "local")):
+        write_report(spec, found, folder)
+    assert results(out) == results(tmp_path / "local")
+    assert {line["status"] for line in results(out)} == {"ok"}
+
+
+def test_without_ray_it_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"engine ray: Ray is missing; pip install 'gkestimator\[ray\]'"):
+        run_comparison(read_spec(write_spec(tmp_path)), tmp_path / "out", engine="ray")
