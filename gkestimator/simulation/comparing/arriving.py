@@ -89,7 +89,7 @@ def _states(options: Mapping[str, Any]) -> Bursts | None:
 def made(entry: ArrivalsEntry, workload: Workload, seed: int) -> Arrivals:
     """The arrivals of ``entry`` at the rates of ``workload`` (models, then applications). Raises what
     :func:`gkestimator.simulation.arrivals.making.make_arrivals` raises."""
-    sources = [*workload.models, *workload.applications]
+    sources = (*workload.models, *workload.applications)
     return make_arrivals(
         entry.trace or str(entry.kind),
         [s.rate_rps for s in sources],

@@ -57,19 +57,19 @@ def run_comparison(
     if progress is not None:
         progress("cells", done, total)
     for job, found in _worked(missing, engine, processes):
-        for key, cell in found.items():
-            store.write(key, cell)
+        for key, computed in found.items():
+            store.write(key, computed)
         done += len(job.cells)
         if progress is not None:
             progress(f"{job.labels['policy']} at {job.labels['rate_scale']:g}", done, total)
-    cells = []
+    results = []
     for job in whole:
         for cell in job.cells:
             result = store.read(cell.key)
             if result is None:
                 raise UsageError(f"{folder}: cell {cell.key} is gone; was it removed meanwhile?")
-            cells.append((job, cell, result))
-    return Compared(cells=tuple(cells), computed=sum(len(j.cells) for j in missing))
+            results.append((job, cell, result))
+    return Compared(cells=tuple(results), computed=sum(len(j.cells) for j in missing))
 
 
 def _worked(missing: Sequence[Job], engine: str, processes: int) -> Iterator[tuple[Job, Cells]]:
