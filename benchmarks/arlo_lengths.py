@@ -17,6 +17,7 @@ mean load of 0.15), even start.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,12 +27,21 @@ import numpy as np
 
 from gkestimator.picture_style import INK, STYLE
 from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay
 from gkestimator.simulation.compiled import COMPILED
 from gkestimator.simulation.lengths.allocation import allocate, even
+from gkestimator.simulation.lengths.dispatch import CONGESTED
 from gkestimator.simulation.lengths.requests import Drawn, LengthChunk, Lengths, Replayed, Requests
 from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
-from gkestimator.simulation.lengths.serving import Dispatching, Served, ServeOptions, serve
+from gkestimator.simulation.lengths.serving import (
+    Autoscaling,
+    Dispatching,
+    Reallocation,
+    Served,
+    ServeOptions,
+    serve,
+)
 from gkestimator.tables import REQUIREMENTS, read_table
 
 SLO_MS = 150.0
@@ -55,11 +65,17 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--bursts", default="0.5,3:8,2", help="factors of the rate:mean seconds of each")
+    parser.add_argument("--slo-ms", type=float, default=SLO_MS)
+    parser.add_argument("--start", choices=["expected", "even", "peak"], default="expected")
+    parser.add_argument("--congested", choices=list(CONGESTED), default="ideal")
+    parser.add_argument("--most", type=float, help="autoscaling, to at most so many times the GPUs")
+    parser.add_argument("--no-speed", action="store_true")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--traces", type=Path)
     given = parser.parse_args()
     rows = read_table(given.table, REQUIREMENTS)
-    ladder = ladder_of(runtimes_of(rows, model="bert-base", gpu="RTX-3090"), SLO_MS)
+    ladder = ladder_of(runtimes_of(rows, model="bert-base", gpu="RTX-3090"), given.slo_ms)
     print("latencies ms: " + ", ".join(f"{r.length}: {r.latency_ms:.2f}" for r in ladder.runtimes))
     cells: dict[tuple[float, int, float], dict[str, float]] = {}
     loads, sizes = [float(x) for x in given.loads.split(",")], [int(x) for x in given.gpus.split(",")]
@@ -71,7 +87,10 @@ def main() -> None:
         for gpus in sizes:
             for load in loads:
                 cells[stretch, gpus, load] = measure(ladder, stretch, gpus, load, given)
-    speed(ladder, given)
+        stars = [ordered(cells[stretch, gpus, load]) for gpus in sizes for load in loads]
+        print(f"a star in {sum(stars)} of {len(stars)} cells")
+    if not given.no_speed:
+        speed(ladder, given)
     if given.traces is not None:
         traces(ladder, given.traces, sizes)
     if given.plot is not None:
@@ -87,14 +106,22 @@ def workload(
     )
     shares = lengths.shares(ladder.lengths)
     rate = 1e3 * load * gpus / float(shares @ np.array(ladder.latencies_ms))
-    return lengths, rate, allocate(ladder, (shares * rate * SLO_MS / 1e3).tolist(), gpus).counts
+    return lengths, rate, allocate(ladder, (shares * rate * ladder.slo_ms / 1e3).tolist(), gpus).counts
 
 
 def measure(
     ladder: Ladder, stretch: float, gpus: int, load: float, given: argparse.Namespace
 ) -> dict[str, float]:
     lengths, rate, start = workload(ladder, stretch, gpus, load)
-    p98, on_time = {}, {}
+    if given.start == "even":
+        start = even(len(ladder.runtimes), gpus)
+    factors, sojourns = ([float(x) for x in part.split(",")] for part in given.bursts.split(":"))
+    bursts = Bursts(factors=tuple(factors), sojourns_s=tuple(sojourns))
+    if given.start == "peak":
+        peak = rate * max(bursts.relative) * ladder.slo_ms / 1e3
+        start = allocate(ladder, (lengths.shares(ladder.lengths) * peak).tolist(), gpus).counts
+    scaling = None if given.most is None else Autoscaling(least=gpus, most=math.ceil(given.most * gpus))
+    p98, on_time, held = {}, {}, {}
     for scheme in SCHEMES:
         found = []
         for seed in range(given.seeds):
@@ -103,14 +130,31 @@ def measure(
                 [rate / given.streams] * given.streams,
                 [str(k) for k in range(given.streams)],
                 seed=seed,
+                bursts=bursts,
             )
-            found.append(run(ladder, Drawn(arrivals, lengths, seed=seed), gpus, start, scheme, given.seconds))
+            options = ServeOptions(
+                gpus=gpus,
+                duration_ms=1e3 * given.seconds,
+                start=start,
+                keep=True,
+                autoscaling=scaling,
+                reallocation=None if given.start == "peak" else Reallocation(),
+                dispatching=Dispatching(scheme=scheme, congested=given.congested),
+            )
+            found.append(serve(ladder, Drawn(arrivals, lengths, seed=seed), options))
         p98[scheme] = float(np.mean([f.quantile_ms(0.98) for f in found]))
         on_time[scheme] = float(np.mean([100 * f.on_time / f.requests for f in found]))
-    best = all(p98["arlo"] <= p98[s] * (1 + 1e-9) for s in ("least-padding", "least-load"))
+        held[scheme] = float(np.mean([f.gpu_ms for f in found])) / (1e3 * given.seconds)
     cells = "  ".join(f"{p98[s]:10.2f} ({on_time[s]:6.2f} %)" for s in SCHEMES)
-    print(f"{gpus:4d} {load:4.2f} {rate:7.0f}  {cells} {'*' if best else ''}", flush=True)
+    if scaling is not None:
+        cells += "  GPUs " + " ".join(f"{held[s]:.1f}" for s in SCHEMES)
+    print(f"{gpus:4d} {load:4.2f} {rate:7.0f}  {cells} {'*' if ordered(p98) else ''}", flush=True)
     return p98
+
+
+def ordered(p98: dict[str, float]) -> bool:
+    """Whether Arlo is at or below both simple schemes."""
+    return all(p98["arlo"] <= p98[s] * (1 + 1e-9) for s in ("least-padding", "least-load"))
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Histograms of times with bins that grow: constant memory, percentiles to a quarter of a percent."""
+"""Histograms of times with bins that grow: constant memory, percentiles to half a percent."""
 
 from __future__ import annotations
 

@@ -35,14 +35,16 @@ def render_requests(system: System, result: Result, form: str) -> bytes:
     if kept is None:
         raise UsageError("the simulation kept no requests")
     check_writable(form)
-    gpus = np.array([system.gpus[r.gpu].id for r in system.replicas] or [""])
-    replicas = np.array([r.id for r in system.replicas] or [""])
-    models = np.array([m.name for m in system.models])
+    # Objects, not texts of numpy: those would take the longest name's length four times over for each request.
+    gpus = np.array([system.gpus[r.gpu].id for r in system.replicas] or [""], dtype=object)
+    replicas = np.array([r.id for r in system.replicas] or [""], dtype=object)
+    models = np.array([m.name for m in system.models], dtype=object)
+    sources = np.array([s.name for s in system.sources], dtype=object)
     slo = np.array([m.slo_ms for m in system.models])
     total = kept.router_ms + kept.network_ms + kept.queue_ms + kept.gpu_ms
     frame = pandas.DataFrame(
         {
-            "source": np.array([s.name for s in system.sources])[kept.source],
+            "source": sources[kept.source],
             "model": models[kept.model],
             "replica": replicas[kept.replica],
             "gpu": gpus[kept.replica],

@@ -149,6 +149,10 @@ def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> Request
 def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> tuple[int, ...]:
     """Instances of each runtime at the beginning."""
     if isinstance(spec.start, tuple):
+        if len(spec.start) != len(ladder.runtimes):
+            raise UsageError(
+                f"start: found {len(spec.start)} counts, expected one for each of {len(ladder.runtimes)} runtimes"
+            )
         return spec.start
     if spec.start == "even" or isinstance(spec.arrivals, TraceArrivals):
         return even(len(ladder.runtimes), spec.gpus)

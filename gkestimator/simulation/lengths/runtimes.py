@@ -14,6 +14,8 @@ from gkestimator.tables import Requirement
 __all__ = ["Ladder", "Runtime", "ladder_of", "runtimes_of"]
 
 _SHOWN = 5
+_LONGEST = 10_000_000  # tokens; as a spec's lengths
+_MOST = 10**9  # requests within the SLO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Ladder:
 
 def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:
     """``runtimes`` in order of length under an SLO. Raises UsageError: none, a length twice or below 1, a latency that
-    is not a positive number, or a runtime that cannot answer even one request within the SLO."""
+    is not a positive number, or a runtime that answers no request within the SLO, or more than a billion."""
     found = sorted(runtimes, key=lambda r: r.length)
     if not found:
         raise UsageError("found no lengths, expected at least one runtime")
@@ -74,6 +76,11 @@ def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:
         if runtime.latency_ms > slo_ms * (1 + 1e-12):
             raise UsageError(
                 f"length {runtime.length}: its latency, {runtime.latency_ms:.4g} ms, is above the SLO of {slo_ms:g} ms"
+            )
+        if slo_ms / _MOST > runtime.latency_ms:
+            raise UsageError(
+                f"length {runtime.length}: latency of {runtime.latency_ms:.4g} ms under an SLO of {slo_ms:g} ms, "
+                f"expected at most {_MOST:,} requests within it"
             )
     return Ladder(runtimes=tuple(found), slo_ms=slo_ms)
 
@@ -153,8 +160,13 @@ def _dims(row: Requirement, what: str) -> dict[str, int]:
     found = {}
     for pair in filter(None, row.dims.split(",")):
         name, _, value = pair.partition("=")
-        if not value.isdecimal():
-            raise TableError(f"{what}: dims {row.dims!r}: found {pair!r}, expected NAME=NUMBER")
+        # (Its digits are counted first: int() refuses some thousands of them.)
+        if not (value.isdecimal() and len(value) <= len(str(_LONGEST)) and int(value) <= _LONGEST):
+            raise TableError(
+                f"{what}: dims {row.dims[:60]!r}: found {pair[:40]!r}, expected NAME=NUMBER, at most {_LONGEST:,}"
+            )
+        if name in found:
+            raise TableError(f"{what}: dims {row.dims[:60]!r}: {name} stands twice, expected once")
         found[name] = int(value)
     return found
 

@@ -125,6 +125,11 @@ class ServeOptions:
                 f"start: found {list(self.start)}, expected instances that sum to {self.gpus} GPUs, at least one of "
                 "the longest runtime"
             )
+        scaling = self.autoscaling
+        if scaling is not None and not scaling.least <= self.gpus <= scaling.most:
+            raise UsageError(
+                f"found {self.gpus} GPUs at the start, expected {scaling.least} to {scaling.most}, as autoscaling has"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,10 +333,10 @@ class _Run:
             self.recent.popleft()
         slo, gpus = self.ladder.slo_ms, self.fleet.gpus
         high = self._percentile(now - given.check_ms, now)
-        if high is not None and high >= given.high_pct / 100 * slo and gpus < given.most:
-            if now >= self.started_ms:
+        if high is not None and high >= given.high_pct / 100 * slo:
+            if gpus < given.most and now >= self.started_ms:
                 self._grow(now, given)
-            return
+            return  # also with all GPUs there may be: none is taken away from a burst
         low = self._percentile(now - given.low_window_ms, now)
         quiet = now - self.scaled_ms >= given.low_window_ms
         if low is not None and low < given.low_pct / 100 * slo and quiet and gpus > given.least:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ _MAX_GPUS = 2000
 _MAX_S = 1e7
 _LEAST_S = 0.01
 _MAX_WINDOWS = 100_000
+# What a run does beside its requests: programs solved, looks at the percentile, states of the bursts.
+_MAX_PERIODS = 100_000
+_MAX_CHECKS = 1_000_000
+_MAX_STATES = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +133,25 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
         autoscaling=_part(fields, "autoscaling", _autoscaling),
     )
     fields.finish()
+    _bounded(fields, found)
     return found
+
+
+def _bounded(fields: Fields, spec: LengthsSpec) -> None:
+    """Refuse what would keep a run busy for ever with other things than requests."""
+    bursts = spec.arrivals.bursts if isinstance(spec.arrivals, DrawnArrivals) else None
+    mean_s = math.inf if bursts is None else sum(bursts.sojourns_s) / len(bursts.sojourns_s)
+    for name, each_ms, limit, what in (
+        ("runtime_scheduler", spec.reallocation and spec.reallocation.period_ms, _MAX_PERIODS, "periods"),
+        ("autoscaling", spec.autoscaling and spec.autoscaling.check_ms, _MAX_CHECKS, "checks"),
+        ("arrivals", 1e3 * mean_s, _MAX_STATES, "states of the bursts"),
+    ):
+        if each_ms is not None and spec.duration_ms / each_ms > limit:
+            raise fields.fail(
+                name,
+                f"found one every {each_ms / 1e3:g} s in {spec.duration_ms / 1e3:g} s, "
+                f"expected at most {limit:,} {what}",
+            )
 
 
 def _wholes(fields: Fields, name: str, values: list[Any], low: int) -> tuple[int, ...]:

@@ -81,11 +81,13 @@ class ReplanTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanModel:
-    """Requests to one model, stages of applications included; null where none was done."""
+    """Requests to one model, stages of applications included; null where none was done. ``rejected``: at its own door
+    (an application's that is turned away stands with the totals), of those that ``arrived``."""
 
     model: str
     slo_ms: float
     arrived: int
+    rejected: int
     done: int
     on_time: int
     wait_mean_ms: float | None
@@ -95,7 +97,8 @@ class ReplanModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanDecision:
-    """The policy was asked again. ``rates_rps`` by source, as counted; ``gpus``, ``goodput_rps`` of the new plan
+    """The policy was asked again. ``rates_rps`` by source, as counted (gpulet's: their
+    moving average); ``gpus``, ``goodput_rps`` of the new plan
     (null: it ``failed``); what the change did; ``ready_s``: when it was complete (null: nothing was changed)."""
 
     time_s: float
@@ -210,11 +213,16 @@ def report_of(
 
 def _models(run: Replanned) -> tuple[ReplanModel, ...]:
     result = run.result
+    rejected = [0] * len(run.system.models)
+    for s, source in enumerate(run.system.sources):
+        if not source.application:
+            rejected[source.stages[0].model] += int(result.source_rejected[s])
     return tuple(
         ReplanModel(
             model=model.name,
             slo_ms=model.slo_ms,
-            arrived=int(result.arrived[m]),
+            arrived=int(result.arrived[m]) + rejected[m],
+            rejected=rejected[m],
             done=int(result.done[m]),
             on_time=int(result.on_time[m]),
             wait_mean_ms=float(result.wait_sums_ms[m] / result.done[m]) if result.done[m] else None,

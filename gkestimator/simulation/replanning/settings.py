@@ -12,7 +12,9 @@ from gkestimator.errors import UsageError
 __all__ = ["KINDS", "Replanning", "replanning_from"]
 
 KINDS = ("usher", "gpulet")
-_ABOVE_ZERO = ("control_ms", "threshold_rps", "period_ms", "headroom", "floor_rps")
+# Each is a step of the run: steps of a billionth of a second would never come to its end.
+_STEPS = ("control_ms", "period_ms")
+_ABOVE_ZERO = ("threshold_rps", "headroom", "floor_rps")
 _FROM_ZERO = ("load_ms", "background_from_ms", "background_to_ms", "decision_ms", "gpu_start_ms")
 
 
@@ -52,6 +54,8 @@ class Replanning:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"replan {self.kind!r} is not known, expected one of none, {', '.join(KINDS)}")
+        for name in _STEPS:
+            self._check(name, getattr(self, name) >= 1, "a number of 1 or more")
         for name in _ABOVE_ZERO:
             self._check(name, getattr(self, name) > 0, "a number above 0")
         for name in _FROM_ZERO:

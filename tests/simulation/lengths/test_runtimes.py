@@ -43,6 +43,9 @@ def changed(number: int, **fields: Any) -> list[Requirement]:
         (changed(1, dims="sequence=abc"), {}, "expected NAME=NUMBER"),
         (changed(1, dims="heads=2,sequence=128"), {"dimension": "sequence"}, "expected one length to differ"),
         (changed(1, dims="heads=2,sequence=128"), {}, "expected one dimension"),
+        (changed(1, dims="sequence=" + "9" * 5000), {}, "at most 10,000,000$"),
+        (changed(1, dims="sequence=10000001"), {}, "at most 10,000,000$"),
+        (changed(1, dims="sequence=128,sequence=129"), {}, "sequence stands twice"),
         (changed(1, latency_ms=None), {}, "length 128: found no latency"),
         ([replace(r, batch_size=8) for r in ROWS], {}, "found no rows"),
     ],
@@ -67,6 +70,7 @@ def test_capacities_count_what_fits_exactly() -> None:
         ([(64, 0.0)], "above 0"),
         ([(64, float("inf"))], "above 0"),
         ([(64, 11.0)], "above the SLO of 10 ms"),
+        ([(64, 1e-320)], "at most 1,000,000,000 requests"),
     ],
 )
 def test_wrong_ladders_are_refused(runtimes: list[tuple[int, float]], words: str) -> None:

@@ -128,6 +128,20 @@ def test_autoscaling_keeps_its_bounds() -> None:
     assert min(w.gpus for w in idle.windows) == 2
 
 
+def test_a_burst_takes_no_gpu_away_when_there_are_as_many_as_may_be() -> None:
+    """60 s of short waits, then few requests that come at once and wait long: of 60 s they are below 2 %, of the last
+    5 s all."""
+    times = np.concatenate([np.arange(0, 60e3, 2.0), np.full(150, 61e3)])
+    lengths = np.full(len(times), 100)
+    options = ServeOptions(
+        gpus=2, duration_ms=66e3, autoscaling=Autoscaling(most=2, low_window_ms=65e3), reallocation=None
+    )
+    assert serve(ONE, Given(times, lengths), options).removed == 0
+    roomy = replace(options, autoscaling=Autoscaling(most=3, low_window_ms=65e3))
+    assert serve(ONE, Given(times, lengths), roomy).added == 1  # a burst it is
+    assert serve(ONE, Given(times[:-150], lengths[:-150]), options).removed == 1  # without it, one less
+
+
 def bursty(scheme: str, gpus: int, load: float, seed: int) -> Served:
     """Two minutes of bursts whose peak is three times the mean; the program's allocation for the mean."""
     shares = TEXTS.shares(BERT.lengths)

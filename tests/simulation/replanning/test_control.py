@@ -266,6 +266,12 @@ def test_what_the_new_plan_cannot_serve_is_turned_away_once_it_stands() -> None:
     assert total(found.result, "source_done") + total(found.result, "source_rejected") == total(
         found.result, "source_arrived"
     )
+    options = Options(duration_ms=20_000.0)
+    report = report_of(found, policy="x", arrivals="y", options=options, replan=USHER, prices={V100: None})
+    assert sum(m.rejected for m in report.models) == report.totals.rejected
+    assert (
+        sum(m.arrived for m in report.models) == report.totals.arrived
+    )  # as in the totals: refused ones are not on time
 
 
 def test_what_is_late_is_dropped_and_counted() -> None:

@@ -75,8 +75,10 @@ def test_rates_are_given_back_in_order() -> None:
     [
         ({"kind": "hourly"}, "replan 'hourly' is not known, expected one of none, usher, gpulet"),
         ({"threshold_rps": 0}, "replan threshold-rps: found 0, expected a number above 0"),
-        ({"control_ms": float("nan")}, "replan control-ms: found nan, expected a number above 0"),
-        ({"period_ms": float("inf")}, "replan period-ms: found inf, expected a number above 0"),
+        ({"control_ms": float("nan")}, "replan control-ms: found nan, expected a number of 1 or more"),
+        ({"control_ms": 1e-9}, "replan control-ms: found 1e-09, expected a number of 1 or more"),
+        ({"period_ms": 1e-9}, "replan period-ms: found 1e-09, expected a number of 1 or more"),
+        ({"period_ms": float("inf")}, "replan period-ms: found inf, expected a number of 1 or more"),
         ({"smoothing": 1.5}, "replan smoothing: found 1.5, expected a number above 0, at most 1"),
         ({"load_ms": -1}, "replan load-ms: found -1, expected a number of 0 or more"),
         (
