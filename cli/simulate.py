@@ -151,10 +151,10 @@ def command(
     to stdout, or with -o to the file alone. One seed, one result. Exit status: 0 done, 1 where only the picture or the
     requests could not be written, 2 the command or a file was wrong.
     """
+    from gkestimator.outputs import refuse_overwriting
     from gkestimator.simulation.arrivals.replay import Replay
     from gkestimator.simulation.output import forms, replanned_output, simulated_output
     from gkestimator.simulation.running import FileRun, replan_files, simulate_files
-    from gkestimator.simulation.writing import refuse_overwriting
     from gkestimator.tables import write_bytes
 
     read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"], cluster])]
