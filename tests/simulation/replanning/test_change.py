@@ -235,7 +235,12 @@ def test_memory_that_stays_unknown_is_not_waited_for() -> None:
     )
     first = run.decisions[0]
     assert first.counted is not None
-    assert (first.counted.kept, first.counted.reset, first.counted.loads, first.counted.retired_first) == (1, 1, 1, 1)
+    assert (first.counted.kept, first.counted.reset, first.counted.loads, first.counted.retired_first) == (
+        1,
+        1,
+        1,
+        1,
+    )
     # The 20 requests of c are done at 1,200; then the load of d.
     assert first.ready_ms == 1830
     assert run.decisions[-1].ready_ms is not None
