@@ -45,7 +45,7 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
             asked,
             output,
             engine=engine,
-            processes=processes or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+            processes=processes or _cores(),
             progress=progress,
         )
     report = write_report(asked, found, output)
@@ -53,3 +53,8 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
     for line in report.words:
         click.echo(line, err=True)
     return 0 if report.whole else 1
+
+
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

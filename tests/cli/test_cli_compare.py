@@ -72,6 +72,13 @@ def test_one_line_for_a_bad_spec_and_nothing_written(tmp_path: Path, command: Co
     assert not (tmp_path / "out").exists()
 
 
+def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path, command: Command) -> None:
+    spec = write_spec(tmp_path)
+    (tmp_path / "table.csv").write_text("x,y\n1,2\n")
+    status, out, err = command(spec)
+    assert (status, out) == (2, "") and err.count("\n") == 1 and "table.csv: column 'x' is not known" in err
+
+
 @pytest.mark.parametrize("taken", ["out", "out/cells"])
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, command: Command, taken: str) -> None:
     (tmp_path / taken).parent.mkdir(exist_ok=True)

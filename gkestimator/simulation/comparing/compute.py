@@ -19,7 +19,7 @@ from gkestimator.placement.run import place
 from gkestimator.simulation.comparing.cells import Cell, Job
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
-__all__ = ["Cells", "compute"]
+__all__ = ["Cells", "compute", "rows_of_tables"]
 
 Cells: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Results of cells by key: ``status`` (``ok``, ``refused``: policy or simulator cannot, ``failed``: a defect or a
@@ -31,7 +31,7 @@ def compute(job: Job) -> Cells:
     one policy must not end the comparison of the others."""
     rows: Sequence[Requirement] = ()
     try:
-        rows = _rows(job.tables, frozenset(job.workload.names()))
+        rows = rows_of_tables(job.tables, frozenset(job.workload.names()))
         plan, decision_ms = _placed(job, rows)
     except Exception as e:  # noqa: BLE001  (a third party's policy may raise anything)
         answer = _answer(e)
@@ -76,8 +76,8 @@ def _placed(job: Job, rows: Sequence[Requirement]) -> tuple[PlacementPlan, float
 
 
 @lru_cache(maxsize=8)
-def _rows(tables: tuple[Path, ...], names: frozenset[str]) -> tuple[Requirement, ...]:
-    """Rows of the models asked for; kept, for the next job of this process asks for the same."""
+def rows_of_tables(tables: tuple[Path, ...], names: frozenset[str]) -> tuple[Requirement, ...]:
+    """Rows of the models ``names``; kept, for the next job of this process asks for the same. Raises TableError."""
     return tuple(r for t in tables for r in read_table(t, REQUIREMENTS, where={"model": names}))
 
 

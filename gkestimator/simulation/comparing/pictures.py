@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,13 +95,12 @@ def _over(panels: Sequence[Panel], title: str, asked: Mapping[float, float]) -> 
         axes.set_visible(True)
         _lines(axes, panel, asked if panel.measure.column == "goodput_rps" else {})
     for row in grid[: len(_SERVED)]:
-        top = max(axes.get_ylim()[1] for axes in row[: len(arrivals)])
-        for axes in row[: len(arrivals)]:
-            axes.set_ylim(0, top)
+        shown = row[: len(arrivals)]
+        low, high = min(a.get_ylim()[0] for a in shown), max(a.get_ylim()[1] for a in shown)
+        for axes in shown:
+            axes.set_ylim(low, high)
     for panel, axes in _placed(panels, grid, arrivals, planned):
-        ends = {
-            p: known[-1] for p, line in panel.values.items() if (known := [v for v in line if v is not None])
-        }
+        ends = {p: line[-1] for p, line in panel.values.items() if line[-1] is not None}
         labelled(axes, ends, list(panel.values))
     figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
     return figure
@@ -130,7 +130,7 @@ def _lines(axes: Any, panel: Panel, asked: Mapping[float, float]) -> None:
             "asked", xy=(xs[-1], asked[xs[-1]]), xytext=(-3, -1), textcoords="offset points", ha="right", va="bottom",
             fontsize=6.5, color="#777777",
         )  # fmt: skip
-    for number, line in enumerate(panel.values.values()):
+    for number, (policy, line) in enumerate(panel.values.items()):
         known = [(x, v) for x, v in zip(panel.xs, line, strict=True) if v is not None]
         if not known:
             continue
@@ -140,8 +140,19 @@ def _lines(axes: Any, panel: Panel, asked: Mapping[float, float]) -> None:
             *zip(*known, strict=True), color=colour, linestyle=dash, linewidth=2.0 if first else 1.2,
             marker="o", markersize=3.2 if first else 2.4, zorder=10 - number * 0.1,
         )  # fmt: skip
+        if line[-1] is None:  # its label has no place beside the panel
+            axes.annotate(
+                policy,
+                xy=known[-1],
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=6.5,
+                color=colour,
+            )
     if panel.measure.column.endswith("_pct"):
-        axes.set_ylim(0, 104)
+        least = min((v for v in _all(panel) if v is not None), default=0.0)
+        axes.set_ylim(0 if least < 50 else 10 * math.floor(least / 10 - 0.5), 101.5)
     else:
         axes.set_ylim(bottom=0)
     axes.set_xlim(right=panel.xs[-1])

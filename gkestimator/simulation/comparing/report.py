@@ -148,7 +148,7 @@ def _markdown(
     lines = [
         f"# Comparison {spec.path.stem}",
         "",
-        f"{len(rows):,} cells. {said}. Seeds: {', '.join(str(s) for s in spec.seeds)}"
+        f"{len(rows):,} {_cells(len(rows))}. {said}. Seeds: {', '.join(str(s) for s in spec.seeds)}"
         f"{' (means)' if len(spec.seeds) > 1 else ''}. Loads multiply the rates of the workload, SLO scales its "
         "objectives; a policy places each load anew. Bold: best to 0.05 %. A dash: refused, failed or none.",
     ]
@@ -173,14 +173,16 @@ def _reasons(bad: Sequence[Row]) -> list[str]:
     for row in bad:
         key = (row.policy, row.status, row.reason or "")
         groups[key] = groups.get(key, 0) + 1
-    return [f"{policy} {status} in {n:,} cells: {reason}" for (policy, status, reason), n in groups.items()]
+    return [
+        f"{policy} {status} in {n:,} {_cells(n)}: {reason}" for (policy, status, reason), n in groups.items()
+    ]
 
 
 def _words(rows: Sequence[Row], found: Compared, folder: Path, missing: str | None) -> tuple[str, ...]:
     kept = len(rows) - found.computed
+    there = f", {kept:,} kept" if kept else ""
     words = [
-        f"gkest: {len(rows):,} cells, {found.computed:,} computed now{f', {kept:,} kept' if kept else ''}; "
-        f"{folder}/report.md"
+        f"gkest: {len(rows):,} {_cells(len(rows))}, {found.computed:,} computed now{there}; {folder}/report.md"
     ]
     if missing:
         words.append(f"gkest: note: {missing}")
@@ -189,3 +191,7 @@ def _words(rows: Sequence[Row], found: Compared, folder: Path, missing: str | No
     if len(reasons) > _MANY:
         words.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
     return tuple(words)
+
+
+def _cells(count: int) -> str:
+    return "cell" if count == 1 else "cells"

@@ -10,7 +10,7 @@ from typing import Any
 from gkestimator import __version__
 from gkestimator.errors import UsageError
 from gkestimator.simulation.comparing.cells import Cell, Job, jobs
-from gkestimator.simulation.comparing.compute import Cells
+from gkestimator.simulation.comparing.compute import Cells, rows_of_tables
 from gkestimator.simulation.comparing.spec import ComparisonSpec
 from gkestimator.simulation.comparing.store import Store
 
@@ -39,7 +39,8 @@ def run_comparison(
     """Compute the cells of ``spec`` that ``folder`` does not hold yet, and read them all.
 
     ``engine``: ``local`` (``processes`` of this machine) or ``ray``. Each cell is kept as soon as its job is done, so
-    that a run that is cut off goes on where it was. Raises UsageError (engine), OutputError (the folder)."""
+    that a run that is cut off goes on where it was. Raises UsageError (engine), TableError (a table cannot be read:
+    no cell could be had), OutputError (the folder)."""
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r} is not known, expected one of {', '.join(ENGINES)}")
     if processes < 1:
@@ -53,6 +54,8 @@ def run_comparison(
         for job in whole
         if (cells := tuple(c for c in job.cells if c.key not in there))
     ]
+    for names in {frozenset(job.workload.names()) for job in missing}:
+        rows_of_tables(spec.tables, names)
     done = total - sum(len(j.cells) for j in missing)
     if progress is not None:
         progress("cells", done, total)

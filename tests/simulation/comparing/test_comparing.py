@@ -140,7 +140,7 @@ def test_refused_and_failed_cells_are_rows_with_the_reason(
         assert by["usher", x].status == "refused" and "occupancy_max_pct" in (by["usher", x].reason or "")
         assert by["usher", x].goodput_rps is None
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "- first-fit failed in 1 cells: ZeroDivisionError: rates above 40" in text
+    assert "- first-fit failed in 1 cell: ZeroDivisionError: rates above 40" in text
     assert "- usher refused in 2 cells: " in text and "| usher | – | – |" in text.replace("  ", " ")
 
 
