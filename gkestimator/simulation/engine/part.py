@@ -45,7 +45,7 @@ def _tell_of(made: object) -> None:
     """``tell_compiling`` when numba begins to compile ``made`` (not when it finds machine code of it)."""
     from numba.core import event
 
-    class Teller(event.Listener):  # type: ignore[misc]
+    class Teller(event.Listener):
         def on_start(self, event: Any) -> None:
             if event.data["dispatcher"] is made:
                 tell_compiling()
@@ -53,7 +53,8 @@ def _tell_of(made: object) -> None:
         def on_end(self, event: Any) -> None:
             """Nothing is to be said."""
 
-    event.register("numba:compile", Teller())
+    register: Any = event.register
+    register("numba:compile", Teller())
 
 
 def _njit(function: F, **options: Any) -> F:
