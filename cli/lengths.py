@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import GkestimatorError
 
 __all__ = ["command"]
 
@@ -49,18 +48,16 @@ def command(
     result goes to stdout, or with -o to the file alone. Exit status: 0 done, 1 only the picture could not be written, 2
     the command or a file was wrong.
     """
+    from gkestimator.outputs import by_suffix, refuse_overwriting
     from gkestimator.simulation.lengths.picture import PICTURE_SUFFIXES, check_drawable, draw_lengths
     from gkestimator.simulation.lengths.report import LENGTHS_SUFFIXES, lengths_words, render_lengths
     from gkestimator.simulation.lengths.running import simulate_lengths_files
     from gkestimator.simulation.lengths.spec import read_lengths_spec
     from gkestimator.tables import write_bytes
 
-    for option, path in (("-o", output), ("--plot", plot)):
-        for other in (spec, *tables, *([output] if option == "--plot" and output else [])):
-            if path is not None and path.resolve() == other.resolve():
-                raise UsageError(f"{option} {path}: is also used as {other}; expected a file of its own")
-    form = form or ("table" if output is None else _by_suffix("-o", output, LENGTHS_SUFFIXES))
-    shape = None if plot is None else _by_suffix("--plot", plot, PICTURE_SUFFIXES)
+    refuse_overwriting({"-o": output, "--plot": plot}, (spec, *tables))
+    form = form or ("table" if output is None else by_suffix("-o", output, LENGTHS_SUFFIXES))
+    shape = None if plot is None else by_suffix("--plot", plot, PICTURE_SUFFIXES)
     if plot is not None:
         check_drawable()
     with Progress() as progress:
@@ -89,10 +86,3 @@ def command(
     for line in lengths_words(run):
         click.echo(line, err=True)
     return status
-
-
-def _by_suffix(option: str, path: Path, suffixes: Any) -> str:
-    found = suffixes.get(path.suffix.lower())
-    if found is None:
-        raise UsageError(f"{option} {path}: found the suffix {path.suffix!r}, expected {', '.join(suffixes)}")
-    return str(found)

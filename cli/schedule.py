@@ -10,7 +10,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import GkestimatorError
 
 __all__ = ["command"]
 
@@ -79,6 +79,7 @@ def command(
     GPU here could serve in time is refused unless --allow-unserved. Exit status: 0 done, 1 with --allow-unserved and
     such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
+    from gkestimator.outputs import by_suffix, refuse_overwriting
     from gkestimator.placement.options import policy_options
     from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
@@ -86,10 +87,10 @@ def command(
     from gkestimator.tables import write_bytes
 
     read = (*tables, workload, cluster, *options["gpu_specs"], *filter(None, [options["coefficients"]]))
-    _refuse_overwriting(output, plot, read)
-    form = form or ("table" if output is None else _by_suffix("-o", output, PLAN_SUFFIXES))
+    refuse_overwriting({"-o": output, "--plot": plot}, read)
+    form = form or ("table" if output is None else by_suffix("-o", output, PLAN_SUFFIXES))
     if plot is not None:
-        _by_suffix("--plot", plot, PICTURE_SUFFIXES)
+        by_suffix("--plot", plot, PICTURE_SUFFIXES)
         check_drawable()
     flags = ("no_heavy", "no_division", "no_sort")
     given = {name: options.pop(name) or None for name in (*flags, "coefficients")}
@@ -102,7 +103,7 @@ def command(
             click.echo(f"gkest: error: {line} (--allow-unserved places the others)", err=True)
         return e.exit_code
     data = render_plan(result.plan, form)
-    picture = None if plot is None else draw(result.plan, _by_suffix("--plot", plot, PICTURE_SUFFIXES))
+    picture = None if plot is None else draw(result.plan, by_suffix("--plot", plot, PICTURE_SUFFIXES))
     if output is None:
         stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
         stream.write(data)
@@ -125,26 +126,3 @@ def command(
     for line in plan_words(result.plan, result.problem):
         click.echo(line, err=True)
     return 1 if partly else 0
-
-
-def _by_suffix(option: str, path: Path, suffixes: Any) -> str:
-    found = suffixes.get(path.suffix.lower())
-    if found is None:
-        raise UsageError(f"{option} {path}: found the suffix {path.suffix!r}, expected {', '.join(suffixes)}")
-    return str(found)
-
-
-def _refuse_overwriting(output: Path | None, plot: Path | None, read: tuple[Path, ...]) -> None:
-    """``-o table.csv`` is a slip that would cost the table."""
-    import os
-
-    for option, path in (("-o", output), ("--plot", plot)):
-        for other in (*read, *([output] if option == "--plot" else [])):
-            if path is None or other is None:
-                continue
-            try:
-                same = os.path.samefile(path, other)
-            except (OSError, ValueError):
-                same = os.path.abspath(path) == os.path.abspath(other)
-            if same and os.path.abspath(path) != os.devnull:
-                raise UsageError(f"{option} {path}: is also used as {other}; expected a file of its own")

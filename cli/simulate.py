@@ -12,7 +12,9 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.progress import Progress
 from gkestimator.errors import GkestimatorError, UsageError
 
-__all__ = ["command"]
+__all__ = ["COMPILING", "command"]
+
+COMPILING = "gkest: note: compiling the simulator once, which may take a minute ..."
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -151,10 +153,11 @@ def command(
     to stdout, or with -o to the file alone. One seed, one result. Exit status: 0 done, 1 where only the picture or the
     requests could not be written, 2 the command or a file was wrong.
     """
+    from gkestimator.outputs import refuse_overwriting
     from gkestimator.simulation.arrivals.replay import Replay
+    from gkestimator.simulation.compiled import when_compiling
     from gkestimator.simulation.output import forms, replanned_output, simulated_output
     from gkestimator.simulation.running import FileRun, replan_files, simulate_files
-    from gkestimator.simulation.writing import refuse_overwriting
     from gkestimator.tables import write_bytes
 
     read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"], cluster])]
@@ -175,7 +178,7 @@ def command(
         keep_requests=requests is not None,
         **options,
     )
-    with Progress() as progress:
+    with when_compiling(_say_compiling), Progress() as progress:
         if replan == "none":
             _refuse(
                 "--replan none",
@@ -216,6 +219,10 @@ def command(
     for line in made.words:
         click.echo(line, err=True)
     return 1 if partly else 0
+
+
+def _say_compiling() -> None:
+    click.echo(COMPILING, err=True)
 
 
 def _refuse(beside: str, given: dict[str, Any]) -> None:

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-__all__ = ["COMPILED", "compiled"]
+__all__ = ["COMPILED", "compiled", "tell_compiling", "when_compiling"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 COMPILED = importlib.util.find_spec("numba") is not None
+_told: list[Callable[[], None]] = []
+
+
+@contextmanager
+def when_compiling(say: Callable[[], None]) -> Iterator[None]:
+    """Within, ``say`` is called when the simulator is about to be compiled, which takes from seconds to a minute: not
+    where machine code of a run before was found, nor without numba."""
+    _told.append(say)
+    try:
+        yield
+    finally:
+        _told.remove(say)
+
+
+def tell_compiling() -> None:
+    """The simulator is about to be compiled."""
+    for say in _told:
+        say()
 
 
 def compiled(function: F) -> F:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gkestimator.outputs import by_suffix
 from gkestimator.simulation.picture import PICTURE_SUFFIXES, check_drawable, draw
 from gkestimator.simulation.report import (
     SIMULATION_SUFFIXES,
@@ -16,7 +17,6 @@ from gkestimator.simulation.report import (
 )
 from gkestimator.simulation.requests import REQUEST_SUFFIXES, check_writable, render_requests
 from gkestimator.simulation.running import Simulated
-from gkestimator.simulation.writing import by_suffix
 from gkestimator.tables.units import UNKNOWN, number_text
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
 from _plans import chain, plan, replica, rows
 
 from gkestimator.cli import run
+from gkestimator.cli.simulate import COMPILING
 from gkestimator.documents import plan_json
 from gkestimator.documents.simulation import read_simulation
+from gkestimator.simulation import running
+from gkestimator.simulation.compiled import tell_compiling
 from gkestimator.tables import REQUIREMENTS, write_table
 
 CLUSTER = "gpus: [{type: V100-SXM2-16GB, count: 2}]\n"
@@ -37,7 +41,9 @@ def simulate(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Simu
         start += [] if seconds is None else ["--duration-s", seconds]
         status = run([str(a) for a in (*start, *arguments)])
         out, err = capsysbinary.readouterr()
-        return status, out.decode(), err.decode()
+        # Said by whichever test is the first to compile on this machine.
+        said = err.decode().replace(f"{COMPILING}\n", "")
+        return status, out.decode(), said
 
     return call
 
@@ -50,6 +56,27 @@ def test_stdout_is_the_report_and_stderr_the_words(simulate: Simulate) -> None:
     assert any(line.startswith("chain ") for line in lines)
     assert err.startswith("by-hand answers ") and "promised 100.0 and expected 90.00 req/s." in err
     assert not err.startswith("gkest: error")
+
+
+def test_the_first_run_says_that_it_compiles(
+    simulate: Simulate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """The engine tells it (tests/simulation/engine/test_compiled.py); the command passes it on, one line, stderr."""
+    simulate()  # compiled from here on
+    served = running._served
+
+    def compiles(*arguments: Any) -> Any:
+        tell_compiling()
+        return served(*arguments)
+
+    monkeypatch.setattr(running, "_served", compiles)
+    files = [str(tmp_path / name) for name in ("plan.json", "table.csv", "r.json")]
+    assert run(["simulate", files[0], "--table", files[1], "--duration-s", "5", "-o", files[2]]) == 0
+    out, err = capsysbinary.readouterr()
+    assert out == b"" and err.decode().splitlines()[0] == COMPILING and err.decode().count("compiling") == 1
 
 
 def test_files(simulate: Simulate, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gkestimator.cli import run
+from gkestimator.cli.simulate import COMPILING
 
 TABLE = Path(str(files("gkestimator.datasets"))) / "published" / "ethz_v100.csv"
 WORKLOAD = (
@@ -44,7 +45,7 @@ def replan(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Replan
         start = ["simulate", plan, "--table", TABLE, "--arrivals", tmp_path / "rates.csv", "--duration-s", 6]
         status = run([str(a) for a in (*start, *arguments)])
         out, err = capsysbinary.readouterr()
-        return status, out.decode(), err.decode()
+        return status, out.decode(), err.decode().replace(f"{COMPILING}\n", "")
 
     return call
 

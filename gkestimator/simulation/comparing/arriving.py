@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.documents import Workload
+from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.documents.checking import Fields
 from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals
@@ -89,7 +89,7 @@ def _states(options: Mapping[str, Any]) -> Bursts | None:
 def made(entry: ArrivalsEntry, workload: Workload, seed: int) -> Arrivals:
     """The arrivals of ``entry`` at the rates of ``workload`` (models, then applications). Raises what
     :func:`gkestimator.simulation.arrivals.making.make_arrivals` raises."""
-    sources = (*workload.models, *workload.applications)
+    sources: tuple[ModelLoad | Application, ...] = (*workload.models, *workload.applications)
     return make_arrivals(
         entry.trace or str(entry.kind),
         [s.rate_rps for s in sources],

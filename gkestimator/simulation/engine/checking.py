@@ -9,9 +9,56 @@ import numpy as np
 
 from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Chunk
-from gkestimator.simulation.system import SimReplica
+from gkestimator.simulation.system import FEATURES, TERMS, SimGpu, SimReplica, SimSource
 
-__all__ = ["check_chunk", "check_replica"]
+__all__ = ["check_chunk", "check_gpu", "check_replica", "check_room", "check_source"]
+
+# Bounds far from anything real, within which memory, whole numbers and times in floats suffice.
+_MOST_BATCH = 100_000
+_MOST_AT_ONCE = 10_000_000  # requests that one event may bring into being
+_MOST_CURVE_ROWS = 5_000_000
+_MOST_MS = 1e9
+_LEAST_CYCLE_MS = 1e-6
+_MOST_FEATURE = 1e12
+
+
+def _finite(values: tuple[float, ...], count: int) -> bool:
+    return len(values) == count and all(abs(value) <= _MOST_FEATURE for value in values)
+
+
+def check_source(source: SimSource, models: int) -> None:
+    """Raises UsageError naming the source and the stage that cannot be."""
+    for k, stage in enumerate(source.stages):
+        if not 0 <= stage.model < models:
+            found, expected = f"model {stage.model}", f"one of {models} models"
+        elif not 0 <= stage.fan_out <= _MOST_FEATURE:
+            found, expected = f"fan_out {stage.fan_out}", f"0 to {_MOST_FEATURE:g}"
+        elif not all(0 <= a < len(source.stages) for a in stage.after):
+            found, expected = f"after {stage.after}", f"some of {len(source.stages)} stages"
+        else:
+            continue
+        raise UsageError(f"source {source.name!r}, stage {k}: found {found}, expected {expected}")
+
+
+def check_gpu(gpu: SimGpu) -> None:
+    """Raises UsageError where the interference model's numbers are no numbers."""
+    if not _finite(gpu.terms, TERMS):
+        raise UsageError(f"GPU {gpu.id!r}: terms are {gpu.terms!r}, expected {TERMS} finite numbers")
+
+
+def check_room(largest: int, most_asked: int, curve_rows: int) -> None:
+    """Raises UsageError where batches of up to ``largest`` requests, each of which asks for up to ``most_asked`` more,
+    or curves of ``curve_rows`` sizes would need more memory than there may be."""
+    if largest * (1 + most_asked) > _MOST_AT_ONCE:
+        raise UsageError(
+            f"a batch of {largest:,} requests, each of which may become {most_asked:,}, asks for "
+            f"{largest * (1 + most_asked):,} at once, expected at most {_MOST_AT_ONCE:,}"
+        )
+    if curve_rows > _MOST_CURVE_ROWS:
+        raise UsageError(
+            f"replicas with different curves over {curve_rows:,} batch sizes in all, expected at most "
+            f"{_MOST_CURVE_ROWS:,}"
+        )
 
 
 def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
@@ -25,21 +72,28 @@ def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
 
     need("model", 0 <= replica.model < models, f"one of {models} models")
     need("gpu", 0 <= replica.gpu < gpus, f"one of {gpus} GPUs")
-    need("batch_size", replica.batch_size >= 1, "1 or more")
-    need("max_wait_ms", 0 <= replica.max_wait_ms < math.inf, "0 ms or more")
+    need("batch_size", 1 <= replica.batch_size <= _MOST_BATCH, f"1 to {_MOST_BATCH:,}")
+    need("max_wait_ms", 0 <= replica.max_wait_ms <= _MOST_MS, f"0 to {_MOST_MS:g} ms")
     need("weight", 0 < replica.weight < math.inf, "more than 0")
     need("deal", replica.deal is None or 0 < replica.deal < math.inf, "more than 0")
     if replica.duty_cycle_ms is not None:
-        need("duty_cycle_ms", 0 < replica.duty_cycle_ms < math.inf, "more than 0 ms")
-    need("turn_offset_ms", 0 <= replica.turn_offset_ms < math.inf, "0 ms or more")
+        right = _LEAST_CYCLE_MS <= replica.duty_cycle_ms <= _MOST_MS
+        need("duty_cycle_ms", right, f"{_LEAST_CYCLE_MS:g} to {_MOST_MS:g} ms")
+    need("turn_offset_ms", 0 <= replica.turn_offset_ms <= _MOST_MS, f"0 to {_MOST_MS:g} ms")
+    for field in ("sigma_below", "sigma_above"):
+        # Of ten deviations the exponential is still a number.
+        need(field, 0 <= getattr(replica, field) <= 50, "0 to 50")
     batches = replica.batches
     ascending = all(a < b for a, b in pairwise(batches))
     need("batches", bool(batches) and batches[0] >= 1 and ascending, "ascending sizes")
     for field in ("latencies_ms", "copies_ms", "request_ms", "response_ms"):
         curve = getattr(replica, field)
         if curve is not None:
-            right = len(curve) == len(batches) and all(0 <= value < math.inf for value in curve)
-            need(field, right, f"{len(batches)} times of 0 ms or more")
+            right = len(curve) == len(batches) and all(0 <= value <= _MOST_MS for value in curve)
+            need(field, right, f"{len(batches)} times of 0 to {_MOST_MS:g} ms")
+    if replica.features is not None:
+        right = len(replica.features) == len(batches) and all(_finite(f, FEATURES) for f in replica.features)
+        need("features", right, f"{len(batches)} times {FEATURES} finite numbers")
 
 
 def check_chunk(chunk: Chunk, sources: int, now_ms: float) -> None:

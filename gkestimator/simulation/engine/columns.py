@@ -57,6 +57,8 @@ DONE, ROOM, DRAWS, UNIFORMS, FLUSH = range(5)
 F_NOW, F_FROM, F_UNTIL, F_WINDOW, F_LAST, F_END = range(6)
 # A total is on time up to this much of the SLO: sums of floats.
 SLACK = 1 + 1e-9
+# Above this a float has no next whole number.
+WHOLE = 2.0**53
 # Batches that one event takes at most: one that is formed, one that is gathered at a turn.
 BATCHES_NEED = 2
 

@@ -31,7 +31,8 @@ def bin_of(time: float, edges: c.Floats) -> int:
 @part
 def window_of(s: c.State, time: float) -> int:
     """The timeline's window that ``time`` lies in."""
-    at = int(time / s.f[c.F_WINDOW])
+    # Less than all windows before it is made whole: the last answers may come after any number of them.
+    at = int(min(time / s.f[c.F_WINDOW], float(s.z[c.Z_WINDOWS])))
     if at * s.f[c.F_WINDOW] > time:
         at -= 1
     return int(min(at, s.z[c.Z_WINDOWS] - 1))

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from gkestimator.simulation.compiled import COMPILED
+from gkestimator.simulation.compiled import COMPILED, tell_compiling
 
 __all__ = ["entry", "part"]
 
@@ -34,9 +34,27 @@ def entry(make: Callable[[str], F]) -> F:
         return make("")
     function = make(_sources())
     try:
-        return _njit(function, cache=True)
+        made = _njit(function, cache=True)
     except RuntimeError:  # neither beside the sources nor in the user's cache can anything be written
-        return _njit(function)
+        made = _njit(function)
+    _tell_of(made)
+    return made
+
+
+def _tell_of(made: object) -> None:
+    """``tell_compiling`` when numba begins to compile ``made`` (not when it finds machine code of it)."""
+    from numba.core import event
+
+    class Teller(event.Listener):
+        def on_start(self, event: Any) -> None:
+            if event.data["dispatcher"] is made:
+                tell_compiling()
+
+        def on_end(self, event: Any) -> None:
+            """Nothing is to be said."""
+
+    register: Any = event.register
+    register("numba:compile", Teller())
 
 
 def _njit(function: F, **options: Any) -> F:

@@ -106,8 +106,8 @@ def fit_pools(s: State) -> State:
 def count_windows(s: State, m: int, times: Floats) -> None:
     """Requests to model ``m`` at ``times``, by window of the timeline."""
     window = float(s.f[c.F_WINDOW])
-    at = (times / window).astype(np.int64)
-    at -= at * window > times
     last = int(s.z[c.Z_WINDOWS]) - 1
+    at = np.minimum(times / window, last + 1).astype(np.int64)
+    at -= at * window > times
     found = np.bincount(np.minimum(at, last))
     s.windows[m, 0, : len(found)] += found

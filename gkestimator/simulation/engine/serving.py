@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import numpy as np
 
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.dropping import drop_late, drop_waiting
@@ -111,9 +111,12 @@ def expect_turn(s: c.State, r: int, now: float) -> None:
     after = s.rf[r, c.RF_TAKEN]
     if s.z[c.Z_KIND] > c.TURN:
         after = max(after, now)
-    k = max(0, math.floor((least - offset) / cycle) - 1)
+    # A float, as time over a short cycle may be beyond whole numbers; from there on 1 more is no more.
+    k, step = max(0.0, float(np.floor((least - offset) / cycle)) - 1.0), 1.0
     while offset + k * cycle < least or offset + k * cycle <= after:
-        k += 1
+        k += step
+        if k > c.WHOLE:
+            step *= 2.0
     s.r[r, c.R_DUE] = 1
     push_event(s, offset + k * cycle, c.TURN, r, r)
 

@@ -25,7 +25,13 @@ from gkestimator.simulation.engine.changes import (
     resumes,
     unstream,
 )
-from gkestimator.simulation.engine.checking import check_chunk, check_replica
+from gkestimator.simulation.engine.checking import (
+    check_chunk,
+    check_gpu,
+    check_replica,
+    check_room,
+    check_source,
+)
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.options import Options
@@ -66,6 +72,8 @@ class Simulator:
         self._kept: list[tuple[Counts, Floats]] = []
         self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
         self._curve_rows: dict[tuple[object, ...], int] = {}
+        for source in system.sources:
+            check_source(source, len(system.models))
         self._most_asked = max((most_asked(source) for source in system.sources), default=0)
         self._s = first_state(system, options)
         self.add(system.replicas, [0.0] * len(system.replicas), gpus=system.gpus)
@@ -86,6 +94,8 @@ class Simulator:
         """Add ``gpus``, then ``replicas``, which take batches and may start to serve from ``available_ms`` on; their
         indices. The router chooses a replica that is not available yet only where its model has no other."""
         s = self._s
+        for new in gpus:
+            check_gpu(new)
         idle = np.zeros((len(gpus), c.G_END), np.int64)
         idle[:, [c.G_FIRST, c.G_LAST, c.G_COPY_HEAD, c.G_COPY_TAIL]] = -1
         terms = [[0.0] * c.GF_TERMS + list(gpu.terms) for gpu in gpus]
@@ -95,6 +105,8 @@ class Simulator:
         at, servers = len(s.curves), len(s.v)
         for replica, available in zip(replicas, available_ms, strict=True):
             check_replica(replica, len(s.m), len(s.g))
+            if not 0 <= available < math.inf:
+                raise UsageError(f"replica {replica.id!r}: available from {available} ms, expected 0 or more")
             server = servers
             if replica.partition is not None:
                 server, gpu = self._partitions.setdefault(replica.partition, (servers, replica.gpu))
@@ -105,8 +117,9 @@ class Simulator:
             servers = max(servers, server + 1)
             curve = self._curve_rows.setdefault(curve_key(replica), at)
             if curve == at:
+                at += replica.batch_size + 1
+                check_room(replica.batch_size, self._most_asked, at)
                 curves.append(curves_of(replica))
-                at += len(curves[-1])
             ints, floats = rows_of(replica, server=server, curve=curve, available_ms=available)
             floats[c.RF_FACTOR] = self._factor(replica)
             whole.append(ints)

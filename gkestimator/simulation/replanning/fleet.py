@@ -153,8 +153,9 @@ class Fleet:
         given are served by the old ones, one at a time as ever (one server). Whether anything changed."""
         new = replace(runs, id=process.runs.id, gpu=process.runs.gpu, partition=server)
         process.asked = asked
-        # How large its batches usually are moves with every rate: not worth other settings by itself.
-        if replace(new, deal=process.runs.deal) == process.runs:
+        # How many requests its batches usually hold (``deal``) is one of the settings: a replica that stayed at the
+        # old rate's beside a new one would be dealt many times its part.
+        if new == process.runs:
             return False
         self.simulator.retire([process.index])
         process.index = self.simulator.add([new], [max(process.ready_ms, self.simulator.now_ms)])[0]

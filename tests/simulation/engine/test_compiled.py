@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.simulation.compiled import COMPILED
+from gkestimator.simulation.compiled import COMPILED, when_compiling
 from gkestimator.simulation.engine import part
 
 HERE = Path(__file__).parent
@@ -102,10 +102,13 @@ def test_new_sources_are_compiled_anew(monkeypatch: pytest.MonkeyPatch, tmp_path
     from numba.core import config
 
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    hits = []
+    hits, told = [], list[str]()
     for sources in ("old", "old", "new"):
         monkeypatch.setattr(part, "_sources", lambda said=sources: said)
         found = part.entry(double)
-        assert found(21) == 42
+        with when_compiling(lambda said=sources: told.append(said)):  # type: ignore[misc]
+            assert [found(21), found(21)] == [42, 42]
         hits.append(sum(found.stats.cache_hits.values()))  # type: ignore[attr-defined]
     assert hits == [0, 1, 0]
+    # Who waits for it is told, once, and not where the machine code was kept.
+    assert told == ["old", "new"]

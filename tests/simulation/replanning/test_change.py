@@ -235,10 +235,37 @@ def test_memory_that_stays_unknown_is_not_waited_for() -> None:
     )
     first = run.decisions[0]
     assert first.counted is not None
-    assert (first.counted.kept, first.counted.reset, first.counted.loads, first.counted.retired_first) == (1, 1, 1, 1)
+    assert (first.counted.kept, first.counted.reset, first.counted.loads, first.counted.retired_first) == (
+        1,
+        1,
+        1,
+        1,
+    )
     # The 20 requests of c are done at 1,200; then the load of d.
     assert first.ready_ms == 1830
     assert run.decisions[-1].ready_ms is not None
+
+
+def test_a_replica_that_stays_is_dealt_as_much_as_an_equal_one_that_joins_it() -> None:
+    """Its batches hold 3 requests at 100 req/s and 64 at 5,000: the router must count both replicas' alike."""
+
+    def served(*gpus: str, rate: float) -> PlacementPlan:
+        each = replica("a", 64, goodput_rps=rate / len(gpus), throughput_rps=6400.0)
+        return plan({gpu: [each] for gpu in gpus}, {"a": rate})
+
+    run = changed(
+        served(f"{V100}-0", rate=100.0),
+        served(f"{V100}-0", f"{V100}-1", rate=5000.0),
+        {"a": [2000 + 0.25 * k for k in range(8000)]},
+        **USHER,
+    )
+    assert run.decisions[0].counted is not None
+    assert (run.decisions[0].counted.kept, run.decisions[0].counted.loads) == (1, 1)
+    by_gpu = [0, 0]
+    for what, count in zip(run.system.replicas, run.result.replica_requests, strict=True):
+        by_gpu[what.gpu] += int(count)
+    assert sum(by_gpu) == 8000
+    assert max(by_gpu) - min(by_gpu) <= 64
 
 
 def test_a_model_that_loses_all_replicas_and_gets_them_back_loses_no_request() -> None:
