@@ -65,6 +65,16 @@ def test_the_report_has_what_the_rows_have(tmp_path: Path, command: Command) -> 
     assert text.count("## cost, USD per hour") == 1  # the plan's, whatever arrives
 
 
+def test_what_is_not_all_is_not_shown_as_100(tmp_path: Path, command: Command) -> None:
+    """One of 3,500 is late: 99.97 %, which a round figure would hide."""
+    command(write_spec(tmp_path, policies=["exclusive"], duration_s=40, slo_scale=[0.5], rate_scale=[1.0]))
+    found = results(tmp_path / "out")
+    shares = [float(r["on_time_pct"]) for r in found]
+    mean = sum(shares) / len(shares)
+    assert 99.5 < mean < 100, "the case is to have a few late requests"
+    assert f"| exclusive | **{min(mean, 99.99):.2f}** |" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_one_line_for_a_bad_spec_and_nothing_written(tmp_path: Path, command: Command) -> None:
     status, out, err = command(write_spec(tmp_path, policies=["best"]))
     assert (status, out) == (2, "") and err.count("\n") == 1

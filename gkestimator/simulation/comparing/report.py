@@ -86,19 +86,23 @@ def _at_one_load(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _count(value: float | None) -> str:
+    return number_text(None) if value is None else f"{value:g}"
+
+
 def _whole(here: Sequence[Row]) -> list[TextColumn]:
     figures = (
         ("promised req/s", "promised_rps", number_text),
         ("expected", "expected_rps", number_text),
         ("simulated", "goodput_rps", number_text),
-        ("on time %", "on_time_pct", percent_text),
-        ("worst model %", "least_on_time_pct", percent_text),
+        ("on time %", "on_time_pct", _share),
+        ("worst model %", "least_on_time_pct", _share),
         ("rejected %", "rejected_pct", percent_text),
         ("dropped %", "dropped_pct", percent_text),
         ("p50 ms", "latency_p50_ms", number_text),
         ("p99 ms", "latency_p99_ms", number_text),
         ("batch", "batch_mean", number_text),
-        ("GPUs", "gpus_used", number_text),
+        ("GPUs", "gpus_used", _count),
         ("USD/h", "cost_per_hour", number_text),
         ("decision ms", "decision_ms", number_text),
     )
@@ -124,8 +128,13 @@ def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
 
 def _text(panel: Panel, value: float | None) -> str:
     if value is None or panel.measure.column.endswith("_pct"):
-        return percent_text(value) if value is None or value < 99.95 or value == 100 else f"{value:.2f}"
-    return number_text(value)
+        return _share(value)
+    return f"{value:g}" if panel.measure.column == "gpus_used" else number_text(value)
+
+
+def _share(value: float | None) -> str:
+    """A percentage; what is not all of it is not rounded up to 100."""
+    return percent_text(value) if value is None or not 99 <= value < 100 else f"{min(value, 99.99):.2f}"
 
 
 def _markdown(
