@@ -1,7 +1,9 @@
 """Arlo's schedulers against the simple ones, and how fast the simulation of them is.
 
     python benchmarks/arlo_lengths.py [--table examples/lengths/bert-base.csv] [--stretch 4,1] [--gpus 10,20,40]
-    [--loads 0.15,0.3,0.45,0.6] [--streams 1] [--seeds 3] [--seconds 200] [--plot FILE] [--traces FOLDER]
+    [--loads 0.15,0.3,0.45,0.6] [--streams 1] [--seeds 3] [--seconds 200]
+    [--bursts 0.5,3:8,2] [--slo-ms 150] [--start expected|even|peak] [--congested ideal|least-load] [--most FACTOR]
+    [--no-speed] [--plot FILE] [--traces FOLDER]
 
 Requests of BERT-base (examples/lengths) as a Markov-modulated Poisson process: calm for 8 s at half the mean rate, bursts
 of 2 s at three times the mean rate. Lengths: lognormal with the quantiles of the Arlo paper's trace (median 21, 72 at

@@ -62,6 +62,7 @@ def test_one_result_in_three_forms(gkest: Callable[..., Outcome], spec: Path, tm
     for row, scheme in zip(rows, found["schemes"], strict=True):
         assert float(row["latency_p98_ms"]) == scheme["latency_p98_ms"]
         assert row["cost_per_hour"] == "" and scheme["cost_per_hour"] is None  # no price is known: not 0
+        assert scheme["arrived_rps"] == scheme["requests"] / 18 and "throughput_rps" not in scheme
         assert scheme["requests"] == sum(r["served"] for r in scheme["runtimes"])
         assert sum(w["requests"] for w in scheme["windows"]) > scheme["requests"]  # warm-up is in the windows
         assert len(scheme["windows"]) == 4

@@ -29,7 +29,8 @@ def render_lengths(run: LengthsRun, form: str) -> bytes:
 
 
 def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
-    """What is said of a scheme. ``padding``: tokens computed over tokens asked for. ``gpus_mean``: GPU time over the
+    """What is said of a scheme. ``arrived_rps``: all that came; all is answered, some of it maybe long
+    after the end. ``padding``: tokens computed over tokens asked for. ``gpus_mean``: GPU time over the
     time simulated; cost from it. Null: no request was counted, or the price is not known."""
     spec = run.spec
     counted_s = (spec.duration_ms - spec.warmup_ms) / 1e3
@@ -38,7 +39,7 @@ def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
     return {
         "scheme": scheme,
         "requests": served.requests,
-        "throughput_rps": served.requests / counted_s,
+        "arrived_rps": served.requests / counted_s,
         "goodput_rps": served.on_time / counted_s,
         "on_time_pct": 100 * served.on_time / served.requests if served.requests else None,
         "latency_mean_ms": served.mean_ms,
@@ -133,7 +134,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> list[TextColumn]:
 
     found = [
         TextColumn(heading="scheme", cells=[r["scheme"] for r in rows], right=False),
-        column("req/s", "throughput_rps", number_text),
+        column("came/s", "arrived_rps", number_text),
         column("in time %", "on_time_pct", lambda v: number_text(v, digits=4)),
         column("mean ms", "latency_mean_ms", number_text),
         column("p50", "latency_p50_ms", number_text),

@@ -141,14 +141,14 @@ def _bounded(fields: Fields, spec: LengthsSpec) -> None:
     """Refuse what would keep a run busy for ever with other things than requests."""
     bursts = spec.arrivals.bursts if isinstance(spec.arrivals, DrawnArrivals) else None
     mean_s = math.inf if bursts is None else sum(bursts.sojourns_s) / len(bursts.sojourns_s)
-    period_ms = None if spec.reallocation is None else spec.reallocation.period_ms
-    check_ms = None if spec.autoscaling is None else spec.autoscaling.check_ms
+    period_ms = math.inf if spec.reallocation is None else spec.reallocation.period_ms
+    check_ms = math.inf if spec.autoscaling is None else spec.autoscaling.check_ms
     for name, each_ms, limit, what in (
         ("runtime_scheduler", period_ms, _MAX_PERIODS, "periods"),
         ("autoscaling", check_ms, _MAX_CHECKS, "checks"),
         ("arrivals", 1e3 * mean_s, _MAX_STATES, "states of the bursts"),
     ):
-        if each_ms is not None and spec.duration_ms / each_ms > limit:
+        if spec.duration_ms / each_ms > limit:
             raise fields.fail(
                 name,
                 f"found one every {each_ms / 1e3:g} s in {spec.duration_ms / 1e3:g} s, "
