@@ -344,7 +344,7 @@ def page(found: Sequence[Result], policies: Sequence[str], command: str) -> str:
         f"`{command}`",
         "Requests expected on time are counted by our own formulas ([scheduling.md](scheduling.md)), which `gkest` maximises and the others "
         "do not know; plain goodput is what their papers count. `gkest` was developed on instances of other seeds and, late, looked at "
-        "on seed 0. A simulator that does not share these formulas has not judged yet.",
+        "on seed 0. A simulator that does not share them judges in [policies-simulated.md](policies-simulated.md) and by `python benchmarks/expected_against_simulated.py`.",
     ]
     plain = [r for r in found if r.kind == "goodput"]
     if plain:
