@@ -15,7 +15,7 @@ from gkestimator.documents import PlacedGpu, PlacementPlan, Replica, plan_json
 from gkestimator.errors import UsageError, one_line
 from gkestimator.placement.problem import Problem
 from gkestimator.tables.layout import TextColumn, printable, text_table
-from gkestimator.tables.units import UNKNOWN, number_text, percent_text
+from gkestimator.tables.units import number_text, percent_text
 
 __all__ = [
     "PLAN_FORMATS",
@@ -213,12 +213,12 @@ def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
     served = {r.model for r in replicas}
     there = f" of {len(problem.gpus):,}" if problem.gpus else ""
     gpus = "GPU" if totals.gpus_used == 1 and not there else "GPUs"
-    cost = UNKNOWN if totals.cost_per_hour is None else f"{totals.cost_per_hour:,.2f}"
+    cost = "price unknown" if totals.cost_per_hour is None else f"{totals.cost_per_hour:,.2f} USD per hour"
     goodput, expected = (number_text(v, digits=4) for v in (totals.goodput_rps, totals.expected_goodput_rps))
     lines = [
         f"{plan.policy} places {len(served):,} of {len(problem.models):,} models as {len(replicas):,} "
         f"{'replica' if len(replicas) == 1 else 'replicas'} on {totals.gpus_used:,}{there} {gpus} "
-        f"({cost} USD per hour): goodput {goodput} of {number_text(asked, digits=4)} req/s; "
+        f"({cost}): goodput {goodput} of {number_text(asked, digits=4)} req/s; "
         + (
             "how much of it is expected in time is unknown."
             if totals.expected_goodput_rps is None

@@ -205,13 +205,13 @@ def simulation_words(report: SimulationReport) -> list[str]:
     t = report.totals
     if not t.arrived_rps:
         return [f"No request came in {report.settings.duration_s:g} s: there is nothing to say of the plan."]
-    cost = UNKNOWN if t.cost_per_hour is None else f"{t.cost_per_hour:,.2f}"
+    cost = "price unknown" if t.cost_per_hour is None else f"{t.cost_per_hour:,.2f} USD per hour"
     promise = f"its plan promised {number_text(t.promised_goodput_rps, digits=4)}"
     if t.expected_goodput_rps is not None:
         promise += f" and expected {number_text(t.expected_goodput_rps, digits=4)}"
     lines = [
         f"{report.settings.policy} answers {number_text(t.goodput_rps, digits=4)} req/s on time on {t.gpus_used:,} "
-        f"GPU{'s' * (t.gpus_used != 1)} ({cost} USD per hour); {promise} req/s."
+        f"GPU{'s' * (t.gpus_used != 1)} ({cost}); {promise} req/s."
     ]
     late = sorted(
         (m for m in report.models if m.on_time_pct is not None and m.on_time_pct < KEPT_PCT),

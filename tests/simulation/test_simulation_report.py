@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,10 @@ def test_csv_has_a_row_a_model_and_every_number_in_full() -> None:
 def test_words() -> None:
     good = simulation_words(simulated(both(10.0), seconds=3.0).report)
     assert good[0].startswith("by-hand answers ") and "promised 260.0 and expected 90.00 req/s" in good[0]
+    assert "(3.06 USD per hour)" in good[0]
+    report = simulated(both(10.0), seconds=3.0).report
+    unpriced = replace(report, totals=replace(report.totals, cost_per_hour=None))
+    assert "(price unknown)" in simulation_words(unpriced)[0]
     assert good[1] == "Each of 2 models keeps its SLO for at least 99 % of its requests."
     late = plan([replica(goodput_rps=400.0)], models=[("a", 400.0, 100.0)])
     said = simulation_words(simulated(late).report)
