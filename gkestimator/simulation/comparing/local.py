@@ -36,7 +36,11 @@ def run_locally(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Cell
             rest = left[1:] if alone else []
             # Two jobs a process are handed out at a time: a pool that breaks loses no more.
             for n, job in todo:
-                waiting[pool.submit(compute, job)] = (n, job)
+                try:
+                    waiting[pool.submit(compute, job)] = (n, job)
+                except BrokenProcessPool:  # a process died while others were being handed out
+                    died.append((n, job))
+                    break
                 if len(waiting) < 2 * processes:
                     continue
                 yield from _finished(waiting, died)
