@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gkestimator.documents import PlacementPlan, Replica
 from gkestimator.errors import UsageError
@@ -91,8 +92,6 @@ def _expected(
 
 
 def _candidate(row: Requirement, latency_ms: float, gpu: str, replica: Replica) -> Candidate:
-    from dataclasses import replace
-
     batch = row.batch_size or 1
     return Candidate(
         row=row if row.gpu == gpu else replace(row, gpu=gpu),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
 from gkestimator.errors import UsageError, one_line
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.gpus import GpuSpec, gpu_catalogue
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES
@@ -20,8 +20,7 @@ from gkestimator.simulation.arrivals.replay import Replay, Replayed
 from gkestimator.simulation.building import build_system
 from gkestimator.simulation.compiled import COMPILED
 from gkestimator.simulation.engine.simulator import Simulator
-from gkestimator.simulation.interference.base import Interference
-from gkestimator.simulation.interference.registry import make_interference
+from gkestimator.simulation.interference.registry import interference_between
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
@@ -74,7 +73,7 @@ def simulate_plan(
     ``rate_scale`` are written into the report's settings alone. For the rest see
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
-    law = _law(plan, options.interference, coefficients, gpu_specs)
+    law = interference_between(options.interference, coefficients, _known_types(plan, gpu_specs))
     wired = None if network is None else read_network(network)
     system = build_system(
         plan,
@@ -115,20 +114,15 @@ def simulate_plan(
     return Simulated(report=summarise(plan, system, result, settings, said), system=system, result=result)
 
 
-def _law(
-    plan: PlacementPlan, name: str, coefficients: Path | str | None, gpu_specs: Sequence[Path | str]
-) -> Interference | None:
-    if name == "none":
-        if coefficients is not None:
-            raise UsageError(f"coefficients {coefficients}: interference none has none")
-        return None
+def _known_types(plan: PlacementPlan, gpu_specs: Sequence[Path | str]) -> tuple[GpuSpec, ...]:
+    """The GPU types of ``plan`` of which something is known."""
     catalogue = gpu_catalogue(gpu_specs)
     specs = {}
     for gpu in plan.gpus:
         if gpu.type not in specs:
             with contextlib.suppress(UsageError):  # refused when interference asks for it
                 specs[gpu.type] = catalogue.spec(gpu.type)
-    return make_interference(name, coefficients, tuple(specs.values()))
+    return tuple(specs.values())
 
 
 def _served(

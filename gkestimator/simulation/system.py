@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["FEATURES", "TERMS", "SimGpu", "SimModel", "SimReplica", "SimSource", "SimStage", "System"]
@@ -105,8 +104,3 @@ class System:
     gpus: tuple[SimGpu, ...]
     replicas: tuple[SimReplica, ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def model_index(self) -> Mapping[str, int]:
-        """Index of each model by name."""
-        return {m.name: i for i, m in enumerate(self.models)}

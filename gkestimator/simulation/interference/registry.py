@@ -11,7 +11,7 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.simulation.interference import laws
 from gkestimator.simulation.interference.base import Interference
 
-__all__ = ["CODES", "MODELS", "make_interference"]
+__all__ = ["CODES", "MODELS", "interference_between", "make_interference"]
 
 _HERE = "gkestimator.simulation.interference"
 # Name -> where its class is. A new model: its file, a line here and in CODES, its branch of laws.slowdown, and its name
@@ -42,3 +42,14 @@ def make_interference(
     module, _, attribute = MODELS[name].partition(":")
     kind: type[Interference] = getattr(importlib.import_module(module), attribute)
     return kind.made(None if coefficients is None else Path(coefficients), gpus)
+
+
+def interference_between(
+    name: str, coefficients: Path | str | None, gpus: Sequence[GpuSpec]
+) -> Interference | None:
+    """As :func:`make_interference`; None for ``none``, which is refused coefficients (UsageError)."""
+    if name != "none":
+        return make_interference(name, coefficients, gpus)
+    if coefficients is not None:
+        raise UsageError(f"coefficients {coefficients}: interference none has none")
+    return None

@@ -15,7 +15,7 @@ from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.building import build_system
-from gkestimator.simulation.interference.registry import make_interference
+from gkestimator.simulation.interference.registry import interference_between
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
@@ -84,13 +84,7 @@ def simulate_replanned(
         )
         return place(chosen, problem)
 
-    if options.interference == "none" and coefficients is not None:
-        raise UsageError(f"coefficients {coefficients}: interference none has none")
-    law = (
-        None
-        if options.interference == "none"
-        else make_interference(options.interference, coefficients, cluster.types)
-    )
+    law = interference_between(options.interference, coefficients, cluster.types)
     wired = None if network is None else read_network(network)
     prices = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
