@@ -126,7 +126,7 @@ class Fleet:
         runs: Sequence[SimReplica],
         servers: Sequence[int],
         ready_ms: Sequence[float],
-    ) -> list[Process]:
+    ) -> None:
         """New processes on ``gpu``, whose memory is taken from now on, ready at ``ready_ms``."""
         now = self.simulator.now_ms
         new = () if gpu.id in self._index else (gpu,)
@@ -140,23 +140,18 @@ class Fleet:
         ]
         indices = self.simulator.add(placed, list(ready_ms), gpus=new)
         self.replicas += placed
-        found = [
-            Process(name=n, gpu=gpu.id, asked=a, runs=r, index=i, server=s, ready_ms=t)
-            for n, a, r, i, s, t in zip(names, asked, placed, indices, servers, ready_ms, strict=True)
-        ]
-        for process in found:
-            self._enter(process, now)
-        return found
+        for n, a, r, i, s, t in zip(names, asked, placed, indices, servers, ready_ms, strict=True):
+            self._enter(Process(name=n, gpu=gpu.id, asked=a, runs=r, index=i, server=s, ready_ms=t), now)
 
-    def set(self, process: Process, asked: Replica, runs: SimReplica, server: int) -> bool:
+    def set(self, process: Process, asked: Replica, runs: SimReplica, server: int) -> None:
         """``process`` goes on as ``asked``: batches are opened by the new settings from now on, those that it was
-        given are served by the old ones, one at a time as ever (one server). Whether anything changed."""
+        given are served by the old ones, one at a time as ever (one server)."""
         new = replace(runs, id=process.runs.id, gpu=process.runs.gpu, partition=server)
         process.asked = asked
         # How many requests its batches usually hold (``deal``) is one of the settings: a replica that stayed at the
         # old rate's beside a new one would be dealt many times its part.
         if new == process.runs:
-            return False
+            return
         self.simulator.retire([process.index])
         process.index = self.simulator.add([new], [max(process.ready_ms, self.simulator.now_ms)])[0]
         self.replicas.append(new)
@@ -164,7 +159,6 @@ class Fleet:
         process.holds[process.index] = asked.mreq_pct
         self._use(process.gpu).replicas.append(process.index)
         self._note_memory(process.gpu)
-        return True
 
     def end(self, processes: Sequence[Process]) -> None:
         """``processes`` get no more batches; a GPU left without others is given back once they are done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,8 +90,7 @@ def _settings(replicas: Sequence[Replica]) -> frozenset[tuple[Hashable, int]]:
     return frozenset(Counter(setting_key(r) for r in replicas).items())
 
 
-def _common(key: object, some: Sequence[Replica], others: Sequence[Replica]) -> int:
-    assert callable(key)
+def _common(key: Callable[[Replica], Hashable], some: Sequence[Replica], others: Sequence[Replica]) -> int:
     return (Counter(key(r) for r in some) & Counter(key(r) for r in others)).total()
 
 
