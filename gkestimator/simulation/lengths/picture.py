@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from gkestimator.picture_style import GREY, INK, STYLE
+from gkestimator.picture_style import GREY, INK, STYLE, saved
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
 from gkestimator.simulation.lengths.running import LengthsRun
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw_lengths"]
 
-_METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
 # Hues that differ for the colour-blind (Tableau 10), and a style each: curves that coincide are seen all the same.
 _LOOKS: dict[str, tuple[str, Any]] = {
     "arlo": ("#e15759", "-"),
@@ -75,9 +69,7 @@ def draw_lengths(run: LengthsRun, form: str) -> bytes:
             _instances(bottom, run, first)
         bottom.set_xlabel("s")
         bottom.set_xlim(0, spec.duration_ms / 1e3)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=form, dpi=150, metadata=_METADATA[form])
-    return buffer.getvalue()
+        return saved(figure, form)
 
 
 def _instances(axes: Any, run: LengthsRun, scheme: str) -> None:
