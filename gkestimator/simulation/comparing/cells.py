@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gkestimator.simulation.comparing.spec import (
     scaled,
 )
 
-__all__ = ["CELL_VERSION", "Cell", "Job", "jobs", "keyed"]
+__all__ = ["CELL_VERSION", "Cell", "Job", "jobs"]
 
 CELL_VERSION = 1
 """Goes up when what a cell holds, or how it is computed, changes: older cells are computed again."""
@@ -93,11 +93,6 @@ def jobs(spec: ComparisonSpec, version: str) -> Iterator[Job]:
                                 for seed in spec.seeds
                             ),
                         )
-
-
-def keyed(found: Sequence[Job]) -> dict[str, tuple[Job, Cell]]:
-    """Every cell with its job, by key."""
-    return {cell.key: (job, cell) for job in found for cell in job.cells}
 
 
 def _key(decides: Mapping[str, Any], arrivals: ArrivalsEntry, seed: int, digests: Mapping[Path, str]) -> str:
