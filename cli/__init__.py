@@ -52,14 +52,22 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader has what it wants (`gkest ... | head`); keep Python from complaining when it flushes at
         # exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_unwritten()
         return 0
     except OSError as e:
+        try:
+            sys.stdout.flush()
+        except OSError:  # what cannot be written stays in the buffer, and Python would exit with 120 for it
+            _drop_unwritten()
         return _fail(session, e, str(OutputError(e)), 2)
     except Exception as e:  # noqa: BLE001 - the last net: a defect of ours must still end in one line
         text = f"a defect of gkestimator, please report it with --debug: {type(e).__name__}: {e}"
         return _fail(session, e, text, 2)
     return status if isinstance(status, int) else 0
+
+
+def _drop_unwritten() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(session: Session, error: BaseException, text: str, status: int) -> int:

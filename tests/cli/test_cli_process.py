@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,12 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert process.returncode == 0
 
 
-def test_a_full_device_is_one_line() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_device_is_one_line(unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*GKEST, "doctor"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+            [*GKEST, "doctor"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60, env=environment
         )
     assert done.returncode == 2
     assert done.stderr.decode().startswith("gkest: error: ")
