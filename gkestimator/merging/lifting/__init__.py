@@ -1,0 +1,1 @@
+"""Operators between two super-operators that are alike run once, on the concatenated value."""

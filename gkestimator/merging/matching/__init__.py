@@ -1,0 +1,1 @@
+"""Which operators of two models are merged: candidates, starts, the best assignment, no cycles."""

@@ -1,0 +1,118 @@
+"""What is merged: operators with constant weights, seen as matrices, and the super-operators made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from gkestimator.dtypes import DType
+from gkestimator.onnx_io.editing import Node, Values, Weight
+
+__all__ = ["Kind", "Member", "Rectangle", "SuperOperator", "WeightMatrix", "WeightOperator", "similarity"]
+
+Kind: TypeAlias = Literal["matmul", "gemm", "conv", "grouped_conv"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightMatrix:
+    """A weight as rows x columns x taps: row = channel that comes in, column = channel that goes out.
+
+    MatMul and Gemm: taps 1. Conv of one group: taps = the kernel's positions, ``array()[c, m, t]`` is
+    ``W[m, c].ravel()[t]``. Conv of several groups: row = group, columns 1, taps = all that one group has.
+    ``values.array()`` is of shape [rows, columns, taps], usually a strided view of the file.
+    """
+
+    rows: int
+    columns: int
+    taps: int
+    dtype: DType
+    values: Values
+
+    @property
+    def elements(self) -> int:
+        """|W|: how many values the weight has."""
+        return self.rows * self.columns * self.taps
+
+    def array(self) -> np.ndarray:
+        """[rows, columns, taps], read-only; bfloat16 as uint16."""
+        return self.values.array()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightOperator:
+    """A node that multiplies an activation by a constant weight, and what merging needs to know of it.
+
+    ``model``: index of its model. ``x`` and ``y``: names of the activation and of the result. ``weight_name``: the
+    node's weight input (for a weight behind Transpose or Identity: that node's output). ``bias``: a constant bias
+    of one value per column ([columns]), or None. ``geometry``: what two convolutions must have in common
+    (kernel, strides, dilations, pads, group size) besides the channels; () for products. ``start_ms``: start of its
+    first kernel on its model's timeline (:mod:`gkestimator.estimation.timeline`). ``position``: index among its
+    model's nodes.
+    """
+
+    model: int
+    node: Node
+    kind: Kind
+    x: str
+    y: str
+    weight_name: str
+    matrix: WeightMatrix
+    bias: Weight | None
+    geometry: tuple[tuple[int, ...], ...]
+    start_ms: float
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rectangle:
+    """A block that two weights have in common: ``rows`` x ``columns`` (all taps) at an offset in each.
+
+    ``exact`` False: the search gave up before it had seen every place, so a larger one may exist.
+    """
+
+    rows: int
+    columns: int
+    row_a: int
+    column_a: int
+    row_b: int
+    column_b: int
+    exact: bool = True
+
+
+def similarity(a: WeightMatrix, b: WeightMatrix, found: Rectangle | None) -> float:
+    """2 |largest common submatrix| / (|Wa| + |Wb|), in [0, 1] (USHER, section 3.4); 0 where nothing is common."""
+    if found is None:
+        return 0.0
+    return 2 * found.rows * found.columns * a.taps / (a.elements + b.elements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One operator of a super-operator: the shared block is its weight's [row:row+rows, column:column+columns]."""
+
+    operator: WeightOperator
+    row: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuperOperator:
+    """Operators of different models that multiply by one shared block (the first member's values), once for all.
+
+    ``whole``: the block is every member's whole weight.
+    """
+
+    members: tuple[Member, ...]
+    rows: int
+    columns: int
+    similarity: float = field(compare=False)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left over of any member's weight."""
+        return all(
+            m.operator.matrix.rows == self.rows and m.operator.matrix.columns == self.columns
+            for m in self.members
+        )

@@ -1,0 +1,1 @@
+"""The largest block that two weights have in common, at any offset."""

@@ -1,0 +1,1 @@
+"""The nodes of a super-operator: one product by the shared block, residual products, repositioning, sums."""
