@@ -122,10 +122,10 @@ def _gemm(
     values: Values = Rearranged(base=weight.values, axes=(1, 0)) if turned else weight.values
     if x[1] not in (None, rows):
         return None
-    bias = _bias(node, constants, weight.dtype, columns, shapes=((columns,), (1, columns)))
-    if bias is False or (bias is not None and get("beta", 1.0) != 1.0):
+    usable, bias = _bias(node, constants, weight.dtype, columns, shapes=((columns,), (1, columns)))
+    if not usable or (bias is not None and get("beta", 1.0) != 1.0):
         return None
-    return _Seen(kind="gemm", matrix=_product(weight, values, rows, columns), bias=bias or None)
+    return _Seen(kind="gemm", matrix=_product(weight, values, rows, columns), bias=bias)
 
 
 def _conv(
@@ -140,8 +140,8 @@ def _conv(
     groups, taps = window.groups, math.prod(window.kernel)
     if x[1] not in (None, into * groups):
         return None
-    bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))
-    if bias is False:
+    usable, bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))
+    if not usable:
         return None
     if groups == 1:
         swapped = (1, 0, *range(2, len(weight.shape)))
@@ -154,7 +154,7 @@ def _conv(
     return _Seen(
         kind="conv" if groups == 1 else "grouped_conv",
         matrix=WeightMatrix(rows=rows, columns=columns, taps=taps, dtype=weight.dtype, values=values),
-        bias=bias or None,
+        bias=bias,
         geometry=(window.kernel, window.strides, window.dilations, window.pads, size),
     )
 
@@ -179,13 +179,14 @@ def _bias(
     count: int,
     *,
     shapes: tuple[tuple[int, ...], ...],
-) -> Weight | None | bool:
-    """The third input as ``count`` values; None: absent; False: there is one that cannot be used."""
+) -> tuple[bool, Weight | None]:
+    """Whether the third input is absent or a constant that fits; and, in that case, its ``count`` values."""
     if len(node.inputs) < 3 or not node.inputs[2]:
-        return None
+        return True, None
     bias = constants.get(node.inputs[2])
     if len(node.inputs) > 3 or bias is None or bias.dtype is not dtype or bias.shape not in shapes:
-        return False
+        return False, None
     if len(bias.shape) == 1:
-        return bias
-    return dataclasses.replace(bias, shape=(count,), values=Rearranged(base=bias.values, shape=(count,)))
+        return True, bias
+    flat = Rearranged(base=bias.values, shape=(count,))
+    return True, dataclasses.replace(bias, shape=(count,), values=flat)

@@ -46,11 +46,11 @@ def window_of(node: Node, weight: Sequence[int], spatial: Sequence[int | None]) 
     if auto == "VALID":
         pads = (0,) * (2 * rank)
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        same = [_same(*sizes) for sizes in zip(spatial, kernel, strides, dilations, strict=True)]
-        less = [n // 2 for n in same if n is not None]
-        if len(less) < rank:
+        found = [_same(*sizes) for sizes in zip(spatial, kernel, strides, dilations, strict=True)]
+        same = [n for n in found if n is not None]
+        if len(same) < rank:
             return None
-        more = [n - m for n, m in zip((n for n in same if n is not None), less, strict=True)]
+        less, more = [n // 2 for n in same], [n - n // 2 for n in same]
         pads = (*less, *more) if auto == "SAME_UPPER" else (*more, *less)
     elif auto not in ("NOTSET", ""):
         return None
