@@ -1,4 +1,4 @@
-"""DBSCAN on a matrix of distances. scikit-learn's takes a second to import, longer than a merge; a test compares them."""
+"""DBSCAN on a matrix of distances (scikit-learn's takes longer to import than a merge; a test compares the two)."""
 
 from __future__ import annotations
 
