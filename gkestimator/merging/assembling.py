@@ -1,0 +1,55 @@
+"""The combined graph with super-operators in place of their members."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gkestimator.merging.lifting import lift
+from gkestimator.merging.naming import OWN_PREFIX
+from gkestimator.merging.operators import SuperOperator
+from gkestimator.merging.pricing import Built
+from gkestimator.merging.super_operators import emit
+from gkestimator.onnx_io.editing import EditableModel, ValueShape, combine, order_nodes, tidy
+
+__all__ = ["Assembler"]
+
+
+class Assembler:
+    """Builds the merged graph of ``models`` for any choice of super-operators.
+
+    ``shapes``: what is static of each value of each model (:func:`gkestimator.onnx_io.editing.value_shapes`).
+    """
+
+    def __init__(
+        self, models: Sequence[EditableModel], shapes: Mapping[str, ValueShape], *, tolerance: float
+    ) -> None:
+        self._combined = combine(models, "merged")
+        self._shapes = shapes
+        self._tolerance = tolerance
+
+    def __call__(self, supers: Sequence[SuperOperator], lifted: bool) -> Built:
+        """All models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
+        once as well. ``replaces`` of the result: the original nodes behind each new node. No super-operator: the
+        models side by side."""
+        combined = self._combined
+        nodes, weights = list(combined.nodes), dict(combined.weights)
+        replaces: dict[str, tuple[str, ...]] = {}
+        gone: set[str] = set()
+        for number, op in enumerate(supers):
+            made = emit(
+                op, shapes=self._shapes, tolerance=self._tolerance, name=f"{OWN_PREFIX}{number}"
+            )
+            gone.update(m.operator.node.name for m in op.members)
+            nodes += made.nodes
+            weights |= {w.name: w for w in made.weights}
+            replaces |= made.replaces
+        known = [*weights, *(i.name for i in combined.inputs)]
+        kept = order_nodes([n for n in nodes if n.name not in gone], known)
+        model = dataclasses.replace(combined, nodes=kept, weights=weights)
+        if not supers:
+            return Built(model=tidy(model), replaces={})
+        if lifted:
+            higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
+            model, replaces = higher.model, dict(higher.replaces)
+        return Built(model=model, replaces=replaces)
