@@ -7,22 +7,27 @@ from pathlib import Path
 
 from gkestimator.naming import distinct_names
 
-__all__ = ["OWN_PREFIX", "model_names"]
+__all__ = ["OWN_PREFIX", "distinct_prefixes", "model_names"]
 
 OWN_PREFIX = "merged/"
 """New nodes, values and weights begin with this; no model may be called so."""
 
 
 def model_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """A name for each of ``paths`` (:func:`gkestimator.naming.distinct_names`), fit to be a prefix of ONNX names.
+    """A name for each of ``paths`` (:func:`gkestimator.naming.distinct_names`) that may be a prefix."""
+    return distinct_prefixes(distinct_names(paths))
+
+
+def distinct_prefixes(names: Sequence[str]) -> tuple[str, ...]:
+    """``names`` fit to be prefixes of ONNX names, in the same order.
 
     What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none with
     ``merged/``, so that two models never share a name whatever they call their own values: the later is numbered.
     """
     found: list[str] = []
-    for name in distinct_names(paths):
+    for name in names:
         plain = "".join(c if c.isprintable() and not "\ud800" <= c <= "\udfff" else "_" for c in name)
-        found.append(_free(plain.strip("/"), found))
+        found.append(_free(plain.strip("/") or "model", found))
     return tuple(found)
 
 
