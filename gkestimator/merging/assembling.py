@@ -10,7 +10,7 @@ from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.pricing import Built
 from gkestimator.merging.super_operators import emit
-from gkestimator.onnx_io.editing import EditableModel, ValueShape, combine, order_nodes, tidy
+from gkestimator.onnx_io.editing import EditableModel, ValueShape, combine, order_nodes
 
 __all__ = ["Assembler"]
 
@@ -30,11 +30,12 @@ class Assembler:
 
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool) -> Built:
         """All models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
-        once as well. ``replaces`` of the result: the original nodes behind each new node. No super-operator: the
-        models side by side."""
+        once as well. ``replaces`` of the result: the original nodes behind each new node; ``parts``: the nodes made
+        for each of ``supers``, where nothing was lifted. No super-operator: the models side by side."""
         combined = self._combined
         nodes, weights = list(combined.nodes), dict(combined.weights)
         replaces: dict[str, tuple[str, ...]] = {}
+        parts: list[tuple[str, ...]] = []
         gone: set[str] = set()
         for number, op in enumerate(supers):
             made = emit(
@@ -44,12 +45,11 @@ class Assembler:
             nodes += made.nodes
             weights |= {w.name: w for w in made.weights}
             replaces |= made.replaces
+            parts.append(tuple(n.name for n in made.nodes))
         known = [*weights, *(i.name for i in combined.inputs)]
         kept = order_nodes([n for n in nodes if n.name not in gone], known)
         model = dataclasses.replace(combined, nodes=kept, weights=weights)
-        if not supers:
-            return Built(model=tidy(model), replaces={})
-        if lifted:
+        if lifted and supers:
             higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
-            model, replaces = higher.model, dict(higher.replaces)
-        return Built(model=model, replaces=replaces)
+            return Built(model=higher.model, replaces=higher.replaces, parts=())
+        return Built(model=model, replaces=replaces, parts=tuple(parts))
