@@ -72,7 +72,7 @@ class Lowering:
     """One model at one batch size, lowered under one set of options, with its rows in the pool of kernels."""
 
     model: str
-    path: Path
+    path: Path | None  # None: of a graph that no file holds
     lowered: Lowered
     program: Program
     rows: np.ndarray  # rows of the pool this lowering uses
@@ -187,18 +187,25 @@ class Engine:
                 entry = known[options]
                 if key is not None and entry is not None:
                     RECALL.put(key, entry)
+        return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
+
+    def lower_graph(self, bound: OperatorGraph) -> dict[LoweringOptions, Lowering]:
+        """Lower a bound graph that no file holds, once per distinct set of options; it is not remembered."""
+        targets = {target.options: target for target in reversed(self.targets)}
+        return self._placed(bound.name, None, dict(self._lower_bound(bound, targets)))
+
+    def _placed(
+        self, name: str, path: Path | None, entries: Mapping[LoweringOptions, Lowered]
+    ) -> dict[LoweringOptions, Lowering]:
         placed: dict[
             int, tuple[Program, np.ndarray]
         ] = {}  # by id of the graph: options that change nothing share it
         lowerings = {}
-        for options, entry in known.items():
-            assert entry is not None
+        for options, entry in entries.items():
             if id(entry.graph) not in placed:
                 placed[id(entry.graph)] = self._place(entry.graph)
             program, rows = placed[id(entry.graph)]
-            lowerings[options] = Lowering(
-                model=source.name, path=source.path, lowered=entry, program=program, rows=rows
-            )
+            lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
     def _key(self, source: Source, batch_size: int | None, options: LoweringOptions) -> Hashable:
@@ -224,9 +231,15 @@ class Engine:
             batch_dim=request.batch_dim,
             inputs=request.inputs,
         )
+        yield from self._lower_bound(bound, targets)
+
+    def _lower_bound(
+        self, bound: OperatorGraph, targets: Mapping[LoweringOptions, Target]
+    ) -> Iterator[tuple[LoweringOptions, Lowered]]:
+        request = self.request
         if request.dtype == "int8" and not is_quantised(bound):
             raise UsageError(
-                f"{source.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+                f"{bound.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
                 f"operator; quantise the file first, or use another dtype"
             )
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
