@@ -10,6 +10,7 @@ import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.intervals import host_range_us
+from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import RECALL, Lowered, Source
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import EstimateRequest
@@ -189,10 +190,15 @@ class Engine:
                     RECALL.put(key, entry)
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
-    def lower_graph(self, bound: OperatorGraph) -> dict[LoweringOptions, Lowering]:
-        """Lower a bound graph that no file holds, once per distinct set of options; it is not remembered."""
+    def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> dict[LoweringOptions, Lowering]:
+        """Lower bound graphs that no file holds, to run one after the other; they are not remembered.
+
+        No two of them may have a storage's name in common.
+        """
         targets = {target.options: target for target in reversed(self.targets)}
-        return self._placed(bound.name, None, dict(self._lower_bound(bound, targets)))
+        parts = [dict(self._lower_bound(graph, targets)) for graph in bound]
+        entries = {options: joined(name, [part[options] for part in parts]) for options in targets}
+        return self._placed(name, None, entries)
 
     def _placed(
         self, name: str, path: Path | None, entries: Mapping[LoweringOptions, Lowered]
