@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from gkestimator.errors import UsageError
 from gkestimator.merging.planned import PlannedMerge
-from gkestimator.merging.report import Cost, MergeReport
+from gkestimator.merging.pricing import Price
+from gkestimator.merging.report import MergeReport
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
-from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text
+from gkestimator.tables.units import bytes_text, flops_text, number_text, percent_text
 
 __all__ = ["REPORT_FORMATS", "planned_output", "render_report"]
 
@@ -111,8 +112,8 @@ def _operators(report: MergeReport) -> list[TextColumn]:
         _column("similar", [number_text(o.similarity) for o in found]),
         _column("read once", [bytes_text(o.saved_bytes) for o in found]),
         _column("extra work", [flops_text(o.extra_flops) for o in found]),
-        _text("in L2", [UNKNOWN if o.fits_l2 is None else "yes" if o.fits_l2 else "no" for o in found]),
-        _column("region", [UNKNOWN if o.region is None else str(o.region) for o in found]),
+        _text("in L2", ["yes" if o.block_fits_l2 else "no" for o in found]),
+        _column("region", [str(o.region) for o in found]),
         _text("merged", ["yes" if o.merged else "no: price" for o in found]),
     ]
 
@@ -123,16 +124,17 @@ def _regions(report: MergeReport) -> list[TextColumn]:
         _column("region", [str(i) for i in range(len(found))]),
         _column("operators before", [f"{r.replaced:,}" for r in found]),
         _column("after", [f"{r.operators:,}" for r in found]),
-        _column("latency ms before", [number_text(r.latency_before_ms) for r in found]),
-        _column("after", [number_text(r.latency_after_ms) for r in found]),
-        _column("GPU ms before", [number_text(r.gpu_before_ms) for r in found]),
-        _column("after", [number_text(r.gpu_after_ms) for r in found]),
+        _column("latency ms before", [number_text(r.before.latency_ms) for r in found]),
+        _column("after", [number_text(r.after.latency_ms) for r in found]),
+        _column("GPU ms before", [number_text(r.before.gpu_ms) for r in found]),
+        _column("after", [number_text(r.after.gpu_ms) for r in found]),
+        _text("pays", ["yes" if r.pays else "no" for r in found]),
     ]
 
 
 def _costs(report: MergeReport) -> list[TextColumn]:
     rows = (("models one by one", report.before), ("merged", report.after))
-    columns = [
+    return [
         _text("version", [name for name, _ in rows]),
         _column("latency ms", [_interval(c) for _, c in rows]),
         _column("GPU ms", [number_text(c.gpu_ms) for _, c in rows]),
@@ -140,12 +142,11 @@ def _costs(report: MergeReport) -> list[TextColumn]:
         _column("weights read", [bytes_text(c.weight_bytes) for _, c in rows]),
         _column("work", [flops_text(c.flops) for _, c in rows]),
         _column("kernels", [f"{c.kernels:,}" for _, c in rows]),
-        _column("calls", [UNKNOWN if c.calls is None else f"{c.calls:,}" for _, c in rows]),
+        _column("calls", [f"{c.calls:,}" for _, c in rows]),
     ]
-    return columns
 
 
-def _interval(cost: Cost) -> str:
+def _interval(cost: Price) -> str:
     if cost.latency_low_ms is None or cost.latency_high_ms is None:
         return number_text(cost.latency_ms)
     return f"{number_text(cost.latency_ms)} ({number_text(cost.latency_low_ms)}–{number_text(cost.latency_high_ms)})"

@@ -8,21 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from gkestimator.errors import one_line
+from gkestimator.merging.pricing import Price
 from gkestimator.tables.units import bytes_text, number_text, percent_text
 
 __all__ = [
     "REPORT_VERSION",
-    "Cost",
     "MergeReport",
     "MergedModel",
     "OutputEffect",
     "RefusedOperators",
-    "Region",
     "ReportedOperator",
+    "ReportedRegion",
     "Settings",
 ]
 
 REPORT_VERSION = 1
+_CONFIDENCE = {
+    "apart": "the 90 % intervals do not overlap",
+    "alike": "the 90 % intervals overlap, so it pays if the estimate errs alike for both",
+    "open": "whether it pays cannot be told from the 90 % intervals",
+}
 _REASONS = {
     "start": "start at other times (--tau-ms inf merges them too)",
     "cycle": "would make the merged graph go in a circle",
@@ -67,9 +72,11 @@ class ReportedOperator:
 
     ``operators``: names of the nodes, one of each model. ``rows`` x ``columns`` is the block, ``whole`` whether it is
     all of every weight. ``similarity``: 2 |block| / (|Wa| + |Wb|), of more than two the least. ``merged``: whether it
-    was kept; ``region``: which one it runs in (null: not merged). ``saved_bytes``: weights read once instead of once
-    a model. ``extra_flops``: what the merged product calculates beyond the originals. ``fits_l2``: whether the block
-    fits the GPU's second-level cache.
+    was kept; ``region``: number of the region that decided on it. ``saved_bytes``: the block as often as it is read
+    once instead of once a model (of one that was not kept: would be). ``extra_flops``: what the merged product
+    calculates beyond the originals (null: not merged). ``block_fits_l2``: whether the block fits the GPU's
+    second-level cache; ``fits_l2``: the block with all inputs and results of the merged product (null: not merged).
+    ``gpu_before_ms``, ``gpu_after_ms``: the products' kernels, without the copies around them, which are the region's.
     """
 
     operators: tuple[str, ...]
@@ -79,54 +86,41 @@ class ReportedOperator:
     whole: bool
     similarity: float
     merged: bool
-    region: int | None
+    region: int
+    block_bytes: int
     saved_bytes: int
     extra_flops: int | None
+    block_fits_l2: bool
     fits_l2: bool | None
+    gpu_before_ms: float
+    gpu_after_ms: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedOperators:
-    """Operators whose weights are similar enough and that were not merged. ``reason``: start, cycle, emission, price."""
+    """Operators whose weights are similar enough and that were not merged. ``reason``: ``start``, ``cycle``,
+    ``emission`` (``detail`` says why), ``price``."""
 
     operators: tuple[str, ...]
     reason: str
-    similarity: float | None
+    similarity: float
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class ReportedRegion:
     """Merged operators that follow each other without leaving the merged part: the unit of the decision.
 
-    ``replaced`` original operators became ``operators``. Times are of these alone: ``before`` as they stood in their
-    models, ``after`` merged.
+    ``replaced`` original operators became ``operators``. Costs are of these alone: ``before`` as they stand in their
+    models, ``after`` merged. ``lifted``: operators that follow the products alike were run once too.
     """
 
     replaced: int
     operators: int
-    latency_before_ms: float
-    latency_after_ms: float
-    gpu_before_ms: float
-    gpu_after_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What the estimator says of a whole version: before, the models one after the other; after, the merged one.
-
-    ``latency_ms`` with the ends of its 90 % interval (null where the bundle gives none); ``gpu_ms``: the sum of the
-    kernels' times; ``calls``: framework calls of the host.
-    """
-
-    latency_ms: float
-    latency_low_ms: float | None
-    latency_high_ms: float | None
-    gpu_ms: float
-    dram_bytes: int | None
-    weight_bytes: int | None
-    flops: int | None
-    kernels: int
-    calls: int | None
+    pays: bool
+    lifted: bool
+    before: Price
+    after: Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +139,9 @@ class OutputEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
-    """A merge in figures. ``nothing``: why nothing was merged, in words (null: something was). ``file_bytes``: of the
+    """A merge in figures. ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike``
+    (they do, but after is below before at both ends: it pays wherever the estimator errs alike for both), ``open``
+    (cannot be told), null (nothing merged). ``nothing``: why nothing was merged, in words (null: something was). ``file_bytes``: of the
     written file with its weights (null: none written). ``stored_bytes``: weights in the merged graph, each distinct
     one once. ``effect`` null: not checked, ``effect_reason`` says why."""
 
@@ -153,10 +149,11 @@ class MergeReport:
     models: tuple[MergedModel, ...]
     merged: tuple[ReportedOperator, ...]
     refused: tuple[RefusedOperators, ...]
-    regions: tuple[Region, ...]
-    before: Cost
-    after: Cost
-    confidence: str
+    regions: tuple[ReportedRegion, ...]
+    before: Price
+    after: Price
+    confidence: str | None
+    l2_bytes: int
     nothing: str | None
     stored_bytes: int
     file_bytes: int | None
@@ -198,10 +195,11 @@ class MergeReport:
         return (
             f"Merged {operators:,} operators of {len(self.models)} models into {products:,}: "
             f"{bytes_text(self.saved_bytes)} of weights read once; expected {self._price(self.after)} instead of "
-            f"{self._price(self.before)} on {self.settings.gpu} ({self._change()} %): {self.confidence}."
+            f"{self._price(self.before)} on {self.settings.gpu} ({self._change()} %); "
+            f"{_CONFIDENCE.get(self.confidence or '', 'no interval is known')}."
         )
 
-    def _price(self, cost: Cost) -> str:
+    def _price(self, cost: Price) -> str:
         if self.settings.price == "gpu":
             return f"{number_text(cost.gpu_ms)} ms of the GPU"
         return f"{number_text(cost.latency_ms)} ms"
