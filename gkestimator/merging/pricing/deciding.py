@@ -20,6 +20,7 @@ from gkestimator.onnx_io.editing import EditableModel
 __all__ = ["Build", "Built", "Confidence", "Decision", "PricedRegion", "PricedSuper", "Prices", "decide"]
 
 Confidence: TypeAlias = Literal["apart", "alike", "open"]
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,25 +172,25 @@ def decide(
     All are built and lifted first, and every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the
     calls that it replaces, both priced where they are on their timelines. A region that does not pay is taken apart:
     each of its super-operators is built by itself, not lifted, and stays where its own price falls. Of the graphs so
-    found, the one with the lowest price is chosen, and where it is no lower than the originals one after the other,
-    nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives the same decision: ties
-    go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
+    found, the one with the lowest price is chosen, and where it is no lower than that of the originals, one after the
+    other or in one file, nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives
+    the same decision: ties go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
     """
     options = pricer.options
     before = pricer.originals(models, batch_sizes)
     choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
-    tries = [choice.attempt((), lifted=True)]
+    nothing = choice.attempt((), lifted=False)
+    chosen = nothing
     regions: list[PricedRegion] = []
     if supers:
         whole = choice.attempt(range(len(supers)), lifted=True)
         regions = choice.regions(whole, whole.places, lifted=True)
-        if options.always:
-            tries = [whole]
-        else:
-            tries += [whole, *choice.smaller(regions)]
-    chosen = min(tries, key=lambda t: (t.priced.price.measure(options.price), len(t.places)))
-    if not options.always and not _falls(before.price, chosen.priced.price, options.price):
-        chosen = tries[0]
+        tries = [whole] if options.always else [whole, *choice.smaller(regions)]
+        best = min(tries, key=lambda t: (t.priced.price.measure(options.price), len(t.places)))
+        falls = all(
+            _falls(other, best.priced.price, options.price) for other in (before.price, nothing.priced.price)
+        )
+        chosen = best if falls or options.always else nothing
     return Decision(
         built=chosen.built,
         supers=choice.told(chosen, regions),
@@ -203,7 +204,8 @@ def decide(
 
 
 def _falls(before: Price, after: Price, which: str) -> bool:
-    return after.measure(which) < before.measure(which)
+    """By more than the rounding of sums in another order."""
+    return after.measure(which) < before.measure(which) * (1 - _ROUNDING)
 
 
 def _confidence(before: Price, after: Price) -> Confidence:
@@ -268,7 +270,7 @@ class _Choice:
 
     def smaller(self, regions: list[PricedRegion]) -> list[_Try]:
         """Graphs without what does not pay; what was learned of single super-operators is added to ``regions``."""
-        staying = [place for region in regions if region.pays for place in region.supers]
+        staying = sorted(place for region in regions if region.pays for place in region.supers)
         failed = sorted(place for region in regions if not region.pays for place in region.supers)
         if not failed:
             return []
@@ -276,10 +278,12 @@ class _Choice:
         singles = self.regions(alone, alone.places, lifted=False)
         regions += singles
         paying = [place for region in singles if region.pays for place in region.supers]
-        choices = dict.fromkeys((tuple(sorted(staying)), tuple(sorted((*staying, *paying)))))
-        tries = [self.attempt(places, lifted=True) for places in choices if places]
-        if paying and set(paying) == set(failed) and not staying:
-            tries.append(alone)
+        both = tuple(sorted((*staying, *paying)))
+        tries = [
+            self.attempt(places, lifted=True) for places in dict.fromkeys((tuple(staying), both)) if places
+        ]
+        if paying:  # what failed lifted may pay only as it was priced: not lifted
+            tries.append(self.attempt(both, lifted=False))
         return tries
 
     def told(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
