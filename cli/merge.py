@@ -18,7 +18,13 @@ __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
 _USUAL = MergeOptions()
-_OF_A_PLAN = {"gpu": "--gpu", "runtime": "--runtime", "dtype": "--dtype", "batch_sizes": "--batch-size", "dims": "--dim"}
+_OF_A_PLAN = {
+    "gpu": "--gpu",
+    "runtime": "--runtime",
+    "dtype": "--dtype",
+    "batch_sizes": "--batch-size",
+    "dims": "--dim",
+}
 
 
 @click.command(name="merge")
@@ -35,7 +41,9 @@ _OF_A_PLAN = {"gpu": "--gpu", "runtime": "--runtime", "dtype": "--dtype", "batch
     "--dim", "dims", type=DIM, multiple=True,
     help="Number for a symbolic dimension, in the merged file too; repeatable.",
 )  # fmt: skip
-@click.option("--omega", type=float, default=_USUAL.omega, show_default=True, help="Least similarity of weights.")
+@click.option(
+    "--omega", type=float, default=_USUAL.omega, show_default=True, help="Least similarity of weights."
+)
 @click.option(
     "--tolerance", type=float, default=_USUAL.tolerance, show_default=True,
     help="Weights are equal up to this difference.",
@@ -46,24 +54,31 @@ _OF_A_PLAN = {"gpu": "--gpu", "runtime": "--runtime", "dtype": "--dtype", "batch
 )  # fmt: skip
 @click.option(
     "--group-distance", type=float, default=_USUAL.group_distance, show_default=True,
-    help="Normalised graph edit distance up to which models are of one architecture.",
+    help="Share of an operator graph that the other lacks, up to which two models are of one architecture.",
 )  # fmt: skip
 @click.option(
     "--price", type=click.Choice(PRICES), default=_USUAL.price, show_default=True,
     help="What must fall: latency (host included), or time of the GPU's kernels.",
 )  # fmt: skip
 @click.option("--always", is_flag=True, help="Merge whatever the price.")
-@click.option("--report", "wanted", is_flag=True, help="Report to stdout: what was merged, and what it should save.")
+@click.option(
+    "--report", "wanted", is_flag=True, help="Report to stdout: what was merged, and what it should save."
+)
 @click.option(
     "--samples", type=click.IntRange(0, 10_000),
     help="Random inputs that originals and merged file are run on; default: 4 with a report, else 0.",
 )  # fmt: skip
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Of the report. Default: table."
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "markdown"]),
+    help="Of the report. Default: table.",
 )
 @click.option("--bundle", "bundles", type=_PATH, multiple=True, help="Estimator bundle; repeatable.")
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
-@click.option("-o", "--output", type=_PATH, help="ONNX file to write; with --plan a folder. Without: the report alone.")
+@click.option(
+    "-o", "--output", type=_PATH, help="ONNX file to write; with --plan a folder. Without: the report alone."
+)
 @debug_option
 def command(
     models: tuple[str, ...], plan: Path | None, wanted: bool, samples: int | None, form: str | None,
@@ -91,8 +106,14 @@ def command(
     with Progress() as progress:
         if plan is None:
             refuse_overwriting({"-o": output}, [*files, *options.gpu_specs])
-            result = merge_sources(sources_of(files, options), options, output, samples=runs, progress=progress)
-            data, words, written = render_report(result.report, form or "table"), result.report.words(), result.files
+            result = merge_sources(
+                sources_of(files, options), options, output, samples=runs, progress=progress
+            )
+            data, words, written = (
+                render_report(result.report, form or "table"),
+                result.report.words(),
+                result.files,
+            )
         else:
             for name, option in _OF_A_PLAN.items():
                 if given[name] not in (None, {}):

@@ -9,8 +9,8 @@ from gkestimator.merging.lifting import lift
 from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.pricing import Built
-from gkestimator.merging.super_operators import emit
-from gkestimator.onnx_io.editing import EditableModel, ValueShape, combine, order_nodes
+from gkestimator.merging.super_operators import emit, share_helpers
+from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, combine, order_nodes
 
 __all__ = ["Assembler"]
 
@@ -33,23 +33,31 @@ class Assembler:
         once as well. ``replaces`` of the result: the original nodes behind each new node; ``parts``: the nodes made
         for each of ``supers``, where nothing was lifted. No super-operator: the models side by side."""
         combined = self._combined
-        nodes, weights = list(combined.nodes), dict(combined.weights)
+        weights = dict(combined.weights)
+        made: list[Node] = []
         replaces: dict[str, tuple[str, ...]] = {}
         parts: list[tuple[str, ...]] = []
-        gone: set[str] = set()
         for number, op in enumerate(supers):
-            made = emit(
-                op, shapes=self._shapes, tolerance=self._tolerance, name=f"{OWN_PREFIX}{number}"
+            emitted = emit(
+                op,
+                shapes=self._shapes,
+                tolerance=self._tolerance,
+                name=f"{OWN_PREFIX}{number}",
+                opset=combined.opsets[""],
             )
-            gone.update(m.operator.node.name for m in op.members)
-            nodes += made.nodes
-            weights |= {w.name: w for w in made.weights}
-            replaces |= made.replaces
-            parts.append(tuple(n.name for n in made.nodes))
-        known = [*weights, *(i.name for i in combined.inputs)]
-        kept = order_nodes([n for n in nodes if n.name not in gone], known)
-        model = dataclasses.replace(combined, nodes=kept, weights=weights)
-        if lifted and supers:
-            higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
-            return Built(model=higher.model, replaces=higher.replaces, parts=())
-        return Built(model=model, replaces=replaces, parts=tuple(parts))
+            made += emitted.nodes
+            weights |= {w.name: w for w in emitted.weights}
+            replaces |= emitted.replaces
+            parts.append(tuple(n.name for n in emitted.nodes))
+        if lifted:  # else every super-operator keeps its own, to be priced by itself
+            made = share_helpers(made)
+            names = {n.name for n in made}
+            replaces = {name: originals for name, originals in replaces.items() if name in names}
+        gone = {m.operator.node.name for op in supers for m in op.members}
+        nodes = [n for n in combined.nodes if n.name not in gone] + made
+        ordered = order_nodes(nodes, [*weights, *(i.name for i in combined.inputs)])
+        model = dataclasses.replace(combined, nodes=ordered, weights=weights)
+        if not (lifted and supers):
+            return Built(model=model, replaces=replaces, parts=tuple(parts))
+        higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
+        return Built(model=higher.model, replaces=higher.replaces)

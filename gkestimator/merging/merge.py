@@ -155,20 +155,26 @@ def _read(sources: Sequence[MergeSource]) -> list[EditableModel]:
     """The models under their prefixes, at one opset, with the dims that were given. Raises UsageError for a dim that
     no model has."""
     models = align_opsets([read_editable(s.path, prefix=f"{s.name}/", name=s.name) for s in sources])
-    known = [
-        {d for value in model.inputs for d in value.shape or () if isinstance(d, str)} for model in models
-    ]
-    everything = set().union(*known)
+    known = [_symbols(model, source.name) for model, source in zip(models, sources, strict=True)]
+    everything = sorted(set().union(*known))
     for source in sources:
         for name in source.dims:
             if name not in everything:
                 raise UsageError(
-                    f"dimension {name!r} is in none of the models; known: {', '.join(sorted(everything)) or 'none'}"
+                    f"dimension {name!r} is in none of the models; known: {', '.join(everything) or 'none'}"
                 )
-    return [
-        fix_dims(model, {name: n for name, n in source.dims.items() if name in own})
-        for model, source, own in zip(models, sources, known, strict=True)
-    ]
+    return [fix_dims(model, source.dims) for model, source in zip(models, sources, strict=True)]
+
+
+def _symbols(model: EditableModel, name: str) -> set[str]:
+    """The symbolic dimensions of the model's inputs as its file calls them (``<input>.<axis>``: without a name)."""
+    names = (
+        f"{value.name}.{axis}" if dim is None else dim
+        for value in model.inputs
+        for axis, dim in enumerate(value.shape or ())
+        if not isinstance(dim, int)
+    )
+    return {n.removeprefix(f"{name}/") for n in names}
 
 
 def _match(
@@ -186,7 +192,11 @@ def _match(
         for i, model in enumerate(models)
     ]
     return match_all(
-        models, operators, grouping.groups, pricer.options, can_emit=functools.partial(can_emit, shapes=shapes)
+        models,
+        operators,
+        grouping.groups,
+        pricer.options,
+        can_emit=functools.partial(can_emit, shapes=shapes),
     )
 
 

@@ -28,7 +28,9 @@ def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ..
     """The index of ``found`` as ``json``, or the reports of all its sets; and the words that close the run."""
     words: list[str] = []
     for chosen, result in found.results:
-        where = ", ".join(chosen.gpus[:4]) + (f" and {len(chosen.gpus) - 4:,} more" if len(chosen.gpus) > 4 else "")
+        where = ", ".join(chosen.gpus[:4]) + (
+            f" and {len(chosen.gpus) - 4:,} more" if len(chosen.gpus) > 4 else ""
+        )
         words += [f"{where}: {line}" for line in result.report.words()]
     if not found.results and not found.failures:
         words.append("Nothing was merged: no GPU of the plan holds two models.")
@@ -98,7 +100,9 @@ def _models(report: MergeReport) -> list[TextColumn]:
         _column("batch", [f"{m.batch_size:,}" for m in models]),
     ]
     if any(m.dims for m in models):
-        columns.append(_text("dims", [",".join(f"{k}={v}" for k, v in sorted(m.dims.items())) for m in models]))
+        columns.append(
+            _text("dims", [",".join(f"{k}={v}" for k, v in sorted(m.dims.items())) for m in models])
+        )
     return columns
 
 

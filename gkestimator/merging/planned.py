@@ -21,7 +21,15 @@ from gkestimator.naming import distinct_names
 from gkestimator.outputs import refuse_overwriting
 from gkestimator.tables import write_bytes
 
-__all__ = ["INDEX", "INDEX_VERSION", "PlannedMerge", "PlannedModel", "PlannedSet", "merge_plan", "planned_sets"]
+__all__ = [
+    "INDEX",
+    "INDEX_VERSION",
+    "PlannedMerge",
+    "PlannedModel",
+    "PlannedSet",
+    "merge_plan",
+    "planned_sets",
+]
 
 INDEX = "index.json"
 INDEX_VERSION = 1
@@ -59,7 +67,9 @@ class PlannedMerge:
     files: tuple[Path, ...]
 
 
-def planned_sets(plan: PlacementPlan, catalogue: GpuCatalogue, *, where: str = "plan") -> tuple[PlannedSet, ...]:
+def planned_sets(
+    plan: PlacementPlan, catalogue: GpuCatalogue, *, where: str = "plan"
+) -> tuple[PlannedSet, ...]:
     """Two models or more that stand on one GPU under one runtime and dtype (a file runs in one process), each
     distinct set once, in the order of the plan's GPUs. Models at other SM shares or taking turns count alike: merged
     they run together. Raises UsageError for an unknown GPU, DocumentError for dims that are no numbers."""
@@ -93,7 +103,8 @@ def _models(replicas: Sequence[Replica], where: str) -> tuple[PlannedModel, ...]
         key = (replica.model, _dims(replica.dims, f"{where}: {replica.id}"))
         largest[key] = max(largest.get(key, 0), replica.batch_size)
     return tuple(
-        PlannedModel(model=model, dims=dims, batch_size=batch) for (model, dims), batch in sorted(largest.items())
+        PlannedModel(model=model, dims=dims, batch_size=batch)
+        for (model, dims), batch in sorted(largest.items())
     )
 
 
@@ -101,9 +112,13 @@ def _dims(text: str, where: str) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
     for pair in filter(None, text.split(",")):
         name, equals, value = pair.rpartition("=")
-        good = equals and name and value.isascii() and value.isdigit() and len(value) <= len(str(_LONGEST_DIM))
+        good = (
+            equals and name and value.isascii() and value.isdigit() and len(value) <= len(str(_LONGEST_DIM))
+        )
         if not good or not 1 <= int(value) <= _LONGEST_DIM or name in found:
-            raise DocumentError(f"{where}: dims: found {one_line(pair, limit=60)!r}, expected name=number, each once")
+            raise DocumentError(
+                f"{where}: dims: found {one_line(pair, limit=60)!r}, expected name=number, each once"
+            )
         found[name] = int(value)
     return tuple(sorted(found.items()))
 
@@ -143,7 +158,12 @@ def merge_plan(
             for m, prefix in zip(chosen.models, prefixes, strict=True)
         ]
         settings = dataclasses.replace(
-            options, gpu=chosen.gpu_type, runtime=chosen.runtime, dtype=chosen.dtype, batch_sizes=None, dims={}
+            options,
+            gpu=chosen.gpu_type,
+            runtime=chosen.runtime,
+            dtype=chosen.dtype,
+            batch_sizes=None,
+            dims={},
         )
         try:
             result = merge_sources(
@@ -191,7 +211,8 @@ def _paths(plan: Path, sets: Sequence[PlannedSet], models: Sequence[Path]) -> di
 def _file_names(sets: Sequence[PlannedSet]) -> dict[PlannedSet, str]:
     def text(chosen: PlannedSet) -> str:
         models = (
-            f"{m.model}-{m.batch_size}{''.join(f'-{name}-{size}' for name, size in m.dims)}" for m in chosen.models
+            f"{m.model}-{m.batch_size}{''.join(f'-{name}-{size}' for name, size in m.dims)}"
+            for m in chosen.models
         )
         return "-".join([chosen.gpu_type, chosen.runtime, chosen.dtype, *models])
 
@@ -203,7 +224,9 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise OutputError(f"{folder}: cannot be made as a folder for the merged files: {e.strerror or e}") from e
+        raise OutputError(
+            f"{folder}: cannot be made as a folder for the merged files: {e.strerror or e}"
+        ) from e
 
 
 def _index(
@@ -235,7 +258,10 @@ def _index(
                 "report": result.report.document() if result else None,
             }
         )
-    files = {gpu: [e["file"] for e in entries if gpu in e["gpus"] and e["file"]] for gpu in (g.id for g in placed.gpus)}
+    files = {
+        gpu: [e["file"] for e in entries if gpu in e["gpus"] and e["file"]]
+        for gpu in (g.id for g in placed.gpus)
+    }
     return {
         "schema_version": INDEX_VERSION,
         "plan": plan.name,

@@ -42,9 +42,7 @@ class Found:
     pricer: Pricer
 
 
-def report_of(
-    found: Found, files: Sequence[Path], check: OutputCheck | None, *, samples: int
-) -> MergeReport:
+def report_of(found: Found, files: Sequence[Path], check: OutputCheck | None, *, samples: int) -> MergeReport:
     """The report. ``files``: what was written. ``check`` None with ``samples``: ONNX Runtime is not there."""
     options, decision = found.pricer.options, found.decision
     return MergeReport(
@@ -84,7 +82,11 @@ def report_of(
         stored_bytes=sum(w.nbytes for w in found.merged.weights.values()),
         file_bytes=sum(f.stat().st_size for f in files) if files else None,
         effect=check,
-        effect_reason=None if check else "onnxruntime is not installed" if samples else "not asked for (--samples)",
+        effect_reason=None
+        if check
+        else "onnxruntime is not installed"
+        if samples
+        else "not asked for (--samples)",
         notes=_notes(found),
     )
 

@@ -53,7 +53,9 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     """``paths`` with their names and the batch sizes of ``options``. Raises UsageError: fewer than two models, more
     than ``MOST_MODELS``, batch sizes that are neither one for all nor one each."""
     if len(paths) < 2:
-        raise UsageError(f"found {len(paths)} model{'' if len(paths) == 1 else 's'}, expected at least two to merge")
+        raise UsageError(
+            f"found {len(paths)} model{'' if len(paths) == 1 else 's'}, expected at least two to merge"
+        )
     if len(paths) > MOST_MODELS:
         raise UsageError(f"found {len(paths):,} models, expected at most {MOST_MODELS} in one file")
     batches = _batches(options.batch_sizes, len(paths))
