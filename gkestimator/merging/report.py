@@ -139,11 +139,14 @@ class OutputEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
-    """A merge in figures. ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike``
-    (they do, but after is below before at both ends: it pays wherever the estimator errs alike for both), ``open``
-    (cannot be told), null (nothing merged). ``nothing``: why nothing was merged, in words (null: something was). ``file_bytes``: of the
-    written file with its weights (null: none written). ``stored_bytes``: weights in the merged graph, each distinct
-    one once. ``effect`` null: not checked, ``effect_reason`` says why."""
+    """A merge in figures.
+
+    ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike`` (they do, but after is
+    below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot be told), null
+    (nothing merged). ``nothing``: why nothing was merged, in words (null: something was). ``stored_bytes``: weights in
+    the merged graph, each distinct one once. ``file_bytes``: of the written file with its weights (null: none
+    written). ``effect`` null: outputs were not compared, ``effect_reason`` says why.
+    """
 
     settings: Settings
     models: tuple[MergedModel, ...]

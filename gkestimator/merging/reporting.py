@@ -12,7 +12,7 @@ from gkestimator.merging.checking import OutputCheck
 from gkestimator.merging.grouping import Grouping
 from gkestimator.merging.matching import Matching
 from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing import Decision, Pricer, PricedSuper
+from gkestimator.merging.pricing import Decision, PricedSuper, Pricer
 from gkestimator.merging.report import (
     MergedModel,
     MergeReport,

@@ -33,13 +33,12 @@ def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
     for argument in arguments:
         path = Path(argument)
         try:
-            plain = path.is_file()
+            if path.is_file():
+                found.append(path)
+                continue
+            matches, failures = find_models([argument])
         except (OSError, ValueError) as e:
             raise UsageError(f"{argument}: cannot be looked up: {e}") from e
-        if plain:
-            found.append(path)
-            continue
-        matches, failures = find_models([argument])
         if failures:
             raise failures[0][1]
         for match in matches:
