@@ -68,8 +68,8 @@ def _window(geometries: Sequence[tuple[tuple[int, ...], ...]], sizes: Sequence[t
     rank = len(kernel)
     begins = [geometry[3][:rank] for geometry in geometries]
     ends = [geometry[3][rank:] for geometry in geometries]
-    begin = tuple(map(max, zip(*begins, strict=True)))
-    front = [tuple(a - b for a, b in zip(begin, own, strict=True)) for own in begins]
+    begin = tuple(map(min, zip(*begins, strict=True)))
+    front = [tuple(b - a for a, b in zip(begin, own, strict=True)) for own in begins]
     filled = [
         tuple(map(sum, zip(size, zeros, strict=True))) for size, zeros in zip(sizes, front, strict=True)
     ]
