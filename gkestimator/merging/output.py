@@ -10,7 +10,7 @@ from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import MergeReport
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
-from gkestimator.tables.units import bytes_text, flops_text, number_text, percent_text
+from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text
 
 __all__ = ["REPORT_FORMATS", "planned_output", "render_report"]
 
@@ -159,11 +159,15 @@ def _interval(cost: Price) -> str:
 def _sizes(report: MergeReport) -> list[str]:
     own = sum(m.weight_bytes for m in report.models)
     lines = [f"weights: {bytes_text(own)} in the models' files, {bytes_text(report.stored_bytes)} merged"]
-    if report.effect is None:
-        return [*lines, f"outputs: not compared: {report.effect_reason}"]
-    e = report.effect
-    text = f"outputs: largest relative difference {e.largest_relative_difference:.2g} over {e.samples:,} random inputs"
-    if e.classes_changed_pct is not None:
-        changed = "0" if e.classes_changed_pct == 0 else percent_text(e.classes_changed_pct)
-        text += f"; best class changed in {changed} % of {e.classes:,} samples"
-    return [*lines, text]
+    check = report.check
+    if check is None:
+        return [*lines, f"outputs: not compared: {report.check_reason}"]
+    worst = (
+        UNKNOWN if check.largest_relative_difference is None else f"{check.largest_relative_difference:.2g}"
+    )
+    text = f"outputs: largest relative difference {worst} over {check.samples:,} random inputs of each model"
+    if check.class_changed_pct is not None:
+        text += f"; predicted class changed in {check.changed_predictions:,} of {check.predictions:,}"
+        text += f" ({check.class_changed_pct:.2g} %)"
+    problems = [f"output {o.model}/{o.output}: {o.problem}" for o in check.outputs if o.problem]
+    return [*lines, text, *problems]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gkestimator.errors import one_line
+from gkestimator.merging.checking import OutputCheck
 from gkestimator.merging.pricing import Price
 from gkestimator.tables.units import bytes_text, number_text, percent_text
 
@@ -15,7 +16,6 @@ __all__ = [
     "REPORT_VERSION",
     "MergeReport",
     "MergedModel",
-    "OutputEffect",
     "RefusedOperators",
     "ReportedOperator",
     "ReportedRegion",
@@ -124,20 +124,6 @@ class ReportedRegion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputEffect:
-    """Originals and merged file on the same random inputs.
-
-    ``largest_relative_difference``: over all outputs, max |merged - original| / max |original|. ``classes``: samples
-    whose output looks like class scores, ``classes_changed``: those whose best class is another (null: none does).
-    """
-
-    samples: int
-    largest_relative_difference: float
-    classes: int
-    classes_changed_pct: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
     """A merge in figures.
 
@@ -145,7 +131,7 @@ class MergeReport:
     below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot be told), null
     (nothing merged). ``nothing``: why nothing was merged, in words (null: something was). ``stored_bytes``: weights in
     the merged graph, each distinct one once. ``file_bytes``: of the written file with its weights (null: none
-    written). ``effect`` null: outputs were not compared, ``effect_reason`` says why.
+    written). ``check`` null: outputs were not compared, ``check_reason`` says why.
     """
 
     settings: Settings
@@ -160,8 +146,8 @@ class MergeReport:
     nothing: str | None
     stored_bytes: int
     file_bytes: int | None
-    effect: OutputEffect | None
-    effect_reason: str | None
+    check: OutputCheck | None
+    check_reason: str | None
     notes: tuple[str, ...] = ()
 
     @property

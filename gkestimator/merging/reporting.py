@@ -81,14 +81,16 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | None, *,
         nothing=None if decision.kept else _nothing(found),
         stored_bytes=sum(w.nbytes for w in found.merged.weights.values()),
         file_bytes=sum(f.stat().st_size for f in files) if files else None,
-        effect=check,
-        effect_reason=None
-        if check
-        else "onnxruntime is not installed"
-        if samples
-        else "not asked for (--samples)",
+        check=check,
+        check_reason=_check_reason(check, samples),
         notes=_notes(found),
     )
+
+
+def _check_reason(check: OutputCheck | None, samples: int) -> str | None:
+    if check is not None:
+        return None
+    return "ONNX Runtime is not installed" if samples else "not asked for (--samples)"
 
 
 def _settings(options: MergeOptions, gpu: str) -> Settings:
