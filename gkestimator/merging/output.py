@@ -10,7 +10,7 @@ from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import MergeReport
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
-from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text
+from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text
 
 __all__ = ["REPORT_FORMATS", "planned_output", "render_report"]
 
