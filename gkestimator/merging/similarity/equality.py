@@ -1,0 +1,98 @@
+"""When two values are equal, and comparing many of them fast.
+
+``|a - b| <= tolerance`` with the difference taken in float64 (rounded to nearest), or ``a == b`` (so equal
+infinities are equal). NaN equals nothing, not itself. float16, bfloat16 and float32 are exact in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import UsageError
+from gkestimator.onnx_io.editing import Values
+
+__all__ = ["checked_tolerance", "equal_cells", "equal_everywhere", "equal_values", "floats"]
+
+_CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
+_SAMPLES = 64
+_FLOATS = ("float16", "float32", "float64", "uint16")
+
+
+def checked_tolerance(tolerance: float) -> float:
+    """``tolerance`` as it is, if it is a finite number of at least 0. Raises UsageError."""
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise UsageError(f"tolerance is {tolerance}: expected a finite number of at least 0")
+    return float(tolerance)
+
+
+def floats(a: np.ndarray) -> np.ndarray:
+    """``a`` in a type NumPy calculates in fast: bfloat16 (uint16, its bits) and float16 as float32, exactly.
+
+    Raises UsageError for other types than float16, bfloat16, float32 and float64.
+    """
+    if a.dtype == np.uint16:
+        return (a.astype(np.uint32) << 16).view(np.float32)
+    if a.dtype == np.float16:
+        return a.astype(np.float32)
+    if a.dtype.name not in _FLOATS:
+        raise UsageError(f"weights of type {a.dtype} cannot be compared: expected {', '.join(_FLOATS)}")
+    return a
+
+
+def equal_cells(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
+    """Where ``a`` and ``b`` (of one type, shapes that broadcast) are equal."""
+    a, b = floats(a), floats(b)
+    same: npt.NDArray[np.bool_] = np.asarray(a == b)
+    if tolerance > 0 and not same.all():
+        with np.errstate(invalid="ignore", over="ignore"):
+            same |= np.abs(np.subtract(a, b, dtype=np.float64)) <= tolerance
+    return same
+
+
+def equal_everywhere(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+    """Whether all of ``a`` equals ``b`` (one type, one shape): in memory order, a chunk at a time, ends early.
+
+    A sample over the whole goes first: one unequal value proves the answer no.
+    """
+    if a.size == 0:
+        return True
+    order = sorted(range(a.ndim), key=lambda i: -abs(a.strides[i]))
+    a, b = a.transpose(order), b.transpose(order)
+    sample = np.unravel_index(np.linspace(0, a.size - 1, _SAMPLES, dtype=np.int64), a.shape)
+    if not equal_cells(a[sample], b[sample], tolerance).all():
+        return False
+    return all(_chunk_equal(x, y, tolerance) for x, y in _chunks(a, b))
+
+
+def _chunks(a: np.ndarray, b: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    if a.ndim == 0 or a.size <= _CHUNK:
+        return [(a, b)]
+    inner = a.size // a.shape[0]
+    if inner > _CHUNK:
+        return [pair for x, y in zip(a, b, strict=True) for pair in _chunks(x, y)]
+    step = max(1, _CHUNK // inner)
+    return [(a[i : i + step], b[i : i + step]) for i in range(0, a.shape[0], step)]
+
+
+def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+    return bool(equal_cells(a, b, tolerance).all())
+
+
+def equal_values(a: Values, b: Values, tolerance: float, *, dtype: DType | None = None) -> bool:
+    """Whether two constants have one shape and type and equal values everywhere.
+
+    ``dtype`` is needed for bfloat16 alone: 16-bit words are compared by their bits unless it says that they are
+    bfloat16. Integers, booleans, text and what is narrower than a byte are equal where their bytes are.
+    Raises ModelError where a file does not hold the values, UsageError for a negative tolerance.
+    """
+    tolerance = checked_tolerance(tolerance)
+    x, y = a.array(), b.array()
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    if x.dtype.kind == "f" or (x.dtype == np.uint16 and dtype is DType.BFLOAT16):
+        return equal_everywhere(x, y, tolerance)
+    return bool(np.array_equal(x, y))

@@ -1,0 +1,85 @@
+"""The largest rectangle of ones in a mask, and in many masks at once.
+
+Dynamic programming row by row, a row as one array: ``height`` is the number of ones above and at a cell, ``left``
+and ``right`` how far all these rows are ones to both sides. Every rectangle that cannot be made larger is
+``height`` x (``right`` - ``left``) of some cell of its last row, so the largest is among them. The loop is over the
+shorter axis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["largest_rectangles"]
+
+_Ints = npt.NDArray[np.int64]
+
+
+def largest_rectangles(masks: npt.NDArray[np.bool_]) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+    """Row, column, rows and columns of the largest rectangle of ones in each mask; masks [S, R, C].
+
+    Of several: the smallest row, then the smallest column, then the most rows. All 0 where a mask has no ones.
+    """
+    if masks.shape[1] > masks.shape[2]:
+        left, top, width, height = _by_rows(masks.transpose(0, 2, 1), transposed=True)
+        return top, left, height, width
+    return _by_rows(masks, transposed=False)
+
+
+def _by_rows(masks: npt.NDArray[np.bool_], *, transposed: bool) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+    count, rows, columns = masks.shape
+    index = np.arange(columns, dtype=np.int32)
+    height = np.zeros((count, columns), np.int32)
+    left = np.zeros((count, columns), np.int32)
+    right = np.full((count, columns), columns, np.int32)
+    best = np.zeros((5, count), np.int64)  # area, row, column, rows, columns
+    for i in range(rows):
+        here = masks[:, i, :]
+        height += 1
+        height *= here
+        stop = np.maximum.accumulate(np.where(here, 0, index + 1), axis=1)
+        left = np.where(here, np.maximum(left, stop), 0)
+        stop = np.minimum.accumulate(np.where(here, columns, index)[:, ::-1], axis=1)[:, ::-1]
+        right = np.where(here, np.minimum(right, stop), columns)
+        area = height.astype(np.int64) * (right - left)
+        most = area.max(axis=1, initial=0)
+        chosen = np.flatnonzero((most >= best[0]) & (most > 0))
+        if chosen.size:
+            _update(best, chosen, i, area, most, height, left, right, transposed)
+    return best[1], best[2], best[3], best[4]
+
+
+def _update(
+    best: _Ints,
+    chosen: _Ints,
+    i: int,
+    area: _Ints,
+    most: _Ints,
+    height: npt.NDArray[np.int32],
+    left: npt.NDArray[np.int32],
+    right: npt.NDArray[np.int32],
+    transposed: bool,
+) -> None:
+    """Take the rectangles that end in row ``i`` where they are larger, or as large and earlier."""
+    where, cell = np.nonzero(area[chosen] == most[chosen, None])
+    mask = chosen[where]
+    tall = height[mask, cell].astype(np.int64)
+    first = left[mask, cell].astype(np.int64)
+    wide = right[mask, cell] - first
+    top = i + 1 - tall
+    # The order is that of the mask as it was given.
+    keys = (-wide, top, first) if transposed else (-tall, first, top)
+    order = np.lexsort((*keys, mask))
+    lead = order[np.unique(mask[order], return_index=True)[1]]
+    mask = mask[lead]
+    new = np.stack([most[mask], top[lead], first[lead], tall[lead], wide[lead]])
+    old = best[:, mask]
+    a, b = ((2, 1, 4) if transposed else (1, 2, 3)), new
+    larger = new[0] > old[0]
+    equal = new[0] == old[0]
+    earlier = (b[a[0]] < old[a[0]]) | (
+        (b[a[0]] == old[a[0]]) & ((b[a[1]] < old[a[1]]) | ((b[a[1]] == old[a[1]]) & (b[a[2]] > old[a[2]])))
+    )
+    taken = larger | (equal & earlier)
+    best[:, mask[taken]] = new[:, taken]
