@@ -29,6 +29,7 @@ from gkestimator.onnx_io.editing import (
     fix_dims,
     graph_of,
     read_editable,
+    symbolic_dims,
     tidy,
     value_shapes,
     write_editable,
@@ -132,14 +133,8 @@ def merge_sources(
         )  # fmt: skip
         wanted = output if keep_unmerged or decision.kept else None
         step("writing")
-        if wanted is not None or not samples:
-            files = () if wanted is None else write_editable(merged, wanted)
-            check = _checked(wanted, sources, samples, step) if wanted is not None else None
-        else:
-            with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
-                scratch = Path(folder, "merged.onnx")
-                write_editable(merged, scratch)
-                files, check = (), _checked(scratch, sources, samples, step)
+        files = () if wanted is None else write_editable(merged, wanted)
+        check = _check(merged, wanted, sources, samples, step) if samples else None
     return MergeResult(report=report_of(found, files, check, samples=samples), files=tuple(files))
 
 
@@ -155,26 +150,14 @@ def _read(sources: Sequence[MergeSource]) -> list[EditableModel]:
     """The models under their prefixes, at one opset, with the dims that were given. Raises UsageError for a dim that
     no model has."""
     models = align_opsets([read_editable(s.path, prefix=f"{s.name}/", name=s.name) for s in sources])
-    known = [_symbols(model, source.name) for model, source in zip(models, sources, strict=True)]
-    everything = sorted(set().union(*known))
+    known = sorted({d.removeprefix(f"{m.name}/") for m in models for d in symbolic_dims(m)})
     for source in sources:
         for name in source.dims:
-            if name not in everything:
+            if name not in known:
                 raise UsageError(
-                    f"dimension {name!r} is in none of the models; known: {', '.join(everything) or 'none'}"
+                    f"dimension {name!r} is in none of the models; known: {', '.join(known) or 'none'}"
                 )
     return [fix_dims(model, source.dims) for model, source in zip(models, sources, strict=True)]
-
-
-def _symbols(model: EditableModel, name: str) -> set[str]:
-    """The symbolic dimensions of the model's inputs as its file calls them (``<input>.<axis>``: without a name)."""
-    names = (
-        f"{value.name}.{axis}" if dim is None else dim
-        for value in model.inputs
-        for axis, dim in enumerate(value.shape or ())
-        if not isinstance(dim, int)
-    )
-    return {n.removeprefix(f"{name}/") for n in names}
 
 
 def _match(
@@ -200,10 +183,23 @@ def _match(
     )
 
 
-def _checked(
-    merged: Path, sources: Sequence[MergeSource], samples: int, step: Callable[[str], None]
+def _check(
+    merged: EditableModel,
+    written: Path | None,
+    sources: Sequence[MergeSource],
+    samples: int,
+    step: Callable[[str], None],
 ) -> OutputCheck | None:
-    if not samples:
-        return None
+    """Run the originals and the merged file (written for this where nobody asked for it)."""
     step("checking outputs")
-    return check_outputs(merged, {s.name: s.path for s in sources}, seeds=samples)
+    with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
+        if written is None:
+            written = Path(folder, "merged.onnx")
+            write_editable(merged, written)
+        return check_outputs(
+            written,
+            {s.name: s.path for s in sources},
+            samples=samples,
+            batch_sizes={s.name: s.batch_size for s in sources},
+            dims={s.name: s.dims for s in sources},
+        )
