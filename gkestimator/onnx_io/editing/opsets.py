@@ -13,8 +13,7 @@ from gkestimator.onnx_io.editing.checking import check_editable
 from gkestimator.onnx_io.editing.form import EditableModel
 from gkestimator.onnx_io.editing.nodes import NodeReader
 from gkestimator.onnx_io.editing.ordering import order_nodes
-from gkestimator.onnx_io.editing.protos import MALFORMED, least_ir, to_proto
-from gkestimator.onnx_io.editing.renaming import rename_node
+from gkestimator.onnx_io.editing.protos import least_ir, to_proto
 from gkestimator.onnx_io.editing.tensors import weight_of
 
 __all__ = ["LEAST_OPSET", "align_opsets"]
@@ -44,13 +43,12 @@ def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
 def _converted(model: EditableModel, target: int) -> EditableModel:
     step = f"opset {model.opsets.get('', 1)} to {target}"
     try:
-        found = _rebuilt(
-            model, onnx.version_converter.convert_version(to_proto(model, large="inputs"), target)
-        )
+        proto = onnx.version_converter.convert_version(to_proto(model, large="inputs"), target)
+        found = _rebuilt(model, proto, target)
         check_editable(found)
     except RecursionError as e:
         raise LimitError(f"{model.name}: nested too deeply") from e
-    except (RuntimeError, GkestimatorError, *MALFORMED) as e:
+    except (RuntimeError, GkestimatorError) as e:
         raise ModelError(f"{model.name}: cannot be converted from {step}: {_reason(e)}") from e
     return found
 
@@ -61,7 +59,7 @@ def _reason(error: Exception) -> str:
     return text.split(" Assertion ", 1)[-1] if " Assertion " in text else text
 
 
-def _rebuilt(model: EditableModel, proto: onnx.ModelProto) -> EditableModel:
+def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> EditableModel:
     """``model`` with the nodes of ``proto``; values that the conversion has made get the model's prefix."""
     start = (model.prefixes[0] if model.prefixes else "") + _ADDED
     old = {*model.weights, *(i.name for i in model.inputs), *(w for n in model.nodes for w in n.writes)}
@@ -74,15 +72,13 @@ def _rebuilt(model: EditableModel, proto: onnx.ModelProto) -> EditableModel:
         if tensor.name not in weights:
             tensor.name = name(tensor.name)
             weights[tensor.name] = weight_of(tensor, tensor.name, None, f"initializer {tensor.name!r}")
-    reader = NodeReader(None)
-    for index, node in enumerate(proto.graph.node):
-        node.name = node.name or f"{node.op_type}#{index}"
-        rename_node(node, name)
+    reader = NodeReader(None, name)
+    for node in proto.graph.node:
         reader.add(node, weights)
     return replace(
         model,
         nodes=order_nodes(reader.nodes, [*weights, *(i.name for i in model.inputs)]),
         weights=weights,
-        opsets={**model.opsets, "": {o.domain: o.version for o in proto.opset_import}[""]},
+        opsets={**model.opsets, "": target},
         ir_version=max(model.ir_version, least_ir(proto.opset_import)),
     )
