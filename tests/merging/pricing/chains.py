@@ -26,18 +26,29 @@ def whole(name: str, *numbers: int) -> Weight:
 
 
 def chain(
-    name: str, *, layers: int = 3, width: int = 64, batch: int | str = "batch", rows: int = 16, bias: bool = False
+    name: str,
+    *,
+    layers: int = 3,
+    width: int = 64,
+    widths: Sequence[int] | None = None,
+    batch: int | str = "batch",
+    rows: int | None = 16,
+    bias: bool = False,
 ) -> EditableModel:
-    """``layers`` times MatMul (, Add) and Relu on [batch, rows, width]."""
+    """``layers`` times MatMul (, Add) and Relu on [batch, rows, width], or on [batch, width] where rows is None.
+
+    ``widths``: of every value from the first to the last, one more than there are layers.
+    """
     p = f"{name}/"
+    sizes = list(widths) if widths is not None else [width] * (layers + 1)
     nodes, weights, x = [], {}, f"{p}x"
-    for i in range(layers):
-        w = weight(f"{p}w{i}", width, width)
+    for i, (inner, outer) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        w = weight(f"{p}w{i}", inner, outer)
         weights[w.name] = w
         nodes.append(Node(name=f"{p}mm{i}", op_type="MatMul", inputs=(x, w.name), outputs=(f"{p}y{i}",)))
         y = f"{p}y{i}"
         if bias:
-            b = weight(f"{p}b{i}", width)
+            b = weight(f"{p}b{i}", outer)
             weights[b.name] = b
             nodes.append(Node(name=f"{p}add{i}", op_type="Add", inputs=(y, b.name), outputs=(f"{p}s{i}",)))
             y = f"{p}s{i}"
@@ -48,10 +59,15 @@ def chain(
         name=name,
         nodes=nodes,
         weights=weights,
-        inputs=[ValueInfo(name=f"{p}x", dtype=DType.FLOAT, shape=(size, rows, width))],
+        inputs=[
+            ValueInfo(
+                name=f"{p}x", dtype=DType.FLOAT, shape=(size, sizes[0]) if rows is None else (size, rows, sizes[0])
+            )
+        ],
         outputs=[ValueInfo(name=x, dtype=DType.FLOAT, shape=None)],
         opsets={"": 17},
         ir_version=9,
+        prefixes=(p,),
     )
 
 
@@ -136,6 +152,7 @@ class HandBuild:
         model = EditableModel(
             name="merged", nodes=nodes, weights=weights, inputs=[i for m in self.models for i in m.inputs],
             outputs=[o for m in self.models for o in m.outputs], opsets=first.opsets, ir_version=first.ir_version,
+            prefixes=tuple(p for m in self.models for p in m.prefixes),
         )  # fmt: skip
         return Built(model=model, replaces=replaces, parts=() if lifted else tuple(parts))
 
