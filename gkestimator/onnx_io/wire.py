@@ -13,7 +13,7 @@ from typing import TypeAlias
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
 
-__all__ = ["locate_values", "strip_values"]
+__all__ = ["locate_values", "strip_values", "varint"]
 
 Buffer: TypeAlias = "bytes | memoryview"
 
@@ -35,7 +35,9 @@ _KEEP_BELOW = 1 << 20  # values that may be shape arithmetic stay ...
 _KEEP_TOTAL = 64 << 20  # ... up to this much together, then only very small ones
 _KEEP_ALWAYS = 128
 _MAX_DEPTH = 96
-_LOCATED = frozenset({4, 9, 10})  # float_data, raw_data, double_data: little-endian bytes, where they are packed
+_LOCATED = frozenset(
+    {4, 9, 10}
+)  # float_data, raw_data, double_data: little-endian bytes, where they are packed
 _EXTERNAL_DATA = b"\x6a"  # tag of TensorProto.external_data: a list of (key = 1, value = 2)
 
 
@@ -107,7 +109,7 @@ class _Stripper:
                 length += self._copy(run, field_at, out)
                 inner: list[Buffer] = []
                 inner_length = self.strip(children[number], body, at, depth + 1, inner)
-                head = _encode(tag) + _encode(inner_length)
+                head = varint(tag) + varint(inner_length)
                 out.append(head)
                 out.extend(inner)
                 length += len(head) + inner_length
@@ -128,7 +130,8 @@ class _Stripper:
         return end - start
 
 
-def _encode(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """``number`` as a protobuf varint."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -139,10 +142,9 @@ def _encode(number: int) -> bytes:
 
 def _entry(key: str, value: str) -> bytes:
     inner = b"".join(
-        head + _encode(len(text)) + text
-        for head, text in ((b"\x0a", key.encode()), (b"\x12", value.encode()))
+        head + varint(len(text)) + text for head, text in ((b"\x0a", key.encode()), (b"\x12", value.encode()))
     )
-    return _EXTERNAL_DATA + _encode(len(inner)) + inner
+    return _EXTERNAL_DATA + varint(len(inner)) + inner
 
 
 def strip_values(data: Buffer) -> bytes:

@@ -145,5 +145,5 @@ def _equal(a: Weight, b: Weight) -> bool:
     if not (x.flags.c_contiguous and y.flags.c_contiguous):
         x, y = np.ascontiguousarray(x), np.ascontiguousarray(y)
     # bytes, not numbers: -0.0 is not 0.0, and one NaN is like another
-    left, right = memoryview(x.reshape(-1).view(np.uint8)), memoryview(y.reshape(-1).view(np.uint8))
-    return all(left[i : i + _STEP] == right[i : i + _STEP] for i in range(0, len(left), _STEP))
+    left, right = x.reshape(-1).view(np.uint8), y.reshape(-1).view(np.uint8)
+    return all(np.array_equal(left[i : i + _STEP], right[i : i + _STEP]) for i in range(0, len(left), _STEP))

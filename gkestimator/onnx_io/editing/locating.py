@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
-from gkestimator.onnx_io.editing.mapping import begin, mapped_file
+from gkestimator.onnx_io.editing.mapping import identity_of, mapped_file
 from gkestimator.onnx_io.editing.tensors import Source
 from gkestimator.onnx_io.wire import locate_values
 
@@ -28,8 +28,8 @@ def read_located(path: Path) -> tuple[onnx.ModelProto, Source]:
     The token is drawn anew, so that no file can hold one. Raises ModelError or LimitError; messages of what is in
     the file do not name it yet.
     """
-    begin(path)
-    content = mapped_file(path)
+    identity = identity_of(path)
+    content = mapped_file(path, identity)
     if len(content) > limits.MAX_FILE_BYTES:
         raise LimitError(f"{path.name}: {len(content)} bytes; at most {limits.MAX_FILE_BYTES} are read")
     token = secrets.token_hex(16)
@@ -41,4 +41,4 @@ def read_located(path: Path) -> tuple[onnx.ModelProto, Source]:
         raise ModelError("not an ONNX file (its bytes are no protobuf ModelProto)") from e
     if not model.HasField("graph"):
         raise ModelError("not an ONNX model: it holds no graph")
-    return model, Source(path=path, token=token)
+    return model, Source(path=path, identity=identity, token=token)

@@ -14,45 +14,51 @@ import numpy as np
 
 from gkestimator.errors import ModelError
 
-__all__ = ["mapped_array", "mapped_file", "open_unchanged"]
+__all__ = ["Identity", "identity_of", "mapped_array", "mapped_file", "open_same"]
 
 Identity: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time of the last change
 
 _MOST_OPEN = 64  # a map holds a descriptor, and a model may keep each tensor in a file of its own
-_open: OrderedDict[Path, mmap.mmap] = OrderedDict()
-_seen: dict[Path, Identity] = {}  # what each file was when it was first mapped
+_open: OrderedDict[tuple[Path, Identity], mmap.mmap] = OrderedDict()
 _lock = threading.Lock()
 
 
-def mapped_file(path: Path) -> mmap.mmap:
-    """The whole file ``path``, read-only. ModelError: it is no regular file, empty, or not what it was before."""
+def identity_of(path: Path) -> Identity:
+    """Which file ``path`` is now, and in what state. ModelError where it is no regular file."""
+    try:
+        status = os.stat(path)
+    except OSError as e:
+        raise ModelError(f"{path.name}: cannot be opened: {e.strerror or e}") from e
+    except ValueError as e:
+        raise ModelError(f"not a file name: {e}") from e
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{path.name}: not a regular file")
+    return _identity(status)
+
+
+def mapped_file(path: Path, identity: Identity) -> mmap.mmap:
+    """The whole file ``path``, read-only. ModelError: it cannot be read, is empty, or is not ``identity`` any more."""
+    if identity_of(path) != identity:
+        raise _changed(path)
+    key = (path, identity)
     with _lock:
-        found = _open.get(path)
+        found = _open.get(key)
         if found is None:
-            found = _open[path] = _map(path)
+            found = _open[key] = _map(path, identity)
             while len(_open) > _MOST_OPEN:
                 _open.popitem(last=False)  # arrays of it keep it alive
-        else:
-            _check(path, _status(path))
-            _open.move_to_end(path)
+        _open.move_to_end(key)
         return found
 
 
-def begin(path: Path) -> None:
-    """Read ``path`` anew: what was mapped of it before is forgotten, and it may have changed since."""
-    with _lock:
-        _open.pop(path, None)
-        _seen.pop(path, None)
-
-
-def mapped_array(path: Path, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def mapped_array(
+    path: Path, identity: Identity, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
+) -> np.ndarray:
     """``nbytes`` of ``path`` from ``offset`` on as an array [shape] of ``dtype``, read-only, not copied.
 
     Raises ModelError where the file does not hold them (any more).
     """
-    if not nbytes:
-        return np.empty(shape, dtype)
-    mapped = mapped_file(path)
+    mapped = mapped_file(path, identity)
     if offset < 0 or offset + nbytes > len(mapped):
         raise ModelError(
             f"{path.name}: found {len(mapped)} bytes, expected weights up to byte {offset + nbytes}"
@@ -61,26 +67,24 @@ def mapped_array(path: Path, offset: int, nbytes: int, dtype: str, shape: tuple[
     return flat.view(dtype).reshape(shape)
 
 
-def open_unchanged(path: Path) -> int:
+def open_same(path: Path, identity: Identity) -> int:
     """A descriptor of ``path`` for reading; the caller closes it. ModelError as for :func:`mapped_file`."""
-    descriptor = _descriptor(path)
     try:
-        _check(path, os.fstat(descriptor))
-    except BaseException:
+        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as e:
+        raise ModelError(f"{path.name}: cannot be opened: {e.strerror or e}") from e
+    if _identity(os.fstat(descriptor)) != identity:
         os.close(descriptor)
-        raise
+        raise _changed(path)
     return descriptor
 
 
-def _map(path: Path) -> mmap.mmap:
-    descriptor = _descriptor(path)
+def _map(path: Path, identity: Identity) -> mmap.mmap:
+    if not identity[2]:
+        raise ModelError(f"{path.name}: empty file")
+    descriptor = open_same(path, identity)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelError(f"{path.name}: not a regular file")
-        if status.st_size == 0:
-            raise ModelError(f"{path.name}: empty file")
-        _check(path, status)
         # not closed by hand: arrays are views of it
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except OSError as e:
@@ -89,24 +93,9 @@ def _map(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _descriptor(path: Path) -> int:
-    try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
-        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except OSError as e:
-        raise ModelError(f"{path.name}: cannot be opened: {e.strerror or e}") from e
-    except ValueError as e:
-        raise ModelError(f"not a file name: {e}") from e
+def _identity(status: os.stat_result) -> Identity:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _status(path: Path) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except OSError as e:
-        raise ModelError(f"{path.name}: cannot be read any more: {e.strerror or e}") from e
-
-
-def _check(path: Path, status: os.stat_result) -> None:
-    now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    if _seen.setdefault(path, now) != now:
-        raise ModelError(f"{path.name}: was changed while it was read")
+def _changed(path: Path) -> ModelError:
+    return ModelError(f"{path.name}: was changed while it was read")

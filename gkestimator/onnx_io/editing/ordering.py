@@ -29,7 +29,9 @@ def order_nodes(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
     for index, node in enumerate(nodes):
         for name in node.writes:
             if name in names or writer.setdefault(name, index) != index or node.writes.count(name) > 1:
-                raise ModelError(f"value {name!r} is defined twice, the second time by node {operator_name(node)}")
+                raise ModelError(
+                    f"value {name!r} is defined twice, the second time by node {operator_name(node)}"
+                )
     waiting = [0] * len(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):

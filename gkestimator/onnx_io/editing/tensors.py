@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 from onnx import TensorProto
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError
 from gkestimator.onnx_io.editing.form import Weight
-from gkestimator.onnx_io.editing.mapping import mapped_file
+from gkestimator.onnx_io.editing.mapping import Identity, identity_of, mapped_file
 from gkestimator.onnx_io.editing.values import Held, Mapped, Values
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.tensors import dtype_of, tensor_type
@@ -45,6 +44,7 @@ class Source:
     """The file that tensors come from. ``token``: key of the entry that says where a value was cut out."""
 
     path: Path
+    identity: Identity
     token: str
 
     @property
@@ -60,9 +60,7 @@ def weight_of(proto: TensorProto, name: str, source: Source, what: str) -> Weigh
     return Weight(name=name, dtype=dtype, shape=shape, values=_values(proto, dtype, shape, source, what))
 
 
-def _values(
-    proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: Source, what: str
-) -> Values:
+def _values(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: Source, what: str) -> Values:
     elements = math.prod(shape)
     nbytes = dtype.nbytes(elements)
     if proto.data_location == TensorProto.EXTERNAL:
@@ -76,8 +74,8 @@ def _values(
             found = sum(n for _, _, n in spans)
             raise ModelError(f"{what} has {found} bytes of data; {nbytes} of {dtype} were expected")
         if len(spans) == 1:
-            return _mapped(source.path, offset, length, dtype, shape)
-        pieces = [mapped_file(source.path)[at : at + n] for _, at, n in spans]
+            return _mapped(source.path, source.identity, offset, length, dtype, shape)
+        pieces = [mapped_file(source.path, source.identity)[at : at + n] for _, at, n in spans]
         return _held(b"".join(pieces), dtype, shape)
     if dtype is DType.STRING:
         if len(proto.string_data) != elements:
@@ -107,10 +105,17 @@ def _fits(number: int, dtype: DType) -> bool:
     return dtype in ((DType.FLOAT, DType.COMPLEX64) if number == 4 else (DType.DOUBLE, DType.COMPLEX128))
 
 
-def _mapped(path: Path, offset: int, nbytes: int, dtype: DType, shape: tuple[int, ...]) -> Mapped:
+def _mapped(
+    path: Path, identity: Identity, offset: int, nbytes: int, dtype: DType, shape: tuple[int, ...]
+) -> Mapped:
     kind = storage_dtype(dtype)
     return Mapped(
-        path=path, offset=offset, nbytes=nbytes, dtype=kind or "u1", shape=shape if kind else (nbytes,)
+        path=path,
+        identity=identity,
+        offset=offset,
+        nbytes=nbytes,
+        dtype=kind or "u1",
+        shape=shape if kind else (nbytes,),
     )
 
 
@@ -130,7 +135,9 @@ def _typed(proto: TensorProto, dtype: DType, what: str) -> bytes:
         if dtype is DType.INT64:
             return np.array(proto.int64_data, "<i8").tobytes()
         if dtype in (DType.UINT32, DType.UINT64):
-            return np.array(proto.uint64_data, "<u8").astype("<u4" if dtype is DType.UINT32 else "<u8").tobytes()
+            return (
+                np.array(proto.uint64_data, "<u8").astype("<u4" if dtype is DType.UINT32 else "<u8").tobytes()
+            )
         width = {1: "u1", 2: "<u2", 4: "<i4"}[max(1, dtype.bits // 8)]
         return np.array(proto.int32_data, "<i4").astype(width).tobytes()
     except (ValueError, OverflowError, TypeError) as e:
@@ -144,9 +151,7 @@ def _text(proto: TensorProto) -> bytes:
     return bytes(bare.SerializeToString())
 
 
-def _external(
-    proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: Source, what: str
-) -> Values:
+def _external(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: Source, what: str) -> Values:
     entries: Mapping[str, str] = {e.key: e.value for e in proto.external_data}
     location = entries.get("location", "")
     nbytes = dtype.nbytes(math.prod(shape))
@@ -163,9 +168,10 @@ def _external(
     if not os.path.lexists(path):
         raise ModelError(f"{what}: its external data {location!r} is missing; {_MISSING}")
     try:
-        size = len(mapped_file(path))
+        identity = identity_of(path)
     except ModelError as e:
         raise ModelError(f"{what}: external data {e}; {_MISSING}") from e
+    size = identity[2]
     if length is None:
         length = size - offset
     if offset < 0 or length != nbytes or offset + length > size:
@@ -173,7 +179,7 @@ def _external(
             f"{what}: its external data are {length} bytes from byte {offset} of {location!r} ({size} bytes); "
             f"{nbytes} within it were expected"
         )
-    return _mapped(path, offset, nbytes, dtype, shape)
+    return _mapped(path, identity, offset, nbytes, dtype, shape)
 
 
 def _below(folder: Path, location: str, what: str) -> Path:
