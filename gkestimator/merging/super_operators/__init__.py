@@ -1,1 +1,9 @@
-"""The nodes of a super-operator: one product by the shared block, residual products, repositioning, sums."""
+"""Operators that share a block of weights, written as nodes that multiply by it once."""
+
+from __future__ import annotations
+
+from gkestimator.merging.super_operators.emission import can_emit, emit
+from gkestimator.merging.super_operators.form import Emitted
+from gkestimator.merging.super_operators.sharing import share_helpers
+
+__all__ = ["Emitted", "can_emit", "emit", "share_helpers"]

@@ -1,0 +1,192 @@
+"""The operators of a model that can be merged: products and convolutions by a constant weight."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from gkestimator.dtypes import DType
+from gkestimator.merging.matching.convolution import window_of
+from gkestimator.merging.operators import Kind, WeightMatrix, WeightOperator
+from gkestimator.onnx_io.editing import EditableModel, Node, Rearranged, Values, ValueShape, Weight
+
+__all__ = ["DTYPES", "candidates"]
+
+DTYPES = frozenset({DType.FLOAT, DType.FLOAT16, DType.BFLOAT16})
+
+
+def candidates(
+    model: EditableModel, index: int, shapes: Mapping[str, ValueShape], starts: Mapping[str, float]
+) -> list[WeightOperator]:
+    """The operators of ``model`` that multiply an activation by a constant weight, in the nodes' order.
+
+    - MatMul whose right operand is a constant matrix, the left one an activation of rank 2 or more.
+    - Gemm with alpha = beta = 1, transA = 0, a constant B (transB 0 or 1), and C absent or a constant of [N] or
+      [1, N]. (beta does not matter without C.)
+    - Conv with a constant W and a constant bias or none, any number of spatial dimensions and groups; ``auto_pad``
+      must be resolvable (:func:`window_of`).
+
+    Constant: an initializer that is no input of the model (such a one may be replaced by the caller), also behind
+    Identity and Transpose nodes. Weights of fp32, fp16, bf16 that are not empty. ``index``: the model's number.
+    ``starts``: by node name, in ms; a node that it lacks starts at NaN, that is together with nobody.
+    All else is no candidate, and stays as it is.
+    """
+    constants = _constants(model)
+    found: list[WeightOperator] = []
+    for position, node in enumerate(model.nodes):
+        if node.domain not in ("", "ai.onnx") or node.op_type not in _READERS:
+            continue
+        if len(node.inputs) < 2 or len(node.writes) != 1 or not node.inputs[0] or not node.outputs[0]:
+            continue
+        x, weight = shapes.get(node.inputs[0]), constants.get(node.inputs[1])
+        if x is None or weight is None or node.inputs[0] in constants:
+            continue
+        if weight.dtype not in DTYPES or x.dtype is not weight.dtype or weight.elements < 1:
+            continue
+        seen = _READERS[node.op_type](node, x.dims, weight, constants)
+        if seen is not None:
+            found.append(
+                WeightOperator(
+                    model=index,
+                    node=node,
+                    kind=seen.kind,
+                    x=node.inputs[0],
+                    y=node.outputs[0],
+                    weight_name=node.inputs[1],
+                    matrix=seen.matrix,
+                    bias=seen.bias,
+                    geometry=seen.geometry,
+                    start_ms=starts.get(node.name, math.nan),
+                    position=position,
+                )
+            )
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    kind: Kind
+    matrix: WeightMatrix
+    bias: Weight | None = None
+    geometry: tuple[tuple[int, ...], ...] = ()
+
+
+def _constants(model: EditableModel) -> dict[str, Weight]:
+    """Initializers that nobody can replace, and what Identity and Transpose make of them, by name."""
+    fed = {i.name for i in model.inputs}
+    found = {name: w for name, w in model.weights.items() if name not in fed}
+    for node in model.nodes:
+        if node.op_type not in ("Identity", "Transpose") or node.domain not in ("", "ai.onnx"):
+            continue
+        if len(node.inputs) != 1 or len(node.writes) != 1 or node.opaque:
+            continue
+        weight = found.get(node.inputs[0])
+        if weight is None or weight.dtype not in DTYPES:
+            continue
+        values, shape = weight.values, weight.shape
+        if node.op_type == "Transpose":
+            axes = node.attributes.get("perm", tuple(reversed(range(len(shape)))))
+            if not isinstance(axes, tuple) or sorted(map(str, axes)) != sorted(map(str, range(len(shape)))):
+                continue
+            axes = tuple(int(a) for a in axes)
+            shape = tuple(shape[a] for a in axes)
+            values = Rearranged(base=values, axes=axes)
+        name = node.outputs[0]
+        found[name] = Weight(name=name, dtype=weight.dtype, shape=shape, values=values)
+    return found
+
+
+def _matmul(
+    node: Node, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
+) -> _Seen | None:
+    if len(node.inputs) != 2 or node.attributes or node.opaque:
+        return None
+    if len(x) < 2 or len(weight.shape) != 2 or x[-1] not in (None, weight.shape[0]):
+        return None
+    return _Seen(kind="matmul", matrix=_product(weight, weight.values, *weight.shape))
+
+
+def _gemm(
+    node: Node, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
+) -> _Seen | None:
+    get = node.attributes.get
+    if not set(node.attributes) <= {"alpha", "beta", "transA", "transB"} or node.opaque:
+        return None
+    if len(x) != 2 or len(weight.shape) != 2 or get("alpha", 1.0) != 1.0 or get("transA", 0) != 0:
+        return None
+    turned = get("transB", 0)
+    if turned not in (0, 1):
+        return None
+    rows, columns = (weight.shape[1], weight.shape[0]) if turned else weight.shape
+    values: Values = Rearranged(base=weight.values, axes=(1, 0)) if turned else weight.values
+    if x[1] not in (None, rows):
+        return None
+    usable, bias = _bias(node, constants, weight.dtype, columns, shapes=((columns,), (1, columns)))
+    if not usable or (bias is not None and get("beta", 1.0) != 1.0):
+        return None
+    return _Seen(kind="gemm", matrix=_product(weight, values, rows, columns), bias=bias)
+
+
+def _conv(
+    node: Node, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
+) -> _Seen | None:
+    if len(weight.shape) < 3 or len(x) != len(weight.shape):
+        return None
+    window = window_of(node, weight.shape, x[2:])
+    if window is None:
+        return None
+    out, into = weight.shape[:2]
+    groups, taps = window.groups, math.prod(window.kernel)
+    if x[1] not in (None, into * groups):
+        return None
+    usable, bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))
+    if not usable:
+        return None
+    if groups == 1:
+        swapped = (1, 0, *range(2, len(weight.shape)))
+        values = Rearranged(base=weight.values, axes=swapped, shape=(into, out, taps))
+        rows, columns, size = into, out, ()
+    else:
+        rows, columns, taps = groups, 1, weight.elements // groups
+        values = Rearranged(base=weight.values, shape=(rows, columns, taps))
+        size = (into, out // groups)
+    return _Seen(
+        kind="conv" if groups == 1 else "grouped_conv",
+        matrix=WeightMatrix(rows=rows, columns=columns, taps=taps, dtype=weight.dtype, values=values),
+        bias=bias,
+        geometry=(window.kernel, window.strides, window.dilations, window.pads, size),
+    )
+
+
+_READERS = {"MatMul": _matmul, "Gemm": _gemm, "Conv": _conv}
+
+
+def _product(weight: Weight, values: Values, rows: int, columns: int) -> WeightMatrix:
+    return WeightMatrix(
+        rows=rows,
+        columns=columns,
+        taps=1,
+        dtype=weight.dtype,
+        values=Rearranged(base=values, shape=(rows, columns, 1)),
+    )
+
+
+def _bias(
+    node: Node,
+    constants: Mapping[str, Weight],
+    dtype: DType,
+    count: int,
+    *,
+    shapes: tuple[tuple[int, ...], ...],
+) -> tuple[bool, Weight | None]:
+    """Whether the third input is absent or a constant that fits; and, in that case, its ``count`` values."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return True, None
+    bias = constants.get(node.inputs[2])
+    if len(node.inputs) > 3 or bias is None or bias.dtype is not dtype or bias.shape not in shapes:
+        return False, None
+    if len(bias.shape) == 1:
+        return True, bias
+    flat = Rearranged(base=bias.values, shape=(count,))
+    return True, dataclasses.replace(bias, shape=(count,), values=flat)

@@ -1,0 +1,168 @@
+"""Grows super-operators: the second model against the first, every further one against what is merged by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gkestimator.merging.matching.assignment import best_assignment
+from gkestimator.merging.matching.cycles import Contraction
+from gkestimator.merging.matching.starts import equal_but_for_start, pairs_to_compare
+from gkestimator.merging.matching.units import Unit, joined
+from gkestimator.merging.operators import SuperOperator, WeightOperator
+from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.similarity import similar_pairs
+from gkestimator.onnx_io.editing import EditableModel
+
+__all__ = ["Matching", "Refused", "match_all"]
+
+_Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Operators that are similar enough and stay apart.
+
+    ``names``: their nodes. ``reason``: ``start`` (their weights are equal, and they start at other times),
+    ``cycle`` (one needs the other's result, given what is merged already), ``emission`` (no nodes can be written
+    for them; ``detail`` says why).
+    """
+
+    names: tuple[str, ...]
+    reason: Literal["start", "cycle", "emission"]
+    similarity: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """What is merged, in the order of the first members, and what was refused, in the order it was found."""
+
+    supers: tuple[SuperOperator, ...]
+    refused: tuple[Refused, ...]
+
+
+def match_all(
+    models: Sequence[EditableModel],
+    operators: Sequence[Sequence[WeightOperator]],
+    groups: Iterable[Sequence[int]],
+    options: MergeOptions,
+    *,
+    can_emit: Callable[[SuperOperator], str | None] | None = None,
+) -> Matching:
+    """Which operators of which models become one super-operator (USHER, section 3.4).
+
+    ``operators[m]``: those of ``models[m]`` (:func:`~gkestimator.merging.matching.candidates.candidates`).
+    ``groups``: numbers of the models that are alike; models of different groups are not matched. ``can_emit`` says
+    why no nodes can be written for a super-operator, or None.
+
+    Within a group the models come in order. A model's operators are matched to what is merged by then: the
+    super-operators, and the single operators that are left. Pairs are of one type, precision and geometry, start
+    together (within ``options.tau_ms`` of every member, each on its model's own timeline from the model's beginning:
+    our reading), and are similar by at least ``options.omega`` (to every member). The matching has the largest sum
+    of similarities (to a super-operator: to its least similar member). Of a matching's pairs those go first that are
+    most similar, then those that come first; a pair that would close a cycle is dropped, and who is free then is
+    matched once more without such pairs.
+    """
+    grown = _Grown(models, operators, options, can_emit or (lambda _: None))
+    for group in groups:
+        grown.add_group(sorted(group))
+    return grown.matching()
+
+
+class _Grown:
+    def __init__(
+        self,
+        models: Sequence[EditableModel],
+        operators: Sequence[Sequence[WeightOperator]],
+        options: MergeOptions,
+        can_emit: Callable[[SuperOperator], str | None],
+    ) -> None:
+        self._operators = operators
+        self._options = options
+        self._can_emit = can_emit
+        self._graph = Contraction(models, operators)
+        self._done: list[Unit] = []
+        self._refused: list[Refused] = []
+
+    def add_group(self, group: Sequence[int]) -> None:
+        """Match the models of ``group`` one after the other."""
+        units: list[Unit] = []
+        for model in group:
+            own = [Unit.single(o, (model, k)) for k, o in enumerate(self._operators[model])]
+            partner = self._partners(units, own)
+            for place, (_, unit) in partner.items():
+                units[place] = unit
+            taken = {k for k, _ in partner.values()}
+            left = [u for k, u in enumerate(own) if k not in taken]
+            rest = [u for place, u in enumerate(units) if place not in partner]
+            self._refused += [
+                _refused(a, b, "start")
+                for a, b in equal_but_for_start(rest, left, self._options, apart=self._graph.makes_cycle)
+            ]
+            units += left
+        self._done += [u for u in units if len(u.members) > 1]
+
+    def matching(self) -> Matching:
+        """What is merged by now; of the refused pairs those of which one operator at least stayed single."""
+        merged = {m.operator.node.name for u in self._done for m in u.members}
+        return Matching(
+            supers=tuple(u.as_super() for u in sorted(self._done, key=lambda u: u.keys)),
+            refused=tuple(r for r in self._refused if not merged.issuperset(r.names)),
+        )
+
+    def _partners(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[int, tuple[int, Unit]]:
+        """By place in ``units`` who of ``own`` joins it, and what comes of it."""
+        options = self._options
+        shared = similar_pairs(
+            [u.block for u in units],
+            [u.block for u in own],
+            pairs_to_compare(units, own, options),
+            omega=options.omega,
+            tolerance=options.tolerance,
+        )
+        possible: dict[_Pair, tuple[float, Unit]] = {}
+        for (i, j), rectangle in sorted(shared.items()):
+            unit = joined(units[i], own[j], rectangle, omega=options.omega)
+            if unit is None:
+                continue
+            why = self._can_emit(unit.as_super())
+            if why is None:
+                possible[i, j] = (unit.similarity_of_last(), unit)
+            else:
+                self._refused.append(replace(_refused(units[i], own[j], "emission", unit), detail=why))
+        return self._assigned(units, own, possible)
+
+    def _assigned(
+        self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[_Pair, tuple[float, Unit]]
+    ) -> dict[int, tuple[int, Unit]]:
+        found: dict[int, tuple[int, Unit]] = {}
+        left = dict(possible)
+        while left:
+            chosen = best_assignment({pair: weight for pair, (weight, _) in left.items()})
+            for i, j in sorted(chosen, key=lambda p: (-left[p][0], p)):
+                a, b, unit = units[i].keys[0], own[j].keys[0], left[i, j][1]
+                if self._graph.makes_cycle(a, b):
+                    self._refused.append(_refused(units[i], own[j], "cycle", unit))
+                else:
+                    self._graph.contract(a, b)
+                    found[i] = (j, unit)
+            taken = {j for j, _ in found.values()}
+            left = {
+                (i, j): v
+                for (i, j), v in left.items()
+                if i not in found and j not in taken
+                if not self._graph.makes_cycle(units[i].keys[0], own[j].keys[0])
+            }
+        return found
+
+
+def _refused(
+    a: Unit, b: Unit, reason: Literal["start", "cycle", "emission"], unit: Unit | None = None
+) -> Refused:
+    return Refused(
+        names=tuple(m.operator.node.name for m in (*a.members, *b.members)),
+        reason=reason,
+        similarity=1.0 if unit is None else unit.similarity_of_last(),
+    )

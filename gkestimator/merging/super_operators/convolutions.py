@@ -1,0 +1,266 @@
+"""Super-operators of Conv, of one group or of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.merging.super_operators.biases import Span, common
+from gkestimator.merging.super_operators.form import Sheet
+from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
+from gkestimator.merging.super_operators.stacking import unstack
+from gkestimator.onnx_io.editing import Rearranged, ValueShape
+from gkestimator.onnx_io.editing.form import AttributeValue
+
+__all__ = ["conv_reason", "emit_convolutions"]
+
+
+def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
+    """Why the members' convolutions cannot be merged; None where they can."""
+    first = op.members[0].operator
+    for member in op.members:
+        operator, name = member.operator, member.operator.node.name
+        dims = shapes[operator.x].dims
+        if operator.geometry[:3] != first.geometry[:3] or operator.geometry[4] != first.geometry[4]:
+            return f"{name} has another kernel, stride, dilation or group than {first.node.name}"
+        if len(dims) != 2 + len(operator.geometry[0]):
+            return f"{name} has an input of {len(dims)} axes for a kernel of {len(operator.geometry[0])}"
+        if None in dims[2:]:
+            return f"the height or width of {name}'s input is not static"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """What the members' convolutions have in common when they run as one.
+
+    ``begin``, ``end``: pads of the shared convolution. ``extent``: the size along each spatial axis to which every
+    member's input is filled with zeros. ``front``, ``back``: the zeros, per member.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    extent: tuple[int, ...]
+    front: tuple[tuple[int, ...], ...]
+    back: tuple[tuple[int, ...], ...]
+
+    def results(self, extent: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
+        """Sizes of a result, from the input's and both pads of each axis together (ONNX, Conv)."""
+        return tuple(
+            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
+            for size, pad, dilation, kernel, stride in zip(
+                extent, pads, self.dilations, self.kernel, self.strides, strict=True
+            )
+        )
+
+
+def _window(geometries: Sequence[tuple[tuple[int, ...], ...]], sizes: Sequence[tuple[int, ...]]) -> _Window:
+    """The window that is right for every member.
+
+    A convolution's own pads are zeros, so zeros put before the input in place of pads, and behind it up to the
+    largest input, change none of the results that the member had; there may be more of them, which are cut off.
+    """
+    kernel, strides, dilations = geometries[0][:3]
+    rank = len(kernel)
+    begins = [geometry[3][:rank] for geometry in geometries]
+    ends = [geometry[3][rank:] for geometry in geometries]
+    begin = tuple(map(min, zip(*begins, strict=True)))
+    front = [tuple(b - a for a, b in zip(begin, own, strict=True)) for own in begins]
+    filled = [
+        tuple(map(sum, zip(size, zeros, strict=True))) for size, zeros in zip(sizes, front, strict=True)
+    ]
+    extent = tuple(map(max, zip(*filled, strict=True)))
+    reach = [tuple(map(sum, zip(size, own, strict=True))) for size, own in zip(filled, ends, strict=True)]
+    end = tuple(max(0, max(own) - size) for size, own in zip(extent, zip(*reach, strict=True), strict=True))
+    back = [tuple(a - b for a, b in zip(extent, size, strict=True)) for size in filled]
+    return _Window(
+        kernel=kernel,
+        strides=strides,
+        dilations=dilations,
+        begin=begin,
+        end=end,
+        extent=extent,
+        front=tuple(front),
+        back=tuple(back),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lane:
+    """A member on its way through. A group takes ``into`` channels and gives ``out``; both 1 where rows and
+    columns are channels themselves (``grouped`` False)."""
+
+    member: Member
+    pieces: Pieces
+    size: tuple[int, ...]
+    count: int | None
+    grouped: bool
+    into: int
+    out: int
+
+    def channels(self, piece: Piece) -> tuple[int, int]:
+        """First and last channel (exclusive) of the result that a piece of the weight is for."""
+        if self.grouped:
+            return piece.top * self.out, piece.bottom * self.out
+        return piece.left, piece.right
+
+    def bias(self, piece: Piece) -> Span | None:
+        """The bias of these channels."""
+        return Span.of(self.member, *self.channels(piece))
+
+    def weight(self, sheet: Sheet, piece: Piece) -> str:
+        """A piece of the weight in Conv's layout [channels out, channels in of a group, kernel...]."""
+        operator = self.member.operator
+        kernel = operator.geometry[0]
+        if self.grouped:
+            shape: tuple[int, ...] = (piece.rows * self.out, self.into, *kernel)
+            values = Rearranged(base=piece.values(self.member), shape=shape)
+        else:
+            shape = (piece.columns, piece.rows, *kernel)
+            values = Rearranged(base=piece.values(self.member), axes=(1, 0, 2), shape=shape)
+        return sheet.weight(f"{piece.hint}_weight", operator.matrix.dtype, shape, values)
+
+    def residual(self, sheet: Sheet, x: str, piece: Piece, bias: Span | None) -> str:
+        """``x`` convolved with a piece of the weight that is this member's alone."""
+        kernel, strides, dilations, pads = self.member.operator.geometry[:4]
+        inputs = [x, self.weight(sheet, piece)]
+        if bias is not None:
+            inputs.append(bias.named(sheet, piece.hint))
+        return sheet.node(
+            "Conv",
+            inputs,
+            piece.hint,
+            replaces=(self.member.operator.node.name,),
+            attributes=_attributes(kernel, strides, dilations, pads, piece.rows if self.grouped else 1),
+        )
+
+
+def emit_convolutions(
+    sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape], tolerance: float
+) -> None:
+    """Write the shared convolution, each member's residual ones, and what puts the results together.
+
+    Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the results
+    are cut back.
+    """
+    lanes = [_lane(op, member, shapes[member.operator.x]) for member in op.members]
+    window = _window([m.operator.geometry for m in op.members], [lane.size for lane in lanes])
+    inner = [
+        sheet.spans(m.operator.x, [rows * lane.into for rows in lane.pieces.row_sizes], 1, "channels")
+        for m, lane in zip(op.members, lanes, strict=True)
+    ]
+    filled = [_filled(sheet, window, k, parts[1]) for k, parts in enumerate(inner)]
+    spans = [lane.bias(lane.pieces.shared) for lane in lanes]
+    shared_bias = common(spans, tolerance)
+    stacked = sheet.joined(filled, 0, "stacked")
+    product = _shared_convolution(sheet, op, lanes[0], window, stacked, spans[0] if shared_bias else None)
+    found = unstack(sheet, product, [m.operator.x for m in op.members], [lane.count for lane in lanes])
+    for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
+        cropped = _cropped(sheet, window, lane, part)
+        own = None if shared_bias else span
+        sheet.finish(_completed(sheet, lane, cropped, rows, own), lane.member.operator.y)
+
+
+def _lane(op: SuperOperator, member: Member, x: ValueShape) -> _Lane:
+    grouped = member.operator.kind == "grouped_conv"
+    into, out = member.operator.geometry[4] if grouped else (1, 1)
+    size = tuple(extent for extent in x.dims[2:] if extent is not None)
+    return _Lane(
+        member=member,
+        pieces=pieces_of(op, member),
+        size=size,
+        count=x.dims[0],
+        grouped=grouped,
+        into=into,
+        out=out,
+    )
+
+
+def _attributes(
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pads: tuple[int, ...],
+    group: int,
+) -> dict[str, AttributeValue]:
+    return {"dilations": dilations, "group": group, "kernel_shape": kernel, "pads": pads, "strides": strides}
+
+
+def _filled(sheet: Sheet, window: _Window, index: int, value: str) -> str:
+    """``value`` with the zeros that member ``index`` needs; itself where it needs none."""
+    front, back = window.front[index], window.back[index]
+    if not any(front) and not any(back):
+        return value
+    return sheet.node("Pad", [value, sheet.whole_numbers([0, 0, *front, 0, 0, *back])], "filled")
+
+
+def _shared_convolution(
+    sheet: Sheet, op: SuperOperator, lane: _Lane, window: _Window, stacked: str, bias: Span | None
+) -> str:
+    """All stacked inputs convolved with the first member's block."""
+    operator = op.members[0].operator
+    if (op.rows, op.columns) == (operator.matrix.rows, operator.matrix.columns):
+        weight = operator.weight_name
+    else:
+        weight = lane.weight(sheet, lane.pieces.shared)
+    inputs = [stacked, weight]
+    if bias is not None:
+        inputs.append(bias.named(sheet, "shared"))
+    return sheet.node(
+        "Conv",
+        inputs,
+        "shared",
+        replaces=tuple(member.operator.node.name for member in op.members),
+        attributes=_attributes(
+            window.kernel,
+            window.strides,
+            window.dilations,
+            (*window.begin, *window.end),
+            op.rows if lane.grouped else 1,
+        ),
+    )
+
+
+def _cropped(sheet: Sheet, window: _Window, lane: _Lane, value: str) -> str:
+    """The member's own results, without those that its zeros added behind them."""
+    pads = lane.member.operator.geometry[3]
+    rank = len(window.kernel)
+    wanted = window.results(lane.size, [pads[i] + pads[rank + i] for i in range(rank)])
+    given = window.results(window.extent, [a + b for a, b in zip(window.begin, window.end, strict=True)])
+    axes = [i for i in range(rank) if wanted[i] != given[i]]
+    if not axes:
+        return value
+    starts, ends = [0] * len(axes), [wanted[i] for i in axes]
+    numbers = [sheet.whole_numbers(found) for found in (starts, ends, [2 + i for i in axes])]
+    return sheet.node("Slice", [value, *numbers], "cropped")
+
+
+def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
+    """A member's result, from its part of the shared convolution and its residual ones."""
+    pieces = lane.pieces
+    above, _, below = rows
+    residues = [(x, piece) for x, piece in ((above, pieces.above), (below, pieces.below)) if not piece.empty]
+    if not lane.grouped:
+        # A residual convolution adds the member's own bias for nothing.
+        terms = [part]
+        for x, piece in residues:
+            terms.append(lane.residual(sheet, x, piece, bias))
+            bias = None
+        part = sheet.added(terms, "sum")
+    if bias is not None:
+        part = sheet.node("Add", [part, bias.spread(sheet, "own", len(lane.size))], "biased")
+    x = lane.member.operator.x
+    sides = (
+        [(above, pieces.above), (below, pieces.below)]
+        if lane.grouped
+        else [(x, pieces.left), (x, pieces.right)]
+    )
+    before, after = (
+        [] if piece.empty else [lane.residual(sheet, source, piece, lane.bias(piece))]
+        for source, piece in sides
+    )
+    return sheet.joined([*before, part, *after], 1, "channels_out")

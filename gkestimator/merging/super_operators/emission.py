@@ -1,0 +1,82 @@
+"""A super-operator as nodes (USHER, OSDI 2024, section 3.4, figure 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gkestimator.errors import ModelError
+from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.merging.super_operators.convolutions import conv_reason, emit_convolutions
+from gkestimator.merging.super_operators.form import Emitted, Sheet
+from gkestimator.merging.super_operators.products import emit_products, product_reason
+from gkestimator.onnx_io.editing import ValueShape
+
+__all__ = ["can_emit", "emit"]
+
+PRODUCTS = frozenset({"matmul", "gemm"})
+LEAST_OPSET = 13
+
+
+def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
+    """Why ``op`` cannot be written as nodes; None where it can.
+
+    ``shapes``: what is static of each member's activation, by name.
+    """
+    if len(op.members) < 2:
+        return f"{len(op.members)} member: expected at least two"
+    for member in op.members:
+        reason = _member_reason(op, member, shapes)
+        if reason is not None:
+            return reason
+    kinds = {member.operator.kind for member in op.members}
+    if kinds <= PRODUCTS:
+        return product_reason(op, shapes)
+    if len(kinds) > 1:
+        return f"{' and '.join(sorted(kinds))} cannot run as one"
+    return conv_reason(op, shapes)
+
+
+def _member_reason(op: SuperOperator, member: Member, shapes: Mapping[str, ValueShape]) -> str | None:
+    operator, first = member.operator, op.members[0].operator
+    node, matrix = operator.node, operator.matrix
+    if operator.x not in shapes:
+        return f"the shape of {node.name}'s input {operator.x} is not known"
+    if node.inputs[:2] != (operator.x, operator.weight_name) or node.writes != (operator.y,):
+        return f"{node.name} does not read an activation and a weight and write one result"
+    if (operator.bias is not None) != (len(node.inputs) > 2 and bool(node.inputs[2])):
+        return f"{node.name}'s bias is not constant with one value per column"
+    if operator.kind == "matmul" and operator.bias is not None:
+        return f"{node.name} is a MatMul with a bias"
+    if matrix.dtype is not first.matrix.dtype or matrix.taps != first.matrix.taps:
+        return f"{node.name} has weights of another type or kernel than {first.node.name}"
+    inside = 0 <= member.row <= matrix.rows - op.rows and 0 <= member.column <= matrix.columns - op.columns
+    if not inside or op.rows < 1 or op.columns < 1:
+        return f"the shared block is not inside {node.name}'s weight"
+    return None
+
+
+def emit(
+    op: SuperOperator, *, shapes: Mapping[str, ValueShape], tolerance: float, name: str, opset: int = 13
+) -> Emitted:
+    """Nodes that multiply the members' activations by the shared block at once and give each member its result.
+
+    Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya are
+    Xa[..., ra:ra+h] C plus the products of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are stacked along
+    axis 0 and multiplied by C once. What is left of the weights is in
+    :mod:`gkestimator.merging.super_operators.pieces`. Conv the same way, on channels.
+
+    ``shapes``: by name of the activations. ``tolerance``: biases that differ by at most this are one. ``name``: new
+    names begin with it; small constants are ``merged/int64[...]``. ``opset``: of the merged model's standard domain;
+    from 15 on sizes are read with fewer nodes. Raises ModelError where :func:`can_emit` gives a reason.
+    """
+    reason = can_emit(op, shapes)
+    if reason is not None:
+        raise ModelError(f"{name}: {reason}")
+    if opset < LEAST_OPSET:
+        raise ModelError(f"{name}: opset {opset}: expected at least {LEAST_OPSET}")
+    sheet = Sheet(name=name, opset=opset)
+    if op.members[0].operator.kind in PRODUCTS:
+        emit_products(sheet, op, shapes, tolerance)
+    else:
+        emit_convolutions(sheet, op, shapes, tolerance)
+    return sheet.emitted()

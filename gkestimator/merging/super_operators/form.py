@@ -1,0 +1,162 @@
+"""The nodes of a super-operator as they are written down, one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gkestimator.dtypes import DType
+from gkestimator.onnx_io.editing import Held, Node, Values, Weight
+from gkestimator.onnx_io.editing.form import AttributeValue
+
+__all__ = ["Emitted", "Sheet", "constant_name"]
+
+SHAPE_ENDS = 15
+"""Standard opset from which Shape takes start and end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """What stands for the members of a super-operator.
+
+    ``nodes`` in an order that can be executed; they write every member's output under the name it had. ``weights``
+    are new: parts of the members' (views; nothing is copied) and small constants. A constant has one name for one
+    value in all super-operators, so that they can be put into one table. ``replaces``: for each node the names of
+    the original nodes whose products it computes; () for those that only move or add.
+    """
+
+    nodes: tuple[Node, ...]
+    weights: tuple[Weight, ...]
+    replaces: Mapping[str, tuple[str, ...]]
+
+
+def constant_name(values: Sequence[int]) -> str:
+    """The name under which a list of int64 is stored, whoever needs it."""
+    return f"merged/int64[{','.join(map(str, values))}]"
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Collects nodes and weights; every method returns names of values. ``name`` is the super-operator's."""
+
+    name: str
+    opset: int
+    nodes: list[Node] = field(default_factory=list)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    replaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def emitted(self) -> Emitted:
+        """All that was collected."""
+        return Emitted(
+            nodes=tuple(self.nodes), weights=tuple(self.weights.values()), replaces=dict(self.replaces)
+        )
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        hint: str,
+        *,
+        replaces: tuple[str, ...] = (),
+        attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> str:
+        """Add a node of one output; the output's name. ``replaces``: the original nodes whose products it computes."""
+        name = self._free(hint)
+        self.nodes.append(
+            Node(
+                name=name,
+                op_type=op_type,
+                inputs=tuple(inputs),
+                outputs=(name,),
+                attributes=dict(attributes or {}),
+            )
+        )
+        self.replaces[name] = replaces
+        return name
+
+    def _free(self, hint: str) -> str:
+        name, count = f"{self.name}/{hint}", 1
+        while name in self.taken:
+            count += 1
+            name = f"{self.name}/{hint}_{count}"
+        self.taken.add(name)
+        return name
+
+    def whole_numbers(self, values: Sequence[int]) -> str:
+        """A constant list of int64."""
+        name = constant_name(values)
+        if name not in self.weights:
+            array = np.array(values, np.int64)
+            array.flags.writeable = False
+            self.weights[name] = Weight(
+                name=name, dtype=DType.INT64, shape=array.shape, values=Held(held=array)
+            )
+        return name
+
+    def weight(self, hint: str, dtype: DType, shape: Sequence[int], values: Values) -> str:
+        """A new weight that is a view of others."""
+        name = self._free(hint)
+        self.weights[name] = Weight(name=name, dtype=dtype, shape=tuple(shape), values=values)
+        return name
+
+    def joined(self, values: Sequence[str], axis: int, hint: str) -> str:
+        """Concat along ``axis``; a single value as it stands."""
+        if len(values) == 1:
+            return values[0]
+        return self.node("Concat", values, hint, attributes={"axis": axis})
+
+    def parted(self, value: str, sizes: Sequence[int] | str, axis: int, hint: str, count: int) -> list[str]:
+        """Split along ``axis`` into ``count`` parts of ``sizes`` (numbers, or the name of a value)."""
+        name = self._free(hint)
+        names = [f"{name}:{i}" for i in range(count)]
+        given = sizes if isinstance(sizes, str) else self.whole_numbers(sizes)
+        self.nodes.append(
+            Node(
+                name=name,
+                op_type="Split",
+                inputs=(value, given),
+                outputs=tuple(names),
+                attributes={"axis": axis},
+            )
+        )
+        self.replaces[name] = ()
+        return names
+
+    def spans(self, value: str, sizes: Sequence[int], axis: int, hint: str) -> list[str]:
+        """``value`` taken apart along ``axis`` into parts of ``sizes``; "" for one of size 0, itself if it is alone."""
+        present = [size for size in sizes if size]
+        if len(present) == 1:
+            return [value if size else "" for size in sizes]
+        parts = iter(self.parted(value, present, axis, hint, len(present)))
+        return [next(parts) if size else "" for size in sizes]
+
+    def added(self, terms: Sequence[str], hint: str) -> str:
+        """The sum of the terms, in one node."""
+        if len(terms) == 1:
+            return terms[0]
+        return self.node("Add" if len(terms) == 2 else "Sum", terms, hint)
+
+    def leading(self, value: str, stop: int, hint: str) -> str:
+        """The sizes of ``value``'s axes before ``stop`` (negative: counted from the end), at run time: [n] int64."""
+        if self.opset >= SHAPE_ENDS:
+            return self.node("Shape", [value], hint, attributes={"start": 0, "end": stop})
+        shape = self.node("Shape", [value], hint)
+        if stop == 1:
+            return self.node(
+                "Gather", [shape, self.whole_numbers([0])], f"{hint}_first", attributes={"axis": 0}
+            )
+        ends = [self.whole_numbers([0]), self.whole_numbers([stop])]
+        return self.node("Slice", [shape, *ends], f"{hint}_leading")
+
+    def finish(self, value: str, output: str) -> None:
+        """Give the result ``value``, which no node here reads, the name ``output`` that the model's others read."""
+        for index, node in enumerate(self.nodes):
+            if value in node.outputs:
+                written = tuple(output if name == value else name for name in node.outputs)
+                self.nodes[index] = dataclasses.replace(node, outputs=written)
+                return
+        raise AssertionError(f"{self.name}: nothing writes {value}")

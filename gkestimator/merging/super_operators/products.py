@@ -1,0 +1,158 @@
+"""Super-operators of MatMul and Gemm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.merging.super_operators.biases import Span, common
+from gkestimator.merging.super_operators.form import Sheet
+from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
+from gkestimator.merging.super_operators.stacking import Dims, unstack
+from gkestimator.onnx_io.editing import Rearranged, ValueShape
+
+__all__ = ["emit_products", "product_reason"]
+
+
+def product_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
+    """Why the members' products cannot be merged; None where they can."""
+    for member in op.members:
+        operator, node = member.operator, member.operator.node
+        get = node.attributes.get
+        if len(shapes[operator.x].dims) < 2:
+            return f"{node.name} multiplies a vector"
+        if operator.kind == "gemm" and (
+            get("alpha", 1.0) != 1.0 or get("transA", 0) or (operator.bias and get("beta", 1.0) != 1.0)
+        ):
+            return f"{node.name} is a Gemm with alpha, beta or transA"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lane:
+    """A member on its way through: ``x`` as it is multiplied ([rows, K] if ``flat``), rows along axis 0 or None."""
+
+    member: Member
+    pieces: Pieces
+    x: str
+    dims: Dims
+    flat: bool
+    count: int | None
+
+    @property
+    def two(self) -> bool:
+        """Whether x has two axes as it is multiplied."""
+        return self.flat or len(self.dims) == 2
+
+    def product(
+        self, sheet: Sheet, x: str, piece: Piece, *, added: str | None = None, bias: Span | None = None
+    ) -> str:
+        """``x`` times a residual piece of the weight, plus ``added`` (two axes only) or a bias."""
+        name, matrix = self.member.operator.node.name, self.member.operator.matrix
+        shape = (piece.rows, piece.columns)
+        values = Rearranged(base=piece.values(self.member), shape=shape)
+        inputs = [x, sheet.weight(f"{piece.hint}_weight", matrix.dtype, shape, values)]
+        if bias is not None:
+            added = bias.named(sheet, piece.hint)
+        if added is None:
+            return sheet.node("MatMul", inputs, piece.hint, replaces=(name,))
+        return sheet.node("Gemm", [*inputs, added], piece.hint, replaces=(name,))
+
+
+def emit_products(
+    sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape], tolerance: float
+) -> None:
+    """Write the shared product, each member's residual products, and what puts the results together.
+
+    The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between axis 0
+    and the last are equal and static, else as rows [-1, K].
+    """
+    lanes = _lanes(sheet, op, shapes)
+    inner = [sheet.spans(lane.x, lane.pieces.row_sizes, -1, "rows") for lane in lanes]
+    spans = [Span.of(lane.member, lane.pieces.shared.left, lane.pieces.shared.right) for lane in lanes]
+    shared_bias = common(spans, tolerance)
+    stacked = sheet.joined([parts[1] for parts in inner], 0, "stacked")
+    product = _shared_product(sheet, op, lanes, stacked, spans[0] if shared_bias else None)
+    found = unstack(sheet, product, [lane.x for lane in lanes], [lane.count for lane in lanes])
+    for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
+        own = None if shared_bias else span
+        sheet.finish(_completed(sheet, lane, part, rows, own), lane.member.operator.y)
+
+
+def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) -> list[_Lane]:
+    every = [shapes[member.operator.x].dims for member in op.members]
+    alike = len({len(dims) for dims in every}) == 1
+    between = {dims[1:-1] for dims in every}
+    flat = not (alike and len(between) == 1 and None not in next(iter(between)))
+    lanes = []
+    for member, dims in zip(op.members, every, strict=True):
+        x, leading, turned = member.operator.x, dims[:-1], flat and len(dims) > 2
+        if turned:
+            rows = sheet.whole_numbers([-1, member.operator.matrix.rows])
+            x = sheet.node("Reshape", [x, rows], "flat")
+        known = [size for size in leading if size is not None]
+        count = leading[0] if not turned else math.prod(known) if len(known) == len(leading) else None
+        lanes.append(
+            _Lane(member=member, pieces=pieces_of(op, member), x=x, dims=dims, flat=turned, count=count)
+        )
+    return lanes
+
+
+def _shared_product(
+    sheet: Sheet, op: SuperOperator, lanes: Sequence[_Lane], stacked: str, bias: Span | None
+) -> str:
+    """All stacked rows times the first member's block."""
+    first = op.members[0]
+    operator, node, matrix = first.operator, first.operator.node, first.operator.matrix
+    replaces = tuple(member.operator.node.name for member in op.members)
+    if (op.rows, op.columns) == (matrix.rows, matrix.columns):
+        weight, attributes = operator.weight_name, dict(node.attributes)
+    else:
+        shape = (op.rows, op.columns)
+        values = Rearranged(base=lanes[0].pieces.shared.values(first), shape=shape)
+        weight, attributes = sheet.weight("shared_weight", matrix.dtype, shape, values), {}
+    inputs = [stacked, weight]
+    if bias is not None:
+        inputs.append(bias.named(sheet, "shared"))
+    op_type = "Gemm" if bias is not None or operator.kind == "gemm" else "MatMul"
+    return sheet.node(op_type, inputs, "shared", replaces=replaces, attributes=attributes)
+
+
+def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
+    """A member's result, from its part of the shared product and its residual products."""
+    pieces, member = lane.pieces, lane.member
+    above, _, below = rows
+    residues = [(x, piece) for x, piece in ((above, pieces.above), (below, pieces.below)) if not piece.empty]
+    if lane.two:
+        # Gemm adds for nothing: each residual product takes the sum so far as its C.
+        for x, piece in residues:
+            part = lane.product(sheet, x, piece, added=part)
+    else:
+        part = sheet.added([part, *(lane.product(sheet, x, piece) for x, piece in residues)], "sum")
+    if bias is not None:
+        part = sheet.node("Add", [part, bias.spread(sheet, "own", 0)], "biased")
+    columns = [
+        part
+        if piece is None
+        else lane.product(sheet, lane.x, piece, bias=Span.of(member, piece.left, piece.right))
+        for piece in (pieces.left, None, pieces.right)
+        if piece is None or not piece.empty
+    ]
+    result = sheet.joined(columns, -1, "columns")
+    return _unflattened(sheet, lane, result) if lane.flat else result
+
+
+def _unflattened(sheet: Sheet, lane: _Lane, value: str) -> str:
+    """[rows, N] as [..., N], with the axes that x had."""
+    columns, leading = lane.member.operator.matrix.columns, lane.dims[:-1]
+    if leading.count(None) <= 1:
+        # The one size that is not static follows from the number of rows.
+        shape = sheet.whole_numbers([*(-1 if size is None else size for size in leading), columns])
+    elif columns == lane.member.operator.matrix.rows:
+        shape = sheet.node("Shape", [lane.member.operator.x], "shape")
+    else:
+        sizes = sheet.leading(lane.member.operator.x, -1, "leading")
+        shape = sheet.joined([sizes, sheet.whole_numbers([columns])], 0, "shape")
+    return sheet.node("Reshape", [value, shape], "unflattened")
