@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,18 +27,29 @@ def whole(name: str, *numbers: int) -> Weight:
 
 
 def chain(
-    name: str, *, layers: int = 3, width: int = 64, batch: int | str = "batch", rows: int = 16, bias: bool = False
+    name: str,
+    *,
+    layers: int = 3,
+    width: int = 64,
+    widths: Sequence[int] | None = None,
+    batch: int | str = "batch",
+    rows: int | None = 16,
+    bias: bool = False,
 ) -> EditableModel:
-    """``layers`` times MatMul (, Add) and Relu on [batch, rows, width]."""
+    """``layers`` times MatMul (, Add) and Relu on [batch, rows, width], or on [batch, width] where rows is None.
+
+    ``widths``: of every value from the first to the last, one more than there are layers.
+    """
     p = f"{name}/"
+    sizes = list(widths) if widths is not None else [width] * (layers + 1)
     nodes, weights, x = [], {}, f"{p}x"
-    for i in range(layers):
-        w = weight(f"{p}w{i}", width, width)
+    for i, (inner, outer) in enumerate(itertools.pairwise(sizes)):
+        w = weight(f"{p}w{i}", inner, outer)
         weights[w.name] = w
         nodes.append(Node(name=f"{p}mm{i}", op_type="MatMul", inputs=(x, w.name), outputs=(f"{p}y{i}",)))
         y = f"{p}y{i}"
         if bias:
-            b = weight(f"{p}b{i}", width)
+            b = weight(f"{p}b{i}", outer)
             weights[b.name] = b
             nodes.append(Node(name=f"{p}add{i}", op_type="Add", inputs=(y, b.name), outputs=(f"{p}s{i}",)))
             y = f"{p}s{i}"
@@ -48,10 +60,17 @@ def chain(
         name=name,
         nodes=nodes,
         weights=weights,
-        inputs=[ValueInfo(name=f"{p}x", dtype=DType.FLOAT, shape=(size, rows, width))],
+        inputs=[
+            ValueInfo(
+                name=f"{p}x",
+                dtype=DType.FLOAT,
+                shape=(size, sizes[0]) if rows is None else (size, rows, sizes[0]),
+            )
+        ],
         outputs=[ValueInfo(name=x, dtype=DType.FLOAT, shape=None)],
         opsets={"": 17},
         ir_version=9,
+        prefixes=(p,),
     )
 
 
@@ -67,9 +86,7 @@ def super_of(models: Sequence[EditableModel], layer: int) -> SuperOperator:
             matrix=matrix, bias=None, geometry=(), start_ms=0.0, position=model.nodes.index(node),
         )  # fmt: skip
         members.append(Member(operator=operator, row=0, column=0))
-    return SuperOperator(
-        members=tuple(members), rows=matrix.rows, columns=matrix.columns, similarity=1.0
-    )
+    return SuperOperator(members=tuple(members), rows=matrix.rows, columns=matrix.columns, similarity=1.0)
 
 
 class HandBuild:
@@ -82,7 +99,7 @@ class HandBuild:
 
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
         self.calls.append((len(supers), lifted))
-        by_member = {m.operator.node.name: (i, op) for i, op in enumerate(supers) for m in op.members}
+        by_member = {m.operator.node.name: i for i, op in enumerate(supers) for m in op.members}
         nodes: list[Node] = []
         weights = {n: w for m in self.models for n, w in m.weights.items()}
         weights["merged/sizes"] = whole("merged/sizes", *self.sizes)
@@ -90,10 +107,12 @@ class HandBuild:
         parts: list[tuple[str, ...]] = [() for _ in supers]
         done: set[str] = set()
         trunk = ""  # the concatenated value that all models are at
-        for at, node in enumerate(self.models[0].nodes):
+        if not supers:
+            nodes = [n for m in self.models for n in m.nodes]
+        for at, node in enumerate(self.models[0].nodes if supers else ()):
             row = [m.nodes[at] for m in self.models]
             if node.name in by_member:
-                i, op = by_member[node.name]
+                i = by_member[node.name]
                 pre = f"merged/{i}/"
                 joined = trunk
                 if not trunk:
@@ -106,7 +125,12 @@ class HandBuild:
                     )  # fmt: skip
                     replaces[f"{pre}concat"] = ()
                 nodes.append(
-                    Node(name=f"{pre}mm", op_type="MatMul", inputs=(joined, node.inputs[1]), outputs=(f"{pre}y",))
+                    Node(
+                        name=f"{pre}mm",
+                        op_type="MatMul",
+                        inputs=(joined, node.inputs[1]),
+                        outputs=(f"{pre}y",),
+                    )
                 )
                 replaces[f"{pre}mm"] = tuple(n.name for n in row)
                 trunk = f"{pre}y"
@@ -136,6 +160,7 @@ class HandBuild:
         model = EditableModel(
             name="merged", nodes=nodes, weights=weights, inputs=[i for m in self.models for i in m.inputs],
             outputs=[o for m in self.models for o in m.outputs], opsets=first.opsets, ir_version=first.ir_version,
+            prefixes=tuple(p for m in self.models for p in m.prefixes),
         )  # fmt: skip
         return Built(model=model, replaces=replaces, parts=() if lifted else tuple(parts))
 
