@@ -123,7 +123,9 @@ class Binder:
         columns = zip(*(f for f in found if f is not None), strict=True)
         return (None, *(c[0] if all(x == c[0] for x in c) else None for c in list(columns)[1:]))
 
-    def question(self, nodes: tuple[Node, ...], operands: Iterable[Operand], sizes: tuple[Term, ...]) -> Question:
+    def question(
+        self, nodes: tuple[Node, ...], operands: Iterable[Operand], sizes: tuple[Term, ...]
+    ) -> Question:
         """What a rule is asked about these nodes."""
         first = nodes[0]
         outputs = zip(*(n.outputs for n in nodes), strict=True)

@@ -101,9 +101,7 @@ class Graph:
         array = np.array(tuple(values), dtype=np.int64)
         array.flags.writeable = False
         name = self.name(stem)
-        self.weights[name] = Weight(
-            name=name, dtype=DType.INT64, shape=array.shape, values=Held(held=array)
-        )
+        self.weights[name] = Weight(name=name, dtype=DType.INT64, shape=array.shape, values=Held(held=array))
         return name
 
     def above(self, names: Iterable[str]) -> Iterator[int]:

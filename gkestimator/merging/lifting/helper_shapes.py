@@ -72,7 +72,9 @@ def _slice(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
             return [tuple(None for _ in first)]
         size = sizes[axis]
         numbers = [n for n in (start, stop, step, size) if isinstance(n, int)]
-        sizes[axis] = len(range(numbers[3])[slice(*numbers[:3])]) if len(numbers) == 4 and numbers[2] else None
+        sizes[axis] = (
+            len(range(numbers[3])[slice(*numbers[:3])]) if len(numbers) == 4 and numbers[2] else None
+        )
     return [tuple(sizes)]
 
 

@@ -85,7 +85,9 @@ def _begin(node: Node, binder: Binder, terms: Terms) -> None:
 
 def _spread_sizes(node: Node, binder: Binder, terms: Terms) -> None:
     """Note which results are as long along axis 0 as the inputs, where that is no number."""
-    open_outputs = [n for n in node.writes if (terms.dims(n) or (0,))[0] is None and terms.size(n, 0) == (n, 0)]
+    open_outputs = [
+        n for n in node.writes if (terms.dims(n) or (0,))[0] is None and terms.size(n, 0) == (n, 0)
+    ]
     if not open_outputs:
         return
     found: Term | None = None

@@ -141,7 +141,9 @@ class Lifter:
             bounds[place] = again
         joined = [b.bundle.whole for b in bounds if b.bundle is not None and b.bundle.joined]
         if joined and not set(group).isdisjoint(self._graph.above(joined)):
-            return False  # one of the nodes is needed for what the other reads: together they would be a cycle
+            return (
+                False  # one of the nodes is needed for what the other reads: together they would be a cycle
+            )
         self._replace(group, bounds, rewrite, sizes)
         return True
 

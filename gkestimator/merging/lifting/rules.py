@@ -14,7 +14,10 @@ RULES: Mapping[tuple[str, str], Rule] = {**POINTWISE, **ALONG_AXES}
 #: With equal constants for inputs these have equal results, so that one node is enough for all branches.
 DETERMINISTIC = frozenset(
     {key for key in RULES if key != ("", "Dropout")}
-    | {("", op) for op in ("ConstantOfShape", "EyeLike", "NonZero", "Range", "ScatterElements", "ScatterND", "Shape")}
+    | {
+        ("", op)
+        for op in ("ConstantOfShape", "EyeLike", "NonZero", "Range", "ScatterElements", "ScatterND", "Shape")
+    }
 )
 #: Which input is the shape that a rule rewrites: it need not be a constant.
 SHAPE_INPUT: Mapping[tuple[str, str], int] = {("", "Reshape"): 1, ("", "Expand"): 1}

@@ -142,7 +142,9 @@ def _reshape_by_entries(
             behind.append(0)  # as the input's, in every branch and in the whole
         else:
             behind.append(-1)  # what is left over; the rest fixes it
-    return Rewrite(attributes={"allowzero": None}, integers={1: (0, *behind)}) if behind.count(-1) <= 1 else None
+    return (
+        Rewrite(attributes={"allowzero": None}, integers={1: (0, *behind)}) if behind.count(-1) <= 1 else None
+    )
 
 
 def expand(question: Question) -> Rewrite | None:
@@ -319,7 +321,7 @@ def attention(question: Question) -> Rewrite | None:
     return YES if len(mask.dims) < 4 or (len(mask.dims) == 4 and mask.dims[0] == 1) else None
 
 
-_REDUCE = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
+_REDUCE = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 ALONG_AXES: dict[tuple[str, str], Rule] = {
     **{("", op): softmax for op in ("Softmax", "LogSoftmax", "Hardmax")},

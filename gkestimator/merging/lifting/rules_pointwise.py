@@ -163,18 +163,23 @@ def quantize(question: Question) -> Rewrite | None:
         return None
     if scale.rank == 0:
         return YES
-    return YES if scale.rank == 1 and question.axis(rank, 1) and not question.integer("block_size", 0) else None
+    return (
+        YES if scale.rank == 1 and question.axis(rank, 1) and not question.integer("block_size", 0) else None
+    )
 
 
 _UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
-    "HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin "
-    "Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Clip"
-).split()
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu",
+    "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
+    "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round",
+    "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish",
+    "Tan", "Tanh", "ThresholdedRelu", "Clip",
+)  # fmt: skip
 _BROADCAST = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean "
-    "Min Mod Mul Or PRelu Pow Sub Sum Where Xor"
-).split()
+    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
+    "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
+    "Pow", "Sub", "Sum", "Where", "Xor",
+)  # fmt: skip
 _MICROSOFT = "com.microsoft"
 
 POINTWISE: dict[tuple[str, str], Rule] = {

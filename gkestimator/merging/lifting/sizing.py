@@ -29,7 +29,9 @@ class Sizing:
 
     def vector(self, values: tuple[int | None, ...], sizes: tuple[Term, ...]) -> str:
         """The name of an int64 vector; None stands for the sum of ``sizes``."""
-        total = sum(s for s in sizes if isinstance(s, int)) if all(isinstance(s, int) for s in sizes) else None
+        total = (
+            sum(s for s in sizes if isinstance(s, int)) if all(isinstance(s, int) for s in sizes) else None
+        )
         numbers = [total if v is None else v for v in values]
         if None not in numbers:
             return self._binder.integers(tuple(n for n in numbers if n is not None))

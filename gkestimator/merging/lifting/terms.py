@@ -75,11 +75,12 @@ class Terms:
         """Entries of a small integer vector or scalar; None where it is not one that is known."""
         found = self._vectors.get(name)
         weight = self._weights.get(name)
-        if found is None and weight is not None and weight.dtype in _INTEGERS:
-            if len(weight.shape) <= 1 and weight.elements <= FEW:
-                values = weight.values.array().reshape(-1)
-                found = (tuple(int(v) for v in values), not weight.shape)
-                self._vectors[name] = found
+        if found is not None or weight is None or weight.dtype not in _INTEGERS:
+            return found
+        if len(weight.shape) <= 1 and weight.elements <= FEW:
+            values = weight.values.array().reshape(-1)
+            found = (tuple(int(v) for v in values), not weight.shape)
+            self._vectors[name] = found
         return found
 
     def value(self, name: str) -> np.ndarray | None:
@@ -117,7 +118,9 @@ def _shape(terms: Terms, node: Node) -> Vector | None:
 def _size(terms: Terms, node: Node) -> Vector | None:
     dims = terms.dims(node.inputs[0])
     known = [d for d in dims or () if d is not None]
-    return ((int(np.prod(known, dtype=object)),), True) if dims is not None and len(known) == len(dims) else None
+    return (
+        ((int(np.prod(known, dtype=object)),), True) if dims is not None and len(known) == len(dims) else None
+    )
 
 
 def _same(terms: Terms, node: Node) -> Vector | None:
