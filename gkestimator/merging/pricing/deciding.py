@@ -104,8 +104,8 @@ class PricedSuper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, ``after`` the
-    graph that was chosen, ``beside`` the originals in one file, nothing merged (None where something is).
+    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, launched back to
+    back, ``after`` the graph that was chosen (with nothing merged: the originals side by side in it).
 
     ``confidence``: of a graph with something merged. ``apart``: the 90 % intervals of before and after do not
     overlap. ``alike``: they do, but after is below before at both ends, so that it pays wherever the estimator errs
@@ -172,25 +172,24 @@ def decide(
     All are built and lifted first, and every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the
     calls that it replaces, both priced where they are on their timelines. A region that does not pay is taken apart:
     each of its super-operators is built by itself, not lifted, and stays where its own price falls. Of the graphs so
-    found, the one with the lowest price is chosen, and where it is no lower than that of the originals, one after the
-    other or in one file, nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives
-    the same decision: ties go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
+    found, the one with the lowest price is chosen, and where it is no lower than the originals one after the other,
+    nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives the same decision: ties
+    go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
     """
     options = pricer.options
     before = pricer.originals(models, batch_sizes)
     choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
-    nothing = choice.attempt((), lifted=False)
-    chosen = nothing
+    chosen: _Try | None = None
     regions: list[PricedRegion] = []
     if supers:
         whole = choice.attempt(range(len(supers)), lifted=True)
         regions = choice.regions(whole, whole.places, lifted=True)
         tries = [whole] if options.always else [whole, *choice.smaller(regions)]
         best = min(tries, key=lambda t: (t.priced.price.measure(options.price), len(t.places)))
-        falls = all(
-            _falls(other, best.priced.price, options.price) for other in (before.price, nothing.priced.price)
-        )
-        chosen = best if falls or options.always else nothing
+        if options.always or _falls(before.price, best.priced.price, options.price):
+            chosen = best
+    if chosen is None:
+        chosen = choice.attempt((), lifted=False)
     return Decision(
         built=chosen.built,
         supers=choice.told(chosen, regions),

@@ -27,7 +27,7 @@ def decided(
 def test_a_trunk_that_pays_is_kept_and_nothing_is_built_twice() -> None:
     models = [chain("a", width=1024, layers=4), chain("b", width=1024, layers=4)]
     found, build = decided(models, [0, 1, 2])
-    assert build.calls == [(0, False), (3, True)]
+    assert build.calls == [(3, True)]
     assert len(found.kept) == 3 and not found.refused
     (region,) = found.regions
     assert region.pays and region.lifted and region.supers == (0, 1, 2)
@@ -47,7 +47,7 @@ def test_a_product_too_small_to_pay_for_its_copies_is_left_alone() -> None:
     # activations as large as the weight: reading the weight once saves less than Concat and Split cost
     models = [chain("a", width=256, rows=2048), chain("b", width=256, rows=2048)]
     found, build = decided(models, [1], batch=8)
-    assert build.calls == [(0, False), (1, True), (1, False)]
+    assert build.calls == [(1, True), (1, False), (0, False)]
     assert not found.kept and len(found.refused) == 1
     assert not any(n.name.startswith("merged/") for n in found.built.model.nodes)
     assert [(r.pays, r.lifted) for r in found.regions] == [(False, True), (False, False)]
@@ -61,7 +61,7 @@ def test_a_product_too_small_to_pay_for_its_copies_is_left_alone() -> None:
 def test_always_keeps_what_does_not_pay_and_says_so() -> None:
     models = [chain("a", width=256, rows=2048), chain("b", width=256, rows=2048)]
     found, build = decided(models, [1], batch=8, always=True)
-    assert build.calls == [(0, False), (1, True)]
+    assert build.calls == [(1, True)]
     assert len(found.kept) == 1
     assert found.after.latency_ms > found.before.latency_ms
     assert found.confidence == "open"
@@ -115,7 +115,7 @@ def test_some_pay_and_some_do_not() -> None:
     models = [chain(n, widths=[4096, 4096, 32, 32], rows=1, bias=True) for n in "ab"]
     found, build = decided(models, [0, 2], price="gpu")
     assert [s.kept for s in found.supers] == [True, False]
-    assert build.calls == [(0, False), (2, True), (1, False), (1, True)]
+    assert build.calls == [(2, True), (1, False), (1, True)]
     assert found.after.gpu_ms < found.before.gpu_ms
     first, second = found.supers
     assert first.after is not None and first.after.gpu_ms < first.before.gpu_ms
