@@ -9,6 +9,7 @@ from pathlib import Path
 import families
 import numpy as np
 import onnx
+
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.matching import candidates, match_all
 from gkestimator.merging.options import MergeOptions
@@ -27,7 +28,9 @@ from gkestimator.onnx_io.editing import (
 )
 
 
-def build(protos: Sequence[onnx.ModelProto], folder: Path, *, lifted: bool = True, omega: float = 0.4) -> Built:
+def build(
+    protos: Sequence[onnx.ModelProto], folder: Path, *, lifted: bool = True, omega: float = 0.4
+) -> Built:
     """Models called a, b, ... merged wherever their weights are similar; operators pair up along their positions."""
     models = []
     for name, proto in zip("abcdefgh", protos, strict=False):
@@ -43,7 +46,11 @@ def build(protos: Sequence[onnx.ModelProto], folder: Path, *, lifted: bool = Tru
         operators.append(candidates(model, index, shapes, starts))
     options = MergeOptions(omega=omega, tau_ms=0.5)
     matching = match_all(
-        models, operators, (tuple(range(len(models))),), options, can_emit=functools.partial(can_emit, shapes=shapes)
+        models,
+        operators,
+        (tuple(range(len(models))),),
+        options,
+        can_emit=functools.partial(can_emit, shapes=shapes),
     )
     return Assembler(models, shapes, tolerance=1e-7)(matching.supers, lifted)
 
