@@ -137,7 +137,10 @@ def _regions(report: MergeReport) -> list[TextColumn]:
 
 
 def _costs(report: MergeReport) -> list[TextColumn]:
-    rows = (("models one by one", report.before), ("merged", report.after))
+    rows = (
+        ("models one by one", report.before),
+        ("side by side" if report.nothing else "merged", report.after),
+    )
     return [
         _text("version", [name for name, _ in rows]),
         _column("latency ms", [_interval(c) for _, c in rows]),

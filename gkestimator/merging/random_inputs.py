@@ -21,9 +21,9 @@ _NUMPY = {
 }  # fmt: skip
 # Operators that hand values on as they are, and by which of their inputs.
 _FIRST = (
-    "Cast", "CastLike", "CenterCropPad", "Clip", "Compress", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
-    "Identity", "Pad", "Reshape", "ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu",
-    "Unique", "Unsqueeze", "ReduceMax", "ReduceMin",
+    "Cast", "CastLike", "CenterCropPad", "Clip", "Compress", "Expand", "Flatten", "Gather", "GatherElements",
+    "GatherND", "Identity", "Pad", "Reshape", "ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "TopK",
+    "Transpose", "Trilu", "Unique", "Unsqueeze", "ReduceMax", "ReduceMin",
 )  # fmt: skip
 _HANDED_ON: dict[str, tuple[int, ...] | None] = {
     **dict.fromkeys(_FIRST, (0,)),
@@ -52,7 +52,9 @@ def random_inputs(graph: OperatorGraph, *, seed: int, sample: int) -> dict[str, 
 def _tensors(graph: OperatorGraph) -> Iterator[tuple[str, Tensor]]:
     for value in graph.inputs:
         if not isinstance(value, Tensor):
-            raise ModelError(f"{graph.name}: input {value.name!r} is a sequence: no random values are made of it")
+            raise ModelError(
+                f"{graph.name}: input {value.name!r} is a sequence: no random values are made of it"
+            )
         yield value.name, value
 
 

@@ -26,7 +26,7 @@ REPORT_VERSION = 1
 _CONFIDENCE = {
     "apart": "the 90 % intervals do not overlap",
     "alike": "the 90 % intervals overlap, so it pays if the estimate errs alike for both",
-    "open": "whether it pays cannot be told from the 90 % intervals",
+    "open": "that it pays cannot be told for sure from the 90 % intervals",
 }
 _REASONS = {
     "start": "start at other times (--tau-ms inf merges them too)",
@@ -172,7 +172,7 @@ class MergeReport:
         """What closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
         left although the weights are alike; notes."""
         lines = [f"Nothing was merged: {self.nothing}." if self.nothing else self._gain()]
-        counts = Counter(r.reason for r in self.refused)
+        counts = Counter(r.reason for r in self.refused if not (self.nothing and r.reason == "price"))
         if counts:
             some = "; ".join(f"{n:,} {_REASONS.get(reason, reason)}" for reason, n in sorted(counts.items()))
             lines.append(f"Alike but not merged: {some}.")
@@ -185,17 +185,23 @@ class MergeReport:
             f"Merged {operators:,} operators of {len(self.models)} models into {products:,}: "
             f"{bytes_text(self.saved_bytes)} of weights read once; expected {self._price(self.after)} instead of "
             f"{self._price(self.before)} on {self.settings.gpu} ({self._change()} %); "
-            f"{_CONFIDENCE.get(self.confidence or '', 'no interval is known')}."
+            f"{self._trust()}."
         )
 
+    def _trust(self) -> str:
+        which = self.settings.price
+        if self.after.measure(which) >= self.before.measure(which):
+            return "it does not pay, and was merged because --always says so"
+        if self.confidence is None or self.before.latency_high_ms is None:
+            return "how far to trust this is not known"
+        return _CONFIDENCE[self.confidence]
+
     def _price(self, cost: Price) -> str:
-        if self.settings.price == "gpu":
-            return f"{number_text(cost.gpu_ms)} ms of the GPU"
-        return f"{number_text(cost.latency_ms)} ms"
+        what = " of the GPU" if self.settings.price == "gpu" else ""
+        return f"{number_text(cost.measure(self.settings.price))} ms{what}"
 
     def _change(self) -> str:
-        gpu = self.settings.price == "gpu"
-        old, new = (c.gpu_ms if gpu else c.latency_ms for c in (self.before, self.after))
+        old, new = (cost.measure(self.settings.price) for cost in (self.before, self.after))
         change = 100 * (new / old - 1) if old else None
         return percent_text(change) if change is None or change < 0 else f"+{percent_text(change)}"
 

@@ -3,8 +3,8 @@
 The exact distance takes time exponential in the nodes. Below it lies the optimal assignment of nodes to nodes, each at
 the least it can cost (Riesen and Bunke, "Approximate graph edit distance computation by means of bipartite graph
 matching", 2009; BRANCH's costs make it a proven bound, see :mod:`gkestimator.merging.grouping.costs`). Above it lies
-the exact cost of any edit path. Two are tried, the one that keeps the order of execution and (small graphs) the one that
-the assignment induces, and both are improved by assigning the nodes again with the path's own edges in view.
+the exact cost of any edit path. Two are tried, the one that keeps the order of execution and (in small graphs) the one
+that the assignment induces, and both are improved by assigning the nodes again with the path's own edges in view.
 """
 
 from __future__ import annotations

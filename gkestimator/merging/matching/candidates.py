@@ -138,6 +138,7 @@ def _conv(
         return None
     out, into = weight.shape[:2]
     groups, taps = window.groups, math.prod(window.kernel)
+    size: tuple[int, ...]
     if x[1] not in (None, into * groups):
         return None
     usable, bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))

@@ -106,9 +106,9 @@ def equal_but_for_start(
                     one.block.values, other.block.values, options.tolerance, dtype=one.block.dtype
                 ):
                     continue
-                unit = joined(one, other, whole, omega=options.omega)
-                if unit is not None:
-                    possible[i, j] = unit
+                grown = joined(one, other, whole, omega=options.omega)
+                if grown is not None:
+                    possible[i, j] = grown
     places = [u.keys[0][1] for u in units], [u.keys[0][1] for u in own]
     weights = {pair: unit.similarity_of_last() for pair, unit in possible.items()}
     for pair in best_assignment(weights, places):

@@ -26,8 +26,9 @@ def plan_of(
 ) -> tuple[Lattice, Buckets]:
     """The lattice and the buckets for all pairs of ``a`` (one shape) and ``b`` (one shape)."""
     shape_a, shape_b = _shape(a[0]), _shape(b[0])
-    made = lattice(shape_a, shape_b, cells=cells, many=(len(a), len(b)), values=values)
-    return made, buckets((*a, *b), tolerance=tolerance)
+    bucket = buckets((*a, *b), tolerance=tolerance)
+    many = len(a), len(b)
+    return lattice(shape_a, shape_b, cells=cells, many=many, values=min(values, bucket.values)), bucket
 
 
 def by_anchors(
@@ -43,9 +44,9 @@ def by_anchors(
     while True:
         plan, bucket = plan_of([a], [b], cells=cells, tolerance=tolerance, values=values)
         found = anchors_of(a, plan, bucket, FIRST_SLACK)
-        if not found.crowded or values == 1:
+        if not found.crowded or plan.values == 1:
             break
-        values //= 2
+        values = plan.values // 2
     return by_plan(a, b, found, samples_of(b, plan, bucket), plan, bucket, cells=cells)
 
 
