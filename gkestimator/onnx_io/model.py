@@ -152,6 +152,20 @@ class Model:
         except RecursionError as e:
             raise LimitError(f"{self.name}: nested too deeply") from e
 
+    def types(self, dims: Mapping[str, int]) -> dict[str, ValueType]:
+        """The type of every value by name when each symbolic dimension, the batch among them, is as ``dims`` says.
+
+        Values inside subgraphs are called ``<node>/<name>``. Raises as :meth:`bind`.
+        """
+        try:
+            bound, _ = bind_dims(self._inputs, self._batch, None, dims)
+            facts = self._walk(bound, None, {}, None, None).facts
+        except GkestimatorError as e:
+            raise _named(e, self.name) from e
+        except RecursionError as e:
+            raise LimitError(f"{self.name}: nested too deeply") from e
+        return {n: f.type for n, f in zip(self._program.names, facts, strict=True) if f is not None}
+
     def _bind(
         self,
         batch_size: int | None,

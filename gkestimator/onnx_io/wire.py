@@ -13,7 +13,7 @@ from typing import TypeAlias
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
 
-__all__ = ["strip_values"]
+__all__ = ["locate_values", "strip_values", "varint"]
 
 Buffer: TypeAlias = "bytes | memoryview"
 
@@ -35,15 +35,22 @@ _KEEP_BELOW = 1 << 20  # values that may be shape arithmetic stay ...
 _KEEP_TOTAL = 64 << 20  # ... up to this much together, then only very small ones
 _KEEP_ALWAYS = 128
 _MAX_DEPTH = 96
+_LOCATED = frozenset(
+    {4, 9, 10}
+)  # float_data, raw_data, double_data: little-endian bytes, where they are packed
+_EXTERNAL_DATA = b"\x6a"  # tag of TensorProto.external_data: a list of (key = 1, value = 2)
 
 
 class _Stripper:
     """State of one walk: the bytes of values kept so far and the fields seen."""
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, token: str | None = None) -> None:
         self.data = data
         self.kept = 0
         self.fields = 0
+        self.token = token
+        self.cut = _VALUE_FIELDS if token is None else _LOCATED
+        self.keep_below = _KEEP_BELOW if token is None else _COPY_BELOW
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """The varint at ``at`` and the position behind it."""
@@ -90,16 +97,19 @@ class _Stripper:
                 raise ModelError(f"not an ONNX file: protobuf wire type {wire}")
             if at > end:
                 break
-            if tensor and number in _VALUE_FIELDS:
+            if tensor and number in self.cut:
                 if self._keep(size):
                     continue
                 length += self._copy(run, field_at, out)
                 run = at
+                if self.token is not None:
+                    out.append(_entry(self.token, f"{number},{body},{size}"))
+                    length += len(out[-1])
             elif size > _COPY_BELOW and number in children:
                 length += self._copy(run, field_at, out)
                 inner: list[Buffer] = []
                 inner_length = self.strip(children[number], body, at, depth + 1, inner)
-                head = _encode(tag) + _encode(inner_length)
+                head = varint(tag) + varint(inner_length)
                 out.append(head)
                 out.extend(inner)
                 length += len(head) + inner_length
@@ -109,7 +119,7 @@ class _Stripper:
         return length + self._copy(run, end, out)
 
     def _keep(self, size: int) -> bool:
-        if size <= _KEEP_ALWAYS or (size <= _KEEP_BELOW and self.kept + size <= _KEEP_TOTAL):
+        if size <= _KEEP_ALWAYS or (size <= self.keep_below and self.kept + size <= _KEEP_TOTAL):
             self.kept += size
             return True
         return False
@@ -120,13 +130,21 @@ class _Stripper:
         return end - start
 
 
-def _encode(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """``number`` as a protobuf varint."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def _entry(key: str, value: str) -> bytes:
+    inner = b"".join(
+        head + varint(len(text)) + text for head, text in ((b"\x0a", key.encode()), (b"\x12", value.encode()))
+    )
+    return _EXTERNAL_DATA + varint(len(inner)) + inner
 
 
 def strip_values(data: Buffer) -> bytes:
@@ -139,4 +157,21 @@ def strip_values(data: Buffer) -> bytes:
     length = _Stripper(data).strip("model", 0, len(data), 0, out)
     if length > limits.MAX_GRAPH_BYTES:
         raise LimitError(f"the graph alone takes {length} bytes; at most {limits.MAX_GRAPH_BYTES} are read")
+    return b"".join(out)
+
+
+def locate_values(data: Buffer, token: str) -> bytes:
+    """A serialised ModelProto whose large packed values are replaced by a note of where they are in ``data``.
+
+    The note is an entry of ``external_data`` with the key ``token``: field number, offset and length, joined by
+    commas (a field that is there twice leaves two). Values that are no plain little-endian bytes (varints, text)
+    stay. Raises as :func:`strip_values`.
+    """
+    out: list[Buffer] = []
+    length = _Stripper(data, token).strip("model", 0, len(data), 0, out)
+    if length > limits.MAX_GRAPH_BYTES:
+        raise LimitError(
+            f"the graph and the values that cannot be mapped take {length} bytes; at most "
+            f"{limits.MAX_GRAPH_BYTES} are read"
+        )
     return b"".join(out)

@@ -1,1 +1,19 @@
 """What the estimator says that parts of graphs cost, before and after merging."""
+
+from __future__ import annotations
+
+from gkestimator.merging.pricing.deciding import Build, Built, Decision, PricedRegion, PricedSuper, decide
+from gkestimator.merging.pricing.price import Price, Priced
+from gkestimator.merging.pricing.pricer import Pricer
+
+__all__ = [
+    "Build",
+    "Built",
+    "Decision",
+    "Price",
+    "Priced",
+    "PricedRegion",
+    "PricedSuper",
+    "Pricer",
+    "decide",
+]

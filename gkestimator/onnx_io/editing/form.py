@@ -82,7 +82,7 @@ class EditableModel:
     """A model: ``nodes`` in an order that can be executed (each reads what stands before it), no local functions.
 
     Every name begins with the prefix it was read under, so that two models share none. ``name`` is what the user
-    calls it. ``opsets`` by domain (``""`` the standard one).
+    calls it. ``opsets`` by domain (``""`` the standard one). ``prefixes``: one a model that is in it.
     """
 
     name: str
@@ -93,6 +93,7 @@ class EditableModel:
     opsets: dict[str, int]
     ir_version: int
     producer: str = ""
+    prefixes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,9 +29,12 @@ class Mapped:
     """``nbytes`` bytes of the file ``path`` from ``offset`` on, little-endian, memory-mapped.
 
     ``dtype`` is NumPy's name of the stored type (``<f4``, ``<f2``, ``<u2`` for bfloat16, ``u1`` raw, ...).
+    ``identity`` is what the file was when it was read (:func:`~gkestimator.onnx_io.editing.mapping.identity_of`): a
+    file changed since is an error, never other weights.
     """
 
     path: Path
+    identity: tuple[int, int, int, int]
     offset: int
     nbytes: int
     dtype: str
@@ -41,7 +44,7 @@ class Mapped:
         """The bytes as an array; see :class:`Values`."""
         from gkestimator.onnx_io.editing.mapping import mapped_array
 
-        return mapped_array(self.path, self.offset, self.nbytes, self.dtype, self.shape)
+        return mapped_array(self.path, self.identity, self.offset, self.nbytes, self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

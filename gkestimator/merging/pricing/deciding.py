@@ -1,0 +1,325 @@
+"""Which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper too.
+
+USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a shared
+product (Concat, Split) can cost more than reading its weight once saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from gkestimator.kernels import Kernel
+from gkestimator.merging.operators import SuperOperator
+from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.pricing.price import Price, Priced
+from gkestimator.merging.pricing.regions import Region, find_regions
+from gkestimator.onnx_io.editing import EditableModel
+
+__all__ = ["Build", "Built", "Confidence", "Decision", "PricedRegion", "PricedSuper", "Prices", "decide"]
+
+Confidence: TypeAlias = Literal["apart", "alike", "open"]
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
+    helpers). ``parts[i]``: the nodes that super-operator i was emitted as, where nothing was lifted; else ``()``."""
+
+    model: EditableModel
+    replaces: Mapping[str, tuple[str, ...]]
+    parts: tuple[tuple[str, ...], ...] = ()
+
+
+class Build(Protocol):
+    """Makes the merged graph that has ``supers`` in it; ``lifted``: and what follows them run once."""
+
+    def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
+        """The graph, its nodes in an order that can be executed."""
+        ...
+
+
+class Prices(Protocol):
+    """What is asked of :class:`gkestimator.merging.pricing.Pricer`."""
+
+    @property
+    def options(self) -> MergeOptions:
+        """Under which prices are."""
+        ...
+
+    @property
+    def l2_bytes(self) -> int:
+        """The GPU's L2 cache."""
+        ...
+
+    def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
+        """The originals one after the other."""
+        ...
+
+    def merged(
+        self, model: EditableModel, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]
+    ) -> Priced:
+        """A graph that was made of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedRegion:
+    """A region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
+    super-operator by itself, after its region did not pay."""
+
+    supers: tuple[int, ...]
+    originals: tuple[str, ...]
+    merged: tuple[str, ...]
+    before: Price
+    after: Price
+    pays: bool
+    lifted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedSuper:
+    """One super-operator with what is told of it.
+
+    ``region``: place in ``Decision.regions`` that decided on it. ``before``: the members' calls among the originals;
+    ``after``: the calls that multiply in their place, without the copies around them, which are the region's; None
+    where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n times, so
+    that ``saved_bytes`` = (n - 1) * block_bytes. ``working_bytes``: what the shared product reads and writes
+    (None: not kept). ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
+    """
+
+    op: SuperOperator
+    kept: bool
+    region: int
+    before: Price
+    after: Price | None
+    block_bytes: int
+    saved_bytes: int
+    block_fits_l2: bool
+    working_bytes: int | None
+    fits_l2: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, launched back to
+    back, ``after`` the graph that was chosen (with nothing merged: the originals side by side in it).
+
+    ``confidence``: of a graph with something merged. ``apart``: the 90 % intervals of before and after do not
+    overlap. ``alike``: they do, but after is below before at both ends, so that it pays wherever the estimator errs
+    alike for both, as for the same kernels on the same GPU it mostly does. ``open``: cannot be told. None: nothing
+    merged.
+    """
+
+    built: Built
+    supers: tuple[PricedSuper, ...]
+    regions: tuple[PricedRegion, ...]
+    before: Price
+    after: Price
+    confidence: Confidence | None
+    l2_bytes: int
+    unknown_operators: tuple[str, ...]
+
+    @property
+    def kept(self) -> tuple[SuperOperator, ...]:
+        """The super-operators in the graph."""
+        return tuple(s.op for s in self.supers if s.kept)
+
+    @property
+    def refused(self) -> tuple[SuperOperator, ...]:
+        """Those that did not pay."""
+        return tuple(s.op for s in self.supers if not s.kept)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of weights read once instead of once for each member."""
+        return sum(s.saved_bytes for s in self.supers if s.kept)
+
+    @property
+    def extra_flops(self) -> int:
+        """FLOPs that padding and sums add (below 0: that lifting saves)."""
+        return self.after.flops - self.before.flops
+
+    @property
+    def extra_activation_bytes(self) -> int:
+        """DRAM bytes besides weights that the copies add (below 0: that lifting saves)."""
+        return (self.after.dram_bytes - self.after.weight_bytes) - (
+            self.before.dram_bytes - self.before.weight_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A graph that was built and priced, with the places of its super-operators."""
+
+    places: tuple[int, ...]
+    built: Built
+    priced: Priced
+
+
+def decide(
+    models: Sequence[EditableModel],
+    supers: Sequence[SuperOperator],
+    build: Build,
+    pricer: Prices,
+    *,
+    batch_sizes: Sequence[int | None],
+) -> Decision:
+    """Choose among ``supers`` and build the graph of those that stay.
+
+    All are built and lifted first, and every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the
+    calls that it replaces, both priced where they are on their timelines. A region that does not pay is taken apart:
+    each of its super-operators is built by itself, not lifted, and stays where its own price falls. Of the graphs so
+    found, the one with the lowest price is chosen, and where it is no lower than the originals one after the other,
+    nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives the same decision: ties
+    go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
+    """
+    options = pricer.options
+    before = pricer.originals(models, batch_sizes)
+    choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
+    chosen: _Try | None = None
+    regions: list[PricedRegion] = []
+    if supers:
+        whole = choice.attempt(range(len(supers)), lifted=True)
+        regions = choice.regions(whole, whole.places, lifted=True)
+        tries = [whole] if options.always else [whole, *choice.smaller(regions)]
+        best = min(tries, key=lambda t: (t.priced.price.measure(options.price), len(t.places)))
+        if options.always or _falls(before.price, best.priced.price, options.price):
+            chosen = best
+    if chosen is None:
+        chosen = choice.attempt((), lifted=False)
+    return Decision(
+        built=chosen.built,
+        supers=choice.told(chosen, regions),
+        regions=tuple(regions),
+        before=before.price,
+        after=chosen.priced.price,
+        confidence=_confidence(before.price, chosen.priced.price) if chosen.places else None,
+        l2_bytes=pricer.l2_bytes,
+        unknown_operators=before.unknown_operators,
+    )
+
+
+def _falls(before: Price, after: Price, which: str) -> bool:
+    """By more than the rounding of sums in another order."""
+    return after.measure(which) < before.measure(which) * (1 - _ROUNDING)
+
+
+def _confidence(before: Price, after: Price) -> Confidence:
+    ends = (before.latency_low_ms, before.latency_high_ms, after.latency_low_ms, after.latency_high_ms)
+    if any(end is None for end in ends):
+        return "open"
+    low, high, after_low, after_high = (float(end) for end in ends if end is not None)
+    if after_high < low:
+        return "apart"
+    return "alike" if after_low < low and after_high < high else "open"
+
+
+class _Choice:
+    """The steps of :func:`decide` over what does not change."""
+
+    def __init__(
+        self,
+        models: Sequence[EditableModel],
+        supers: tuple[SuperOperator, ...],
+        build: Build,
+        pricer: Prices,
+        batch_sizes: Sequence[int | None],
+        before: Priced,
+    ) -> None:
+        self._models = models
+        self._supers = supers
+        self._build = build
+        self._pricer = pricer
+        self._batch_sizes = batch_sizes
+        self._before = before
+        self._members = [tuple(m.operator.node.name for m in op.members) for op in supers]
+
+    def attempt(self, places: Collection[int], *, lifted: bool) -> _Try:
+        """Build and price the graph of the super-operators at ``places``."""
+        built = self._build([self._supers[place] for place in places], lifted)
+        priced = self._pricer.merged(built.model, self._models, self._batch_sizes)
+        return _Try(tuple(places), built, priced)
+
+    def regions(self, tried: _Try, places: Sequence[int], *, lifted: bool) -> list[PricedRegion]:
+        """The regions of a graph with their prices."""
+        found = find_regions(
+            tried.built.model,
+            tried.built.replaces,
+            [self._members[place] for place in places],
+            self._before,
+            tried.priced,
+            parts=() if lifted else tried.built.parts,
+        )
+        return [self._priced(region, tried, places, lifted) for region in found]
+
+    def _priced(self, region: Region, tried: _Try, places: Sequence[int], lifted: bool) -> PricedRegion:
+        before, after = self._before.piece(region.originals), tried.priced.piece(region.merged)
+        return PricedRegion(
+            supers=tuple(places[at] for at in region.supers),
+            originals=tuple(sorted(region.originals)),
+            merged=tuple(sorted(region.merged)),
+            before=before,
+            after=after,
+            pays=_falls(before, after, self._pricer.options.price),
+            lifted=lifted,
+        )
+
+    def smaller(self, regions: list[PricedRegion]) -> list[_Try]:
+        """Graphs without what does not pay; what was learned of single super-operators is added to ``regions``."""
+        staying = sorted(place for region in regions if region.pays for place in region.supers)
+        failed = sorted(place for region in regions if not region.pays for place in region.supers)
+        if not failed:
+            return []
+        alone = self.attempt(failed, lifted=False)
+        singles = self.regions(alone, alone.places, lifted=False)
+        regions += singles
+        paying = [place for region in singles if region.pays for place in region.supers]
+        both = tuple(sorted((*staying, *paying)))
+        tries = [
+            self.attempt(places, lifted=True) for places in dict.fromkeys((tuple(staying), both)) if places
+        ]
+        if paying:  # what failed lifted may pay only as it was priced: not lifted
+            tries.append(self.attempt(both, lifted=False))
+        return tries
+
+    def told(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
+        """What is told of every super-operator."""
+        by_original: dict[str, list[str]] = {}
+        for name, originals in chosen.built.replaces.items():
+            for original in originals:
+                by_original.setdefault(original, []).append(name)
+        decided = {place: at for at, region in enumerate(regions) for place in region.supers}
+        kept = set(chosen.places)
+        return tuple(
+            self._told(place, decided[place], by_original if place in kept else None, chosen)
+            for place in range(len(self._supers))
+        )
+
+    def _told(
+        self, place: int, region: int, by_original: Mapping[str, list[str]] | None, chosen: _Try
+    ) -> PricedSuper:
+        op, members = self._supers[place], self._members[place]
+        matrix = op.members[0].operator.matrix
+        block = matrix.dtype.nbytes(op.rows * op.columns * matrix.taps)
+        after: Price | None = None
+        largest: Kernel | None = None
+        if by_original is not None:
+            nodes = sorted({name for member in members for name in by_original.get(member, ())})
+            after, largest = chosen.priced.piece(nodes), chosen.priced.largest_kernel(nodes)
+        working = None if largest is None else largest.read_bytes + largest.write_bytes
+        l2 = self._pricer.l2_bytes
+        return PricedSuper(
+            op=op,
+            kept=by_original is not None,
+            region=region,
+            before=self._before.piece(members),
+            after=after,
+            block_bytes=block,
+            saved_bytes=(len(members) - 1) * block,
+            block_fits_l2=block <= l2,
+            working_bytes=working,
+            fits_l2=None if working is None else working <= l2,
+        )

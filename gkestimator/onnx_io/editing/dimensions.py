@@ -1,0 +1,109 @@
+"""Numbers to try symbolic dimensions with, to find out which sizes never change."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["assignments"]
+
+_LONGEST = 200
+_MOST = 1 << 31
+# Far apart, so that a size that is cut off at a limit, or divided and rounded, differs between the two.
+_BATCHES = (3, 7)
+_SMALL = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
+_LARGE = (1289, 1291, 1297, 1301, 1303, 1307, 1319, 1321, 1327, 1361, 1367, 1373)
+_STEP = 64  # sizes that have to be halved several times without a rest
+_OPERATIONS = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b if b else -1,
+}
+
+
+def assignments(
+    free: Sequence[str], batches: frozenset[str]
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Pairs of numbers for the dimensions ``free``, the likeliest to fit first.
+
+    In each pair every dimension has two numbers, and no two dimensions are alike in both, except those of
+    ``batches`` (one number), those whose name says how they follow from others (``past + sequence``), and a total
+    length, which is tried as the sum of the past and the present one.
+    """
+    for totals in (False, True):
+        if totals and not _total_parts(free):
+            return
+        for step in (1, _STEP):
+            small, large = (
+                _numbers(free, batches, batch, sizes, step, totals)
+                for batch, sizes in zip(_BATCHES, (_SMALL, _LARGE), strict=True)
+            )
+            if small is not None and large is not None:
+                yield small, large
+
+
+def _numbers(
+    free: Sequence[str], batches: frozenset[str], batch: int, sizes: Sequence[int], step: int, totals: bool
+) -> dict[str, int] | None:
+    """One number a dimension; None where an expression gives none that can be a size."""
+    found: dict[str, int] = {}
+    plain = [n for n in free if n not in batches and _tree(n, free) is None]
+    for position, name in enumerate(plain):
+        rounds, index = divmod(position, len(sizes))
+        # beyond the list: still different from all before
+        found[name] = (sizes[index] + rounds * 2 * sizes[-1]) * step
+    found.update((n, batch) for n in free if n in batches)
+    for name, (past, present) in _total_parts(free).items() if totals else ():
+        found[name] = found[past] + found[present]
+    for name in free:
+        if name not in found:
+            tree = _tree(name, free)
+            value = _value(tree, {_identifier(k): v for k, v in found.items()}) if tree else None
+            if value is None or not 0 < value < _MOST:
+                return None
+            found[name] = value
+    return found
+
+
+def _total_parts(free: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """``total...`` -> the past and the present length that it is the sum of, where there is one of each."""
+    words = {n: frozenset(re.split(r"[^a-z]+", n.lower())) for n in free if n.isidentifier()}
+    lengths = {n: w for n, w in words.items() if w & {"seq", "sequence", "length", "len"}}
+    pasts = [n for n, w in lengths.items() if "past" in w and "total" not in w]
+    presents = [n for n, w in lengths.items() if not w & {"past", "total"}]
+    if len(pasts) != 1 or len(presents) != 1:
+        return {}
+    return {n: (pasts[0], presents[0]) for n, w in lengths.items() if "total" in w}
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() else ""
+
+
+def _tree(name: str, free: Sequence[str]) -> ast.expr | None:
+    """``name`` as an expression of other dimensions; None where it is none."""
+    if len(name) > _LONGEST or not re.search(r"[-+*/]", name):
+        return None
+    try:
+        tree = ast.parse(name.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    allowed = (ast.BinOp, ast.Name, ast.Load, ast.Constant, *_OPERATIONS)
+    fits = all(isinstance(n, allowed) for n in ast.walk(tree)) and names and names <= set(free)
+    return tree if fits else None
+
+
+def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
+    if isinstance(tree, ast.Constant):
+        return tree.value if type(tree.value) is int and abs(tree.value) < _MOST else None
+    if isinstance(tree, ast.Name):
+        return known.get(tree.id)
+    if isinstance(tree, ast.BinOp):
+        left, right = _value(tree.left, known), _value(tree.right, known)
+        if left is None or right is None or max(abs(left), abs(right)) >= _MOST:
+            return None
+        return _OPERATIONS[type(tree.op)](left, right)
+    return None

@@ -1,0 +1,44 @@
+"""A file to a ModelProto whose large values are replaced by a note of where in the file they are.
+
+The file is walked once in protobuf's wire format (as :mod:`gkestimator.onnx_io.wire` does for estimates), so a weight
+costs one step and none of its pages is read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from gkestimator.errors import LimitError, ModelError
+from gkestimator.onnx_io import limits
+from gkestimator.onnx_io.editing.mapping import identity_of, mapped_file
+from gkestimator.onnx_io.editing.tensors import Source
+from gkestimator.onnx_io.wire import locate_values
+
+__all__ = ["read_located"]
+
+
+def read_located(path: Path) -> tuple[onnx.ModelProto, Source]:
+    """The model in ``path`` and where its values are.
+
+    A tensor whose values were cut has an ``external_data`` entry of the source's token: ``field,offset,length``.
+    The token is drawn anew, so that no file can hold one. Raises ModelError or LimitError; messages of what is in
+    the file do not name it yet.
+    """
+    identity = identity_of(path)
+    content = mapped_file(path, identity)
+    if len(content) > limits.MAX_FILE_BYTES:
+        raise LimitError(f"{path.name}: {len(content)} bytes; at most {limits.MAX_FILE_BYTES} are read")
+    token = secrets.token_hex(16)
+    model = onnx.ModelProto()
+    stripped = locate_values(memoryview(content), token)
+    try:
+        model.ParseFromString(stripped)
+    except (DecodeError, ValueError, RuntimeError) as e:
+        raise ModelError("not an ONNX file (its bytes are no protobuf ModelProto)") from e
+    if not model.HasField("graph"):
+        raise ModelError("not an ONNX model: it holds no graph")
+    return model, Source(path=path, identity=identity, token=token)
