@@ -11,8 +11,9 @@ what meets is compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,8 @@ from gkestimator.merging.similarity.lattice import VALUES, Lattice
 __all__ = ["Anchors", "Buckets", "anchors_of", "buckets", "meeting", "samples_of"]
 
 _AT_ONCE = 1 << 17  # places hashed at a time
-_SAMPLE = 1 << 12
+_SAMPLE = 1 << 10
+_BITS = 40  # of a hash: of 2^12 x 2^12 pairs of places few meet by chance
 _FARTHEST = float(1 << 40)  # buckets from the origin; beyond, all values share one
 _ORIGIN = 0.381966  # of a width: 0, the value that repeats most, is no edge
 _NARROWEST = 2.0**-900  # a spread whose buckets' numbers neither overflow nor vanish
@@ -38,10 +40,14 @@ _FACTORS = np.random.default_rng(20260101).integers(0, 1 << 63, VALUES, dtype=np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """How values are quantised: all weights that are compared share it."""
+    """How values are quantised: all weights that are compared share it.
+
+    ``values``: of how many values a pattern must be for its hash to tell patterns apart, as far as a sample shows.
+    """
 
     width: float
     tolerance: float
+    values: int = VALUES
 
     def number(self, x: np.ndarray) -> npt.NDArray[np.float64]:
         """The bucket of each value, a whole number; NaN for NaN. ``x`` float64."""
@@ -72,20 +78,28 @@ class Anchors:
 
 def buckets(weights: Iterable[np.ndarray], *, tolerance: float) -> Buckets:
     """Buckets for ``weights``: narrow beside the spread of their values, wide beside the tolerance."""
-    spread = 0.0
+    samples = []
     for w in weights:
         at = np.linspace(0, w.size - 1, min(w.size, _SAMPLE), dtype=np.int64)
         sample = floats(w[np.unravel_index(at, w.shape)]).astype(np.float64)
-        sample = sample[np.isfinite(sample)]
-        if sample.size:
-            low, high = np.quantile(sample, (0.05, 0.95))
-            spread = max(spread, float(high - low))
+        samples.append(sample[np.isfinite(sample)])
+    every = np.concatenate(samples)
+    spread = float(np.subtract(*np.quantile(every, (0.95, 0.05)))) if every.size else 0.0
     if not _NARROWEST < spread < 1 / _NARROWEST:
         spread = 1.0
     if tolerance == 0:
-        return Buckets(width=spread * 2**-20, tolerance=0.0)
-    width = max(4 * tolerance, min(64 * tolerance, spread / 16), spread * 2**-30)
-    return Buckets(width=width, tolerance=tolerance)
+        width = spread * 2**-20
+    else:
+        width = max(4 * tolerance, min(64 * tolerance, spread / 16), spread * 2**-30)
+    made = Buckets(width=width, tolerance=tolerance)
+    return replace(made, values=_values_for(made.number(every)))
+
+
+def _values_for(numbers: npt.NDArray[np.float64]) -> int:
+    """How many values have :data:`_BITS` bits: by how often two of a sample are in one bucket (collision entropy)."""
+    count = np.unique(numbers, return_counts=True)[1].astype(np.float64)
+    bits = -math.log2(float((count**2).sum()) / numbers.size**2) if numbers.size else 0.0
+    return VALUES if bits * VALUES <= _BITS else max(1, math.ceil(_BITS / bits))
 
 
 def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
@@ -105,7 +119,7 @@ def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float
             )
         parts.append(part)
         entries += part[0].size
-    return _sorted(parts, crowded=entries > _CROWDED * places)
+    return _sorted(parts, crowded=entries > _CROWDED * places + 4096)
 
 
 def samples_of(b: np.ndarray, plan: Lattice, bucket: Buckets) -> Anchors:

@@ -13,6 +13,7 @@ With s1 s2 about the root of the number of cells, both are about that many: the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,6 +38,11 @@ class Lattice:
     def span(self) -> tuple[int, int]:
         """Rows and columns of a tile and its patterns: a rectangle has them wholly."""
         return self.tile[0] + self.pattern[0] - 1, self.tile[1] + self.pattern[1] - 1
+
+    @property
+    def values(self) -> int:
+        """How many values a pattern has."""
+        return math.prod(self.pattern)
 
     def starts(self, axis: int, size: int, slack: float) -> npt.NDArray[np.int64]:
         """Where tiles start along ``axis`` of a weight with ``size`` rows or columns.

@@ -12,7 +12,6 @@ from gkestimator.errors import UsageError
 from gkestimator.merging.operators import Rectangle, WeightMatrix, similarity
 from gkestimator.merging.similarity.anchors import Anchors, anchors_of, samples_of
 from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere
-from gkestimator.merging.similarity.lattice import VALUES
 from gkestimator.merging.similarity.pair_search import FIRST_SLACK, by_plan, plan_of
 from gkestimator.merging.similarity.search import whole
 
@@ -90,7 +89,6 @@ def _of_class(
     assert cells is not None
     of_left = {i: left[i].array() for i in sorted({i for i, _ in pairs})}
     of_right = {j: right[j].array() for j in sorted({j for _, j in pairs})}
-    values = VALUES
     found: dict[_Pair, Rectangle] = {}
     plan, bucket = plan_of([*of_left.values()], [*of_right.values()], cells=cells, tolerance=tolerance)
     waiting = list(of_left)
@@ -98,8 +96,8 @@ def _of_class(
         held: dict[int, Anchors] = {}
         while waiting and sum(k.keys.size for k in held.values()) < _ENTRIES:
             made = anchors_of(of_left[waiting[0]], plan, bucket, FIRST_SLACK)
-            if made.crowded and values > 1:
-                values //= 2
+            if made.crowded and plan.values > 1:
+                values = plan.values // 2
                 held, waiting = {}, [*held, *waiting]
                 plan, bucket = plan_of(
                     [*of_left.values()], [*of_right.values()], cells=cells, tolerance=tolerance, values=values
