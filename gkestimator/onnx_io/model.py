@@ -99,11 +99,6 @@ class Model:
         self._structures: dict[tuple[str, ...], tuple[object, list[bool]]] = {}
 
     @property
-    def batch_dims(self) -> tuple[str, ...]:
-        """Every symbolic dimension that stands for the batch (one for each input where they have no names)."""
-        return self._batch.names
-
-    @property
     def exported_batch(self) -> int | None:
         """The batch size that the file was exported at, None where it is symbolic or there is no batch."""
         return self._batch.fixed

@@ -104,8 +104,8 @@ class PricedSuper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, ``after`` the
-    graph that was chosen, ``beside`` the originals in one file, nothing merged (None where something is).
+    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, launched back to
+    back, ``after`` the graph that was chosen (with nothing merged: the originals side by side in it).
 
     ``confidence``: of a graph with something merged. ``apart``: the 90 % intervals of before and after do not
     overlap. ``alike``: they do, but after is below before at both ends, so that it pays wherever the estimator errs
@@ -169,28 +169,36 @@ def decide(
 ) -> Decision:
     """Choose among ``supers`` and build the graph of those that stay.
 
-    All are built and lifted first, and every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the
-    calls that it replaces, both priced where they are on their timelines. A region that does not pay is taken apart:
-    each of its super-operators is built by itself, not lifted, and stays where its own price falls. Of the graphs so
-    found, the one with the lowest price is chosen, and where it is no lower than that of the originals, one after the
-    other or in one file, nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives
-    the same decision: ties go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
+    All are built and lifted first, and once more without those that share a part of a weight only, where there are
+    both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper graph, every region
+    (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it replaces, both priced where they
+    are on their timelines. What does not pay, or was left out, is taken apart: each super-operator is built by itself,
+    not lifted, and stays where its own price falls. Of all graphs so found the one with the lowest price is chosen,
+    and where it is no lower than the originals one after the other, nothing is merged. ``MergeOptions.always`` keeps
+    all without asking. The same input gives the same decision: ties go to the graph with fewer super-operators.
+    Raises what pricing and ``build`` raise.
     """
     options = pricer.options
     before = pricer.originals(models, batch_sizes)
     choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
-    nothing = choice.attempt((), lifted=False)
-    chosen = nothing
+    chosen: _Try | None = None
     regions: list[PricedRegion] = []
     if supers:
-        whole = choice.attempt(range(len(supers)), lifted=True)
-        regions = choice.regions(whole, whole.places, lifted=True)
-        tries = [whole] if options.always else [whole, *choice.smaller(regions)]
-        best = min(tries, key=lambda t: (t.priced.price.measure(options.price), len(t.places)))
-        falls = all(
-            _falls(other, best.priced.price, options.price) for other in (before.price, nothing.priced.price)
-        )
-        chosen = best if falls or options.always else nothing
+        tries = [choice.attempt(range(len(supers)), lifted=True)]
+        if options.always:
+            regions = choice.regions(tries[0], lifted=True)
+        else:
+            clean = [place for place, op in enumerate(supers) if op.whole]
+            if 0 < len(clean) < len(supers):
+                tries.append(choice.attempt(clean, lifted=True))
+            base = choice.cheapest(tries)
+            regions = choice.regions(base, lifted=True)
+            tries += choice.apart(base, regions)
+        best = choice.cheapest(tries)
+        if options.always or _falls(before.price, best.priced.price, options.price):
+            chosen = best
+    if chosen is None:
+        chosen = choice.attempt((), lifted=False)
     return Decision(
         built=chosen.built,
         supers=choice.told(chosen, regions),
@@ -244,22 +252,27 @@ class _Choice:
         priced = self._pricer.merged(built.model, self._models, self._batch_sizes)
         return _Try(tuple(places), built, priced)
 
-    def regions(self, tried: _Try, places: Sequence[int], *, lifted: bool) -> list[PricedRegion]:
+    def cheapest(self, tries: Sequence[_Try]) -> _Try:
+        """The graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
+        which = self._pricer.options.price
+        return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
+
+    def regions(self, tried: _Try, *, lifted: bool) -> list[PricedRegion]:
         """The regions of a graph with their prices."""
         found = find_regions(
             tried.built.model,
             tried.built.replaces,
-            [self._members[place] for place in places],
+            [self._members[place] for place in tried.places],
             self._before,
             tried.priced,
             parts=() if lifted else tried.built.parts,
         )
-        return [self._priced(region, tried, places, lifted) for region in found]
+        return [self._priced(region, tried, lifted) for region in found]
 
-    def _priced(self, region: Region, tried: _Try, places: Sequence[int], lifted: bool) -> PricedRegion:
+    def _priced(self, region: Region, tried: _Try, lifted: bool) -> PricedRegion:
         before, after = self._before.piece(region.originals), tried.priced.piece(region.merged)
         return PricedRegion(
-            supers=tuple(places[at] for at in region.supers),
+            supers=tuple(tried.places[at] for at in region.supers),
             originals=tuple(sorted(region.originals)),
             merged=tuple(sorted(region.merged)),
             before=before,
@@ -268,19 +281,25 @@ class _Choice:
             lifted=lifted,
         )
 
-    def smaller(self, regions: list[PricedRegion]) -> list[_Try]:
-        """Graphs without what does not pay; what was learned of single super-operators is added to ``regions``."""
+    def apart(self, base: _Try, regions: list[PricedRegion]) -> list[_Try]:
+        """Graphs without what does not pay in ``base``, and with what pays by itself.
+
+        What is learned of single super-operators is added to ``regions``.
+        """
         staying = sorted(place for region in regions if region.pays for place in region.supers)
-        failed = sorted(place for region in regions if not region.pays for place in region.supers)
+        failed = sorted(set(range(len(self._supers))).difference(staying))
         if not failed:
             return []
         alone = self.attempt(failed, lifted=False)
-        singles = self.regions(alone, alone.places, lifted=False)
+        singles = self.regions(alone, lifted=False)
         regions += singles
         paying = [place for region in singles if region.pays for place in region.supers]
         both = tuple(sorted((*staying, *paying)))
+        known = {base.places}
         tries = [
-            self.attempt(places, lifted=True) for places in dict.fromkeys((tuple(staying), both)) if places
+            self.attempt(places, lifted=True)
+            for places in dict.fromkeys((tuple(staying), both))
+            if places and places not in known
         ]
         if paying:  # what failed lifted may pay only as it was priced: not lifted
             tries.append(self.attempt(both, lifted=False))

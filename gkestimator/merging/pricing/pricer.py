@@ -10,12 +10,9 @@ from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.graph import OperatorGraph
-from gkestimator.lowering import fused_groups
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
-from gkestimator.onnx_io import Model
-from gkestimator.onnx_io.editing import EditableModel
-from gkestimator.onnx_io.editing.bindable import bindable
+from gkestimator.onnx_io.editing import EditableModel, batch_dims, graph_of
 
 __all__ = ["Pricer"]
 
@@ -41,7 +38,8 @@ class Pricer:
             )
         )
         self._target = self._engine.targets[0]
-        self._read: dict[int, tuple[EditableModel, Model]] = {}  # by id, which holds while the model is kept
+        # By id, which names a model while it is kept: those that are asked about more than once.
+        self._bound: dict[tuple[int, int | None], tuple[EditableModel, OperatorGraph]] = {}
 
     @property
     def gpu(self) -> str:
@@ -63,6 +61,15 @@ class Pricer:
         """The host's time per framework call."""
         return self._engine.host_overhead_us
 
+    def graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
+        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each."""
+        if batch_size is None and any(batch_dims(model).values()):
+            batch_size = 1
+        key = (id(model), batch_size)
+        if key not in self._bound:
+            self._bound[key] = (model, graph_of(model, batch_size=batch_size))
+        return self._bound[key][1]
+
     def starts(self, model: EditableModel, *, batch_size: int | None = 1) -> dict[str, float]:
         """When each node's first kernel starts on the model's own timeline, in ms, by node name.
 
@@ -71,13 +78,12 @@ class Pricer:
         to the reference where that is provably sound, else left as it is exported.
         """
         with rare_collection():
-            read = self._model(model)
             try:
-                graph = read.bind(batch_size=batch_size)
+                graph = self.graph(model, batch_size)
             except (ModelError, UsageError):
-                if batch_size is None or read.batch_dims or read.exported_batch == batch_size:
+                if batch_size is None or any(batch_dims(model).values()):
                     raise
-                graph = read.bind()
+                graph = self.graph(model, None)
             return self._priced(model.name, [graph]).starts()
 
     def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
@@ -88,7 +94,7 @@ class Pricer:
         exported at another fixed batch.
         """
         with rare_collection():
-            graphs = [self._bound(m, n) for m, n in zip(models, batch_sizes, strict=True)]
+            graphs = [self._as_it_runs(m, n) for m, n in zip(models, batch_sizes, strict=True)]
             return self._priced(" and ".join(m.name for m in models), graphs)
 
     def merged(
@@ -96,36 +102,31 @@ class Pricer:
     ) -> Priced:
         """``model``, which was made of ``models``, each of them at its own batch size."""
         with rare_collection():
-            dims: dict[str, int] = {}
-            for one, size in zip(models, batch_sizes, strict=True):
-                dims.update(dict.fromkeys(self._model(one).batch_dims, 1 if size is None else size))
-            return self._priced(model.name, [bindable(model).bind(dims=dims)])
+            dims = {
+                name: 1 if size is None else size
+                for one, size in zip(models, batch_sizes, strict=True)
+                for names in batch_dims(one).values()
+                for name in names
+            }
+            return self._priced(model.name, [graph_of(model, dims=dims)])
 
-    def _model(self, model: EditableModel) -> Model:
-        known = self._read.get(id(model))
-        if known is None:
-            known = self._read[id(model)] = (model, bindable(model))
-        return known[1]
-
-    def _bound(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        read = self._model(model)
-        if not read.batch_dims and batch_size not in (None, read.exported_batch):
-            raise UsageError(
-                f"{model.name}: batch size {batch_size} was asked for, found a file exported at batch size "
-                f"{read.exported_batch}; expected that, or a file with a symbolic batch"
-            )
-        return read.bind(batch_size=batch_size)
+    def _as_it_runs(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
+        """At a batch size that the file itself can run."""
+        if batch_size is not None and not any(batch_dims(model).values()):
+            exported = self.graph(model, None)
+            if exported.batch_size != batch_size:
+                raise UsageError(
+                    f"{model.name}: batch size {batch_size} was asked for, found a file exported at batch size "
+                    f"{exported.batch_size}; expected that, or a file with a symbolic batch"
+                )
+            return exported
+        return self.graph(model, batch_size)
 
     def _priced(self, name: str, graphs: Sequence[OperatorGraph]) -> Priced:
-        engine, options = self._engine, self._target.options
-        lowerings = engine.lower_graphs(name, graphs)
-        (estimated,) = engine.estimate([lowerings])
-        groups: dict[str, tuple[str, ...]] = {}
-        for graph in graphs:
-            groups.update(fused_groups(graph, options))
+        engine = self._engine
+        (estimated,) = engine.estimate([engine.lower_graphs(name, graphs)])
         return Priced(
             estimated,
-            groups,
             kernels=engine.pool.kernels,
             host_overhead_us=engine.host_overhead_us,
             streams=engine.streams,

@@ -39,7 +39,9 @@ def test_a_price_is_what_an_estimate_of_the_file_says(builder: object, dtype: st
     assert price.latency_ms == row.latency_ms
     assert (price.latency_low_ms, price.latency_high_ms) == (row.latency_low_ms, row.latency_high_ms)
     assert (price.flops, price.dram_bytes, price.kernels) == (row.flops, row.dram_bytes, row.kernels)
-    assert price.gpu_ms == pytest.approx(sum((k.duration_us or 0) * k.launches for k in result.kernel_rows) / 1e3)
+    assert price.gpu_ms == pytest.approx(
+        sum((k.duration_us or 0) * k.launches for k in result.kernel_rows) / 1e3
+    )
     assert price.resident_bytes == row.weights_bytes
 
 
@@ -56,11 +58,14 @@ def test_starts_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert "m/ids/Shape" not in starts
 
 
-def test_siblings_start_together_at_one_reference_whatever_batch_they_were_exported_at(tmp_path: Path) -> None:
+def test_siblings_start_together_at_one_reference_whatever_batch_they_were_exported_at(
+    tmp_path: Path,
+) -> None:
     pricer = Pricer(MergeOptions())
     sizes: tuple[int | str, ...] = ("batch", 1, 3)
     found = [
-        pricer.starts(read(tmp_path, f"m{at}", families.bert_like, batch=size)[1]) for at, size in enumerate(sizes)
+        pricer.starts(read(tmp_path, f"m{at}", families.bert_like, batch=size)[1])
+        for at, size in enumerate(sizes)
     ]
     bare = [{name.partition("/")[2]: start for name, start in one.items()} for one in found]
     assert bare[0] == bare[1] == bare[2]
@@ -122,7 +127,9 @@ def test_models_of_a_merged_graph_keep_their_batches() -> None:
 def test_a_fixed_batch_that_is_not_the_one_asked_for() -> None:
     pricer, model = Pricer(MergeOptions()), chain("a", batch=4)
     assert pricer.originals([model], [4]).price == pricer.originals([model], [None]).price
-    with pytest.raises(UsageError, match=r"^a: batch size 8 was asked for, found a file exported at batch size 4; "):
+    with pytest.raises(
+        UsageError, match=r"^a: batch size 8 was asked for, found a file exported at batch size 4; "
+    ):
         pricer.originals([model], [8])
 
 
@@ -136,7 +143,9 @@ def test_a_dimension_without_a_size_is_an_error() -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, -1.0, math.inf])
 @pytest.mark.parametrize("field", ["latency_ms", "gpu_ms"])
-def test_a_price_that_is_no_time_is_an_error(field: str, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_price_that_is_no_time_is_an_error(
+    field: str, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(pricer_module.Engine):
         def estimate(self, lowerings):  # type: ignore[no-untyped-def]
             for e in super().estimate(lowerings):
