@@ -28,7 +28,6 @@ from gkestimator.onnx_io.editing import (
     align_opsets,
     check_editable,
     fix_dims,
-    graph_of,
     read_editable,
     symbolic_dims,
     tidy,
@@ -116,7 +115,7 @@ def merge_sources(
         models, sources = _read(sources)
         step("grouping")
         batches = [s.batch_size for s in sources]
-        graphs = [graph_of(m, batch_size=n, dims={}) for m, n in zip(models, batches, strict=True)]
+        graphs = [pricer.graph(m, n) for m, n in zip(models, batches, strict=True)]
         grouping = group_models(graphs, epsilon=options.group_distance)
         step("matching")
         shapes: dict[str, ValueShape] = {}

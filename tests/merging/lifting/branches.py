@@ -203,6 +203,6 @@ def originals(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[s
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
-def count(model: EditableModel, op_type: str) -> int:
-    """How many nodes there are of a type."""
-    return sum(n.op_type == op_type for n in model.nodes)
+def count(found: Lifted, op_type: str) -> int:
+    """How many nodes there are of a type, without those that only cut, join and measure."""
+    return sum(n.op_type == op_type and found.replaces.get(n.name) != () for n in found.model.nodes)

@@ -52,7 +52,7 @@ def _(b: Branch, x: str) -> str:
     return b.op("Sub", x, b.op("Relu", x))
 
 
-@case("Sub", 3, 4, once=False, name="of lower rank", batches=(3, 3), symbolic=False)
+@case("Sub", 3, 3, once=False, name="of lower rank", batches=(3, 3), symbolic=False)
 def _(b: Branch, x: str) -> str:
     return b.op("Sub", x, b.op("ReduceMax", x, axes=[2], keepdims=0))
 
@@ -311,6 +311,34 @@ for name, op, once in (("plain", "Gelu", True), ("plain", "FastGelu", True), ("p
     case(op, 3, 4, once=once, name=f"microsoft {name}")(
         lambda b, x, op=op: b.op(op, x, domain="com.microsoft")
     )
+
+
+@case("FusedConv", 3, 6, 6, once=True, name="microsoft")
+def _(b: Branch, x: str) -> str:
+    weights = b.random(4, 3, 3, 3), b.random(4)
+    return b.op("FusedConv", x, *weights, domain="com.microsoft", activation="Relu", kernel_shape=[3, 3])
+
+
+@case("CastLike", 3, 4, once=True, name="an integer")
+def _(b: Branch, x: str) -> str:
+    return b.op("CastLike", x, b.const(1, np.int32))
+
+
+@case("Attention", 2, 3, 4, once=True, name="a causal mask", opset=23)
+def _(b: Branch, x: str) -> str:
+    return b.op("Attention", x, x, b.op("Relu", x), b.const(np.tri(3), bool))
+
+
+@case("Attention", 2, 3, 3, once=True, name="a mask of the batch", opset=23)
+def _(b: Branch, x: str) -> str:
+    return b.op("Attention", x, x, b.op("Relu", x), b.op("Sign", x))
+
+
+@case(
+    "Attention", 2, 3, 4, once=False, name="a mask for each sample", opset=23, batches=(2, 2), symbolic=False
+)
+def _(b: Branch, x: str) -> str:
+    return b.op("Attention", x, x, x, b.random(2, 2, 3, 3))
 
 
 @case("SkipLayerNormalization", 3, 4, once=True, name="microsoft")

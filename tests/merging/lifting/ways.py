@@ -12,7 +12,10 @@ __all__ = ["CASES", "Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """``op`` is run on a value [batch, *dims]; ``once``: one node stays of the two. ``batches``: of the branches."""
+    """``op`` is run on a value [batch, *dims]; ``once``: one node stays of the two. ``batches``: of the branches.
+
+    ``again``: other batches, for the same file where they are symbolic. ``fixed``: ``once`` where they are not.
+    """
 
     op: str
     dims: tuple[int, ...]
@@ -21,20 +24,25 @@ class Case:
     opset: int = 17
     batches: tuple[int, int] = (2, 3)
     symbolic: bool = True
+    again: tuple[int, int] = (4, 1)
+    fixed: bool | None = None
+
+    def expected(self, symbolic: bool) -> int:
+        """How many nodes there are of the operator's type in the end."""
+        once = self.fixed if self.fixed is not None and not symbolic else self.once
+        return 1 if once else 2
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(
-    op: str, *dims: int, once: bool, name: str = "", opset: int = 17, batches=(2, 3), symbolic: bool = True
-):
+def case(op: str, *dims: int, once: bool, name: str, **options):
     """Add the function as a case."""
 
     def add(way: Way) -> Way:
-        key = f"{op}-{name or way.__name__}"
+        key = f"{op}-{name}"
         assert key not in CASES, key
-        CASES[key] = Case(op, dims, way, once, opset, batches, symbolic)
+        CASES[key] = Case(op, dims, way, once, **options)
         return way
 
     return add
@@ -79,6 +87,7 @@ simple("ReduceMean", 3, 4, once=False, name="all")
 simple("ReduceMax", 3, 4, once=True, name="last", axes=[2])
 simple("ArgMax", 3, 4, once=True, name="last", axis=-1)
 simple("ArgMax", 3, 4, once=False, name="first")
+simple("ArgMin", 3, 4, once=True, name="middle", axis=-2, keepdims=0)
 
 
 @case("ReduceSum", 3, 4, once=True, name="axes as input")
@@ -132,13 +141,9 @@ simple("Flatten", 3, 4, once=False, name="first", axis=0)
 simple("DepthToSpace", 4, 2, 2, once=True, name="plain", blocksize=2)
 
 
-def reshape(
-    name: str, *shape: int, once: bool, dims=(3, 4), batches=(2, 3), symbolic=True, **attributes
-) -> None:
+def reshape(name: str, *shape: int, once: bool, **options) -> None:
     """Reshape by one constant for both branches."""
-    case("Reshape", *dims, once=once, name=name, batches=batches, symbolic=symbolic)(
-        lambda b, x: b.op("Reshape", x, b.ints(*shape), **attributes)
-    )
+    case("Reshape", 3, 4, once=once, name=name, **options)(lambda b, x: b.op("Reshape", x, b.ints(*shape)))
 
 
 reshape("zero", 0, 12, once=True)
@@ -147,10 +152,10 @@ reshape("first open", -1, 4, 3, once=True)
 reshape("first open by dims", -1, 12, once=True)
 reshape("rows", -1, 4, once=True)
 reshape("more rows", -1, 2, 2, once=True)
-reshape("parts of samples", -1, 24, once=False, batches=(2, 4))
+reshape("two samples in one", -1, 24, once=False, fixed=True, batches=(2, 4), again=(4, 6))
+reshape("one and a third in one", -1, 8, 2, once=False, fixed=True, batches=(4, 8), again=(8, 12))
 reshape("all in one", 1, -1, once=False)
 reshape("first behind", 4, -1, 3, once=False)
-reshape("zero is zero", 0, 3, 4, once=True, dims=(3, 4), symbolic=False, allowzero=0)
 
 
 @case("Reshape", 3, 4, once=True, name="literal batch of each", symbolic=False)
@@ -297,7 +302,7 @@ def _(b: Branch, x: str) -> str:
 
 @case("Gather", 3, 4, once=False, name="first")
 def _(b: Branch, x: str) -> str:
-    return b.op("Gather", x, b.ints(0, 1))
+    return b.op("Gather", x, b.ints(0, 0))
 
 
 @case("Gather", 3, once=True, name="of a table")
@@ -324,6 +329,17 @@ def _(b: Branch, x: str) -> str:
 @case("GatherElements", 3, once=False, name="first")
 def _(b: Branch, x: str) -> str:
     return b.op("GatherElements", x, b.op("Cast", b.op("Abs", x), to=7), axis=0)
+
+
+@case("GatherND", 3, 4, once=True, name="within each sample")
+def _(b: Branch, x: str) -> str:
+    ids = b.op("Cast", b.op("Abs", b.op("Slice", x, b.ints(0), b.ints(1), b.ints(2))), to=7)
+    return b.op("GatherND", x, ids, batch_dims=1)
+
+
+@case("GatherND", 3, 1, once=False, name="among all samples")
+def _(b: Branch, x: str) -> str:
+    return b.op("GatherND", x, b.op("Cast", b.op("Abs", x), to=7))
 
 
 @case("OneHot", 3, once=True, name="last")

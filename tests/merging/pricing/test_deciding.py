@@ -122,6 +122,33 @@ def test_some_pay_and_some_do_not() -> None:
     assert found.regions[second.region].lifted is False
 
 
+def test_a_part_that_is_shared_does_not_keep_a_trunk_from_paying() -> None:
+    """One layer in the middle shares half of its rows: merging that costs more than the trunks around it save."""
+    models = [chain(n, layers=5, width=768, rows=4) for n in "ab"]
+    build, pricer = HandBuild(models, [1, 1]), Pricer(MergeOptions())
+    supers = [super_of(models, place, rows=384 if place == 2 else None) for place in range(5)]
+    everything = pricer.merged(build(supers, True).model, models, [1, 1]).price
+    build.calls.clear()
+    found = decide(models, supers, build, pricer, batch_sizes=[1, 1])
+    assert [s.kept for s in found.supers] == [True, True, False, True, True]
+    assert found.after.latency_ms < min(everything.latency_ms, found.before.latency_ms)
+    # all, the whole ones, the part by itself: what stays is the second, which is not built again
+    assert build.calls == [(5, True), (4, True), (1, False)]
+    part = found.regions[found.supers[2].region]
+    assert (part.supers, part.lifted, part.pays) == ((2,), False, False)
+    assert part.after.calls == 2 * part.before.calls + 7
+
+
+def test_a_part_that_is_worth_it_is_merged() -> None:
+    models = [chain(n, layers=3, width=4096, rows=1) for n in "ab"]
+    build, pricer = HandBuild(models, [1, 1]), Pricer(MergeOptions())
+    found = decide(models, [super_of(models, 1, rows=3072)], build, pricer, batch_sizes=[1, 1])
+    (told,) = found.supers
+    assert told.kept and told.saved_bytes == 3072 * 4096 * 4
+    assert found.before.weight_bytes - found.after.weight_bytes == told.saved_bytes
+    assert found.after.latency_ms < found.before.latency_ms
+
+
 def test_the_same_input_gives_the_same_decision() -> None:
     models = [chain(n, widths=[512, 2048, 64, 1024], rows=8, bias=True) for n in "abc"]
     one, other = (decided(models, [0, 1, 2], batch=2, price="gpu")[0] for _ in range(2))
