@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.graph import OperatorGraph
+from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.lowering.storage import stored_bytes
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
 from gkestimator.onnx_io.editing import EditableModel, batch_dims, graph_of
@@ -55,6 +57,14 @@ class Pricer:
     def l2_bytes(self) -> int:
         """The GPU's L2 cache."""
         return self._target.gpu.l2_bytes
+
+    def stored_bytes(self, dtype: DType, elements: int) -> int:
+        """Bytes that ``elements`` values of a file take in the GPU's memory.
+
+        Fewer than in the file where it holds float32 and the options ask for fp16 or bf16.
+        """
+        value = Tensor(name="", dtype=dtype, shape=(elements,), storage="")
+        return stored_bytes(value, self._target.options)
 
     @property
     def host_overhead_us(self) -> float:
