@@ -3,14 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import onnx
+import onnx.version_converter
+
+from gkestimator.errors import GkestimatorError, LimitError, ModelError
+from gkestimator.onnx_io.editing.checking import check_editable
 from gkestimator.onnx_io.editing.form import EditableModel
+from gkestimator.onnx_io.editing.nodes import NodeReader
+from gkestimator.onnx_io.editing.ordering import order_nodes
+from gkestimator.onnx_io.editing.protos import least_ir, to_proto
+from gkestimator.onnx_io.editing.tensors import weight_of
 
-__all__ = ["align_opsets"]
+__all__ = ["LEAST_OPSET", "align_opsets"]
 
-LEAST = 13  # Split, Squeeze and the reductions take sizes and axes as inputs from there on
+LEAST_OPSET = 13  # Split, Squeeze and ReduceSum take sizes and axes as inputs from there on
+_ADDED = "opset/"  # between the prefix and what a conversion calls its new values
 
 
 def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
-    """(first: models already agree)"""
-    return list(models)
+    """All ``models`` at the highest standard opset among them, at least 13, by ONNX's version converter.
+
+    Other domains that two of them use must have one version. Only the graph is converted; weights stay where they
+    are. Raises ModelError naming the model: a conversion that ONNX has not, or whose result is not valid.
+    """
+    target = max([LEAST_OPSET, *(m.opsets.get("", 1) for m in models)])
+    first: dict[str, tuple[int, str]] = {}
+    for model in models:
+        for domain, version in model.opsets.items():
+            known, owner = first.setdefault(domain, (version, model.name))
+            if domain and known != version:
+                raise ModelError(
+                    f"{model.name}: opset {version} of domain {domain}; {known} was expected, as in {owner}"
+                )
+    return [m if m.opsets.get("", 1) == target else _converted(m, target) for m in models]
+
+
+def _converted(model: EditableModel, target: int) -> EditableModel:
+    step = f"opset {model.opsets.get('', 1)} to {target}"
+    try:
+        proto = onnx.version_converter.convert_version(to_proto(model, large="inputs"), target)
+        found = _rebuilt(model, proto, target)
+        check_editable(found)
+    except RecursionError as e:
+        raise LimitError(f"{model.name}: nested too deeply") from e
+    except (RuntimeError, GkestimatorError) as e:
+        raise ModelError(f"{model.name}: cannot be converted from {step}: {_reason(e)}") from e
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """The complaint without the place in the library's source where it was made."""
+    text = " ".join(str(error).split())
+    return text.split(" Assertion ", 1)[-1] if " Assertion " in text else text
+
+
+def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> EditableModel:
+    """``model`` with the nodes of ``proto``; values that the conversion has made get the model's prefix."""
+    start = (model.prefixes[0] if model.prefixes else "") + _ADDED
+    old = {*model.weights, *(i.name for i in model.inputs), *(w for n in model.nodes for w in n.writes)}
+
+    def name(text: str) -> str:
+        return text if text in old or text.startswith(model.prefixes) else start + text
+
+    weights = dict(model.weights)
+    for tensor in proto.graph.initializer:
+        if tensor.name not in weights:
+            tensor.name = name(tensor.name)
+            weights[tensor.name] = weight_of(tensor, tensor.name, None, f"initializer {tensor.name!r}")
+    reader = NodeReader(None, name)
+    for node in proto.graph.node:
+        reader.add(node, weights)
+    return replace(
+        model,
+        nodes=order_nodes(reader.nodes, [*weights, *(i.name for i in model.inputs)]),
+        weights=weights,
+        opsets={**model.opsets, "": target},
+        ir_version=max(model.ir_version, least_ir(proto.opset_import)),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import onnx
 from onnx import AttributeProto, NodeProto, helper
@@ -11,18 +11,24 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.editing.form import AttributeValue, EditableModel, Node, ValueInfo, Weight
+from gkestimator.onnx_io.editing.renaming import free_names
 from gkestimator.onnx_io.editing.tensors import tensor_proto
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.shapes.registry import DeclaredType
 from gkestimator.onnx_io.tensors import declared_type, value_kind
 
-__all__ = ["MALFORMED", "may_be_arithmetic", "node_of", "to_proto", "value_of"]
+__all__ = ["MALFORMED", "least_ir", "may_be_arithmetic", "node_of", "to_proto", "value_of"]
 
 # What a name that is no UTF-8 text, or a field of an absurd size, ends in.
 MALFORMED = (TypeError, AttributeError, UnicodeError, ValueError)
 _PLAIN = frozenset(
     getattr(AttributeProto, k) for k in ("INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS")
 )
+
+
+def least_ir(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """The IR version that a file with these opsets needs; 4 at least, where initializers need not be inputs."""
+    return max(4, helper.find_min_ir_version_for(list(opsets), ignore_unknown=True))
 
 
 def may_be_arithmetic(weight: Weight) -> bool:
@@ -39,7 +45,7 @@ def to_proto(model: EditableModel, large: str = "bare") -> onnx.ModelProto:
     ``large``: what becomes of the other weights: ``bare`` initializers without values, ``inputs`` of the graph
     after its own, or ``none`` of any weight.
     """
-    proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer)
+    proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer or None)
     for domain, version in sorted(model.opsets.items()):
         proto.opset_import.add(domain=domain, version=version)
     graph = proto.graph
@@ -110,8 +116,8 @@ def _attribute_proto(node: Node, name: str, value: AttributeValue) -> AttributeP
         raise ModelError(f"node {node.name}: attribute {name} is {value!r:.60}: {e}") from e
 
 
-def node_of(proto: NodeProto, name: str, outer: Callable[[NodeProto], Iterable[str]]) -> Node:
-    """``proto`` under ``name``; ``outer`` gives the names that its subgraphs read of the graph around them."""
+def node_of(proto: NodeProto, name: str) -> Node:
+    """``proto`` under ``name``. Raises ModelError where it has an attribute twice."""
     attributes: dict[str, AttributeValue] = {}
     opaque: list[bytes] = []
     subgraphs = False
@@ -128,7 +134,7 @@ def node_of(proto: NodeProto, name: str, outer: Callable[[NodeProto], Iterable[s
     return Node(
         name=name, op_type=proto.op_type, inputs=_trimmed(proto.input), outputs=_trimmed(proto.output),
         domain="" if domain == "ai.onnx" else domain, attributes=attributes, opaque=tuple(opaque),
-        outer=tuple(sorted(outer(proto))) if subgraphs else (),
+        outer=tuple(sorted(free_names(proto))) if subgraphs else (),
     )  # fmt: skip
 
 

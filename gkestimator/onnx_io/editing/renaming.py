@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-__all__ = ["free_names", "graphs_of", "prefix_node", "prefix_value", "tensors_of"]
+__all__ = ["Rename", "free_names", "graphs_of", "rename_node", "rename_value", "tensors_of"]
+
+Rename = Callable[[str], str]
 
 
 def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
@@ -34,47 +36,48 @@ def tensors_of(node: NodeProto) -> Iterator[TensorProto]:
             yield from tensors_of(inner)
 
 
-def prefix_node(node: NodeProto, prefix: str) -> None:
-    """Put ``prefix`` before every name in ``node`` and its subgraphs, in place.
+def rename_node(node: NodeProto, rename: Rename) -> None:
+    """Rename every value, node and dimension in ``node`` and its subgraphs, in place.
 
-    All names get it, whichever graph defines them, so what refers to what stays as it was.
+    All names go through ``rename``, whichever graph defines them: where it keeps different names different, what
+    refers to what stays as it was.
     """
     for names in (node.input, node.output):
-        names[:] = [prefix + n if n else n for n in names]
+        names[:] = [rename(n) if n else n for n in names]
     if node.name:
-        node.name = prefix + node.name
+        node.name = rename(node.name)
     for graph in graphs_of(node):
-        _prefix_graph(graph, prefix)
+        _rename_graph(graph, rename)
 
 
-def _prefix_graph(graph: GraphProto, prefix: str) -> None:
+def _rename_graph(graph: GraphProto, rename: Rename) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info):
-        prefix_value(value, prefix)
+        rename_value(value, rename)
     for tensor in graph.initializer:
-        tensor.name = prefix + tensor.name
+        tensor.name = rename(tensor.name)
     for sparse in graph.sparse_initializer:
-        sparse.values.name = prefix + sparse.values.name
+        sparse.values.name = rename(sparse.values.name)
     for inner in graph.node:
-        prefix_node(inner, prefix)
+        rename_node(inner, rename)
     del graph.quantization_annotation[:]  # hints about values by name; nothing here reads them
 
 
-def prefix_value(value: ValueInfoProto, prefix: str) -> None:
-    """Put ``prefix`` before the name of ``value`` and those of its dimensions, in place."""
-    value.name = prefix + value.name
-    _prefix_type(value.type, prefix)
+def rename_value(value: ValueInfoProto, rename: Rename) -> None:
+    """Rename ``value`` and its dimensions, in place."""
+    value.name = rename(value.name)
+    _rename_type(value.type, rename)
 
 
-def _prefix_type(type_: TypeProto, prefix: str) -> None:
+def _rename_type(type_: TypeProto, rename: Rename) -> None:
     which = type_.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         for dim in getattr(type_, which).shape.dim:
             if dim.dim_param:
-                dim.dim_param = prefix + dim.dim_param
+                dim.dim_param = rename(dim.dim_param)
     elif which in ("sequence_type", "optional_type"):
-        _prefix_type(getattr(type_, which).elem_type, prefix)
+        _rename_type(getattr(type_, which).elem_type, rename)
     elif which == "map_type":
-        _prefix_type(type_.map_type.value_type, prefix)
+        _rename_type(type_.map_type.value_type, rename)
 
 
 def free_names(node: NodeProto) -> set[str]:

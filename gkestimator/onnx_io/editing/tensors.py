@@ -53,20 +53,25 @@ class Source:
         return self.path.parent
 
 
-def weight_of(proto: TensorProto, name: str, source: Source, what: str) -> Weight:
-    """``proto`` as a Weight called ``name``. Raises ModelError naming ``what`` where its values are not there."""
+def weight_of(proto: TensorProto, name: str, source: Source | None, what: str) -> Weight:
+    """``proto`` as a Weight called ``name``; ``source`` None: the proto holds its values itself.
+
+    Raises ModelError naming ``what`` where the values are not there.
+    """
     dtype = dtype_of(proto.data_type, what)
     shape = tensor_type(dtype, tuple(proto.dims), what).shape
     return Weight(name=name, dtype=dtype, shape=shape, values=_values(proto, dtype, shape, source, what))
 
 
-def _values(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: Source, what: str) -> Values:
+def _values(
+    proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: Source | None, what: str
+) -> Values:
     elements = math.prod(shape)
     nbytes = dtype.nbytes(elements)
-    if proto.data_location == TensorProto.EXTERNAL:
+    if source is not None and proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, dtype, shape, source, what)
-    spans = [_span(e.value) for e in proto.external_data if e.key == source.token]
-    if spans:
+    spans = [_span(e.value) for e in proto.external_data if source is not None and e.key == source.token]
+    if source is not None and spans:
         if any(n != spans[0][0] for n, _, _ in spans) or (len(spans) > 1 and spans[0][0] == 9):
             raise ModelError(f"{what} holds its values twice")
         number, offset, length = spans[0]
