@@ -9,7 +9,7 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import MAX_BATCH_SIZE, EstimateRequest
 from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.lowering.storage import stored_bytes
 from gkestimator.merging.options import MergeOptions
@@ -37,6 +37,7 @@ class Pricer:
                 bundles=list(options.bundles),
                 gpu_specs=list(options.gpu_specs),
                 allow_unknown=True,
+                unfold_batchnorm=False,  # what runs is the file: its BatchNorms stay in the convolutions
             )
         )
         self._target = self._engine.targets[0]
@@ -72,7 +73,14 @@ class Pricer:
         return self._engine.host_overhead_us
 
     def graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each."""
+        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each.
+
+        Raises UsageError for a batch size that an estimate would refuse.
+        """
+        if batch_size is not None and not (type(batch_size) is int and 1 <= batch_size <= MAX_BATCH_SIZE):
+            raise UsageError(
+                f"{model.name}: batch size is {batch_size!r}: expected a whole number from 1 to {MAX_BATCH_SIZE}"
+            )
         if batch_size is None and any(batch_dims(model).values()):
             batch_size = 1
         key = (id(model), batch_size)
