@@ -86,7 +86,7 @@ def _begin(node: Node, binder: Binder, terms: Terms) -> None:
 def _spread_sizes(node: Node, binder: Binder, terms: Terms) -> None:
     """Note which results are as long along axis 0 as the inputs, where that is no number."""
     open_outputs = [
-        n for n in node.writes if (terms.dims(n) or (0,))[0] is None and terms.size(n, 0) == (n, 0)
+        n for n in node.writes if (terms.dims(n) or (0,))[0] is None and terms.size(n, 0) == (n, 0, 1)
     ]
     if not open_outputs:
         return
@@ -132,7 +132,10 @@ def _size_by_rule(node: Node, binder: Binder, terms: Terms) -> Term | None:
         return None
     (size,) = sizes
     rule = RULES[node.domain, node.op_type]
-    return None if rule(binder.question((node,), operands, (size,))) is None else size
+    rewrite = rule(binder.question((node,), operands, (size,)))
+    if rewrite is None:
+        return None
+    return size if rewrite.sizes is None else rewrite.sizes[0]
 
 
 def _finished(model: EditableModel, graph: Graph, binder: Binder, lifter: Lifter) -> Lifted:

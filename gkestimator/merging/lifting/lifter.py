@@ -57,7 +57,7 @@ class Lifter:
         if bundle.joined and bundle.whole == node.outputs[0]:
             plan = self._planner.plan(node.inputs, bundle.sizes)
             if plan is not None and plan.steps:
-                self._carry_out(plan, bundle.sizes)
+                self._carry_out(plan)
             bundle = self._binder.bundles[node.inputs]
         if bundle.whole != node.outputs[0] and not self._graph.fixed(node.outputs[0]):
             self._graph.remove(number)
@@ -132,7 +132,7 @@ class Lifter:
         if rewrite is None:
             return False
         for place, plan in plans.items():
-            self._carry_out(plan, sizes)
+            self._carry_out(plan)
             if any(n not in self._graph.nodes for n in group):
                 return False
             again = self._binder.find(tuple(self._graph.nodes[n].inputs[place] for n in group))
@@ -147,8 +147,8 @@ class Lifter:
         self._replace(group, bounds, rewrite, sizes)
         return True
 
-    def _carry_out(self, plan: Plan, sizes: tuple[Term, ...]) -> None:
-        for parts in plan.leaves:
+    def _carry_out(self, plan: Plan) -> None:
+        for parts, cut in plan.leaves:
             if parts not in self._binder.bundles:
                 whole = self._graph.name(parts[0])
                 node = Node(
@@ -160,9 +160,9 @@ class Lifter:
                 )
                 self._binder.replaces[node.name] = ()
                 self._graph.add(node)
-                self._register(Bundle(parts=parts, whole=whole, sizes=sizes, joined=True))
-        for group in plan.steps:
-            if all(n in self._graph.nodes for n in group) and not self.lift(group, sizes):
+                self._register(Bundle(parts=parts, whole=whole, sizes=cut, joined=True))
+        for group, cut in plan.steps:
+            if all(n in self._graph.nodes for n in group) and not self.lift(group, cut):
                 return
 
     def _register(self, bundle: Bundle) -> None:
@@ -179,6 +179,8 @@ class Lifter:
             attributes.pop(key, None)
             if value is not None:
                 attributes[key] = value
+        if rewrite.sizes is not None:
+            sizes = rewrite.sizes
         cuts = self._sizing.cuts(sizes)
         for number in group:
             self._graph.remove(number)

@@ -107,11 +107,13 @@ class Question:
 class Rewrite:
     """Yes: with ``attributes`` set (None: taken away) and integer vectors in place of the inputs of ``integers``.
 
-    An entry None of such a vector is the size of axis 0 of the whole, taken at run time.
+    An entry None of such a vector is the size of axis 0 of the whole, taken at run time. ``sizes``: the branches'
+    sizes of axis 0 of the results, where they are not those of the inputs (rows = batch x positions).
     """
 
     attributes: Mapping[str, AttributeValue | None] = field(default_factory=dict)
     integers: Mapping[int, tuple[int | None, ...]] = field(default_factory=dict)
+    sizes: tuple[Term, ...] | None = None
 
 
 Rule: TypeAlias = Callable[[Question], "Rewrite | None"]

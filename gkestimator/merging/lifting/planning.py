@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
 
 from gkestimator.merging.lifting.bundles import Binder, alike
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Operand, product
-from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
+from gkestimator.merging.lifting.rules import CHANGES_SIZE, RULES, SHAPE_INPUT
 from gkestimator.merging.lifting.terms import Term, Terms
 from gkestimator.onnx_io.editing import Node
 
@@ -16,15 +18,19 @@ __all__ = ["Group", "Plan", "Planner"]
 _DEEPEST = 64
 
 #: Numbers of nodes, one of each branch, that become one.
-Group = tuple[int, ...]
+Group: TypeAlias = "tuple[int, ...]"
+Sizes: TypeAlias = "tuple[Term, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Join each of ``leaves`` by a Concat, then make each group of ``steps`` one node, in this order."""
+    """Join each of ``leaves`` by a Concat, then make each group of ``steps`` one node, in this order.
 
-    leaves: tuple[tuple[str, ...], ...]
-    steps: tuple[Group, ...]
+    With each the sizes along axis 0 of its (batch) inputs.
+    """
+
+    leaves: tuple[tuple[tuple[str, ...], Sizes], ...]
+    steps: tuple[tuple[Group, Sizes], ...]
 
 
 class Planner:
@@ -46,7 +52,7 @@ class Planner:
     def _plan(
         self,
         names: tuple[str, ...],
-        sizes: tuple[Term, ...],
+        sizes: Sizes,
         known: dict[tuple[str, ...], Plan | None],
         depth: int,
     ) -> Plan | None:
@@ -58,11 +64,11 @@ class Planner:
         here = self.elements(names)
         above = self._above(names, sizes, known, depth)
         if above is not None and here is not None:
-            needed = [self.elements(leaf) for leaf in above.leaves]
+            needed = [self._joined(leaf, cut, sizes) for leaf, cut in above.leaves]
             if any(n is None for n in needed) or sum(n for n in needed if n is not None) > here:
                 above = None
         if above is None and here is not None:
-            above = Plan(leaves=(names,), steps=())
+            above = Plan(leaves=((names, sizes),), steps=())
         known[names] = above
         return above
 
@@ -80,10 +86,16 @@ class Planner:
             return None
         return product(found[1:])
 
+    def _joined(self, leaf: tuple[str, ...], cut: Sizes, sizes: Sizes) -> Fraction | None:
+        """Elements of ``leaf`` for each index of axis 0 of a value of ``sizes``."""
+        found = self.elements(leaf)
+        one, other = (s if isinstance(s, int) else s[2] for s in (cut[0], sizes[0]))
+        return None if found is None else Fraction(found * one, max(other, 1))
+
     def _above(
         self,
         names: tuple[str, ...],
-        sizes: tuple[Term, ...],
+        sizes: Sizes,
         known: dict[tuple[str, ...], Plan | None],
         depth: int,
     ) -> Plan | None:
@@ -91,28 +103,33 @@ class Planner:
         if group is None:
             return None
         nodes = tuple(self._graph.nodes[n] for n in group)
-        leaves: dict[tuple[str, ...], None] = {}
-        steps: dict[Group, None] = {}
+        if (nodes[0].domain, nodes[0].op_type) in CHANGES_SIZE and self._terms.dims(nodes[0].inputs[0]):
+            inner = tuple(self._terms.size(n.inputs[0], 0) for n in nodes)
+        else:
+            inner = sizes
+        leaves: dict[tuple[tuple[str, ...], Sizes], None] = {}
+        steps: dict[tuple[Group, Sizes], None] = {}
         operands: list[Operand] = []
         for place, inputs in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
             bound = self._binder.find(inputs)
             if bound is not None:
-                if bound.bundle is not None and bound.bundle.sizes != sizes:
+                if bound.bundle is not None and bound.bundle.sizes != inner:
                     return None
                 operands.append(bound.operand)
             elif place == SHAPE_INPUT.get((nodes[0].domain, nodes[0].op_type)):
                 operands.append(self._binder.other(inputs))
             else:
-                plan = self._plan(inputs, sizes, known, depth + 1) if all(inputs) else None
+                plan = self._plan(inputs, inner, known, depth + 1) if all(inputs) else None
                 if plan is None:
                     return None
                 leaves.update(dict.fromkeys(plan.leaves))
                 steps.update(dict.fromkeys(plan.steps))
                 operands.append(self._binder.batch(inputs))
         rule = RULES[nodes[0].domain, nodes[0].op_type]
-        if rule(self._binder.question(nodes, operands, sizes)) is None:
+        rewrite = rule(self._binder.question(nodes, operands, inner))
+        if rewrite is None or (inner if rewrite.sizes is None else rewrite.sizes) != sizes:
             return None
-        return Plan(leaves=tuple(leaves), steps=(*steps, group))
+        return Plan(leaves=tuple(leaves), steps=(*steps, (group, inner)))
 
     def makers(self, names: tuple[str, ...]) -> Group | None:
         """The nodes that write ``names``, if they are alike, write them at one place and have a rule."""

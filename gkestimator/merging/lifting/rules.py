@@ -8,7 +8,7 @@ from gkestimator.merging.lifting.operands import Rule
 from gkestimator.merging.lifting.rules_axes import ALONG_AXES
 from gkestimator.merging.lifting.rules_pointwise import POINTWISE
 
-__all__ = ["DETERMINISTIC", "RULES", "SHAPE_INPUT"]
+__all__ = ["CHANGES_SIZE", "DETERMINISTIC", "RULES", "SHAPE_INPUT"]
 
 RULES: Mapping[tuple[str, str], Rule] = {**POINTWISE, **ALONG_AXES}
 #: With equal constants for inputs these have equal results, so that one node is enough for all branches.
@@ -19,5 +19,7 @@ DETERMINISTIC = frozenset(
         for op in ("ConstantOfShape", "EyeLike", "NonZero", "Range", "ScatterElements", "ScatterND", "Shape")
     }
 )
+#: Operators after which axis 0 may be a multiple or a part of what it was.
+CHANGES_SIZE = frozenset({("", "Reshape"), ("", "Flatten")})
 #: Which input is the shape that a rule rewrites: it need not be a constant.
 SHAPE_INPUT: Mapping[tuple[str, str], int] = {("", "Reshape"): 1, ("", "Expand"): 1}

@@ -6,6 +6,7 @@ All say yes only where axis 0 is none of the axes that are mixed, moved, cut or 
 from __future__ import annotations
 
 from gkestimator.merging.lifting.operands import Operand, Question, Rewrite, Rule, product
+from gkestimator.merging.lifting.terms import Term, scaled
 
 __all__ = ["ALONG_AXES"]
 
@@ -70,10 +71,20 @@ def transpose(question: Question) -> Rewrite | None:
 
 
 def flatten(question: Question) -> Rewrite | None:
-    """[d0, d1 * d2 ...] for ``axis`` 1: row i holds sample i. Any other axis mixes or counts axis 0."""
-    rank = question.batch(0)
+    """[d0, d1 * d2 ...] for ``axis`` 1: row i holds sample i. A later axis makes known numbers of rows of each."""
+    rank, data = question.batch(0), question.operand(0).dims
     axis = question.integer("axis", 1)
-    return YES if rank is not None and axis is not None and axis in (1, 1 - rank) and axis != 0 else None
+    if rank is None or data is None or axis is None or not -rank <= axis <= rank:
+        return None
+    rows = product(data[1 : axis if axis >= 0 else axis + rank])
+    if axis in (0, -rank) or not rows:
+        return None
+    return Rewrite(sizes=_scaled_sizes(question, rows, 1))
+
+
+def _scaled_sizes(question: Question, times: int, over: int) -> tuple[Term, ...] | None:
+    found = [scaled(size, times, over) for size in question.sizes]
+    return tuple(f for f in found if f is not None) if None not in found else None
 
 
 def squeeze(question: Question) -> Rewrite | None:
@@ -95,18 +106,27 @@ def _known(dims: tuple[int | None, ...] | None) -> int | None:
 
 
 def reshape(question: Question) -> Rewrite | None:
-    """Row i of the result is sample i exactly where axis 0 keeps its length: both hold the values in one order.
+    """Reshaping keeps the order of the values, so the branches' values stay one behind the other in the whole.
 
-    The length is kept where as many elements stand behind axis 0 before and after (then it follows), or where the
-    shape says so itself: a first entry of 0, or the branch's size. The whole gets 0 ("as the input's") in front,
-    and behind it sizes that are the same in every branch; at most one of them is left to be found (-1).
+    The result of the whole is the branches' results one behind the other where each ends with a whole row. Where
+    axis 0 keeps its length, row i is sample i: as many elements stand behind axis 0 before and after (then it
+    follows), or the shape says so itself by a first entry of 0, or the branch's size. Where k times as many stand
+    behind it, each branch's length must be known to be a multiple of k (rows = batch x positions, and back). The
+    whole gets 0 ("as the input's") or -1 in front, and behind it sizes that are the same in every branch; at most
+    one of them is left to be found (-1).
     """
     data, shape = question.operand(0), question.operand(1)
     if question.batch(0) is None or data.dims is None or shape.role == "batch":
         return None
     result = question.results[0]
-    if result is not None and _known(result) is not None and _known(result) == _known(data.dims):
-        return Rewrite(attributes={"allowzero": None}, integers={1: (0, *_numbers(result))})
+    before, after = _known(data.dims), _known(result)
+    if result is not None and before is not None and after is not None:
+        if before == after:
+            return Rewrite(attributes={"allowzero": None}, integers={1: (0, *_numbers(result))})
+        sizes = _scaled_sizes(question, before, after)
+        if sizes is None:
+            return None
+        return Rewrite(attributes={"allowzero": None}, integers={1: (-1, *_numbers(result))}, sizes=sizes)
     return _reshape_by_entries(question, shape, result)
 
 

@@ -46,12 +46,14 @@ class Sizing:
         if isinstance(size, int):
             return self._binder.integers((size,))
         if size not in self._made:
-            name, axis = size
+            name, axis, times = size
             if self._graph.opset >= 15:
                 shape = self._node("Shape", (name,), "size", {"start": axis, "end": axis + 1})
             else:
                 whole = self._node("Shape", (name,), "shape", {})
                 shape = self._node("Gather", (whole, self._binder.integers((axis,))), "size", {"axis": 0})
+            if times != 1:
+                shape = self._node("Mul", (shape, self._binder.integers((times,))), "size", {})
             self._made[size] = shape
         return self._made[size]
 

@@ -1,7 +1,8 @@
 """What is known of sizes: numbers, or which size of which value they are; small integer vectors by their entries.
 
 Two sizes are the same where their terms are equal. A term that is no number names the value and axis it was first
-seen at (``("A/ids", 0)``); a graph input's named dimensions are one term wherever the name stands, as ONNX has it.
+seen at and how often it is taken (``("A/ids", 0, 1)``; 16 for rows = batch x 16); a graph input's named dimensions
+are one term wherever the name stands, as ONNX has it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 from gkestimator.dtypes import DType
 from gkestimator.onnx_io.editing import Node, ValueInfo, ValueShape, Weight
 
-__all__ = ["FEW", "Term", "Terms", "Vector"]
+__all__ = ["FEW", "Term", "Terms", "Vector", "scaled"]
 
-#: A number, or a value and its axis.
-Term: TypeAlias = "int | tuple[str, int]"
+#: A number, or so many times the size of a value's axis.
+Term: TypeAlias = "int | tuple[str, int, int]"
 #: Entries (None: not known) and whether it is a scalar.
 Vector: TypeAlias = "tuple[tuple[Term | None, ...], bool]"
 #: Longest vector and largest constant that is looked into.
@@ -43,7 +44,7 @@ class Terms:
                 if isinstance(size, int):
                     self._sizes[value.name, axis] = size
                 elif size is not None:
-                    self._sizes[value.name, axis] = named.setdefault(size, (value.name, axis))
+                    self._sizes[value.name, axis] = named.setdefault(size, (value.name, axis, 1))
 
     def shape(self, name: str) -> ValueShape | None:
         """Element type and sizes; None where the rank is not known."""
@@ -64,11 +65,11 @@ class Terms:
         """The size of ``axis`` of ``name``; a term of its own where nothing better is known."""
         dims = self.dims(name)
         fixed = dims[axis] if dims is not None and axis < len(dims) else None
-        return fixed if fixed is not None else self._sizes.get((name, axis), (name, axis))
+        return fixed if fixed is not None else self._sizes.get((name, axis), (name, axis, 1))
 
     def set_size(self, name: str, axis: int, term: Term) -> None:
         """Note that the size is another term."""
-        if term != (name, axis):
+        if term != (name, axis, 1):
             self._sizes[name, axis] = term
 
     def vector(self, name: str) -> Vector | None:
@@ -99,6 +100,16 @@ class Terms:
         found = evaluate(self, node)
         if found is not None and len(found[0]) <= FEW:
             self._vectors[node.outputs[0]] = found
+
+
+def scaled(term: Term, times: int, over: int) -> Term | None:
+    """``term * times / over``; None where that is not known to be a whole number."""
+    if over < 1:
+        return None
+    number = (term if isinstance(term, int) else term[2]) * times
+    if number % over or number >= _LARGEST:
+        return None
+    return number // over if isinstance(term, int) else (term[0], term[1], number // over)
 
 
 def _attribute(node: Node, name: str, default: int) -> int:
@@ -196,12 +207,20 @@ def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms,
             return None
         found: list[Term | None] = []
         for x, y in zip(a[0] * (length // len(a[0])), b[0] * (length // len(b[0])), strict=True):
-            whole = isinstance(x, int) and isinstance(y, int)
-            number = calculate(x, y) if whole else None  # type: ignore[arg-type]
-            found.append(number if number is not None and abs(number) < _LARGEST else None)
+            if isinstance(x, int) and isinstance(y, int):
+                number = calculate(x, y)
+                found.append(number if number is not None and abs(number) < _LARGEST else None)
+            else:
+                found.append(_times(x, y) if node.op_type == "Mul" else None)
         return tuple(found), a[1] and b[1]
 
     return evaluate
+
+
+def _times(x: Term | None, y: Term | None) -> Term | None:
+    """A size times a positive number."""
+    number, term = (x, y) if isinstance(x, int) else (y, x)
+    return scaled(term, number, 1) if isinstance(number, int) and number > 0 and term is not None else None
 
 
 def _divide(a: int, b: int) -> int | None:
