@@ -76,8 +76,9 @@ def check_outputs(
 
     ``originals``: the files by the name that ``merged`` prefixes their inputs and outputs with (``<name>/<input>``).
     ``samples``: how many inputs each gets. ``batch_sizes`` and ``dims``: numbers for the symbolic dimensions of each
-    model, by its name (those that it lacks are left out); a batch without one is 1, 2, 3, 1, ... in the order of the models (different batches are the
-    harder test), a fixed one stays as it is. Inputs: :func:`gkestimator.merging.random_inputs.random_inputs`.
+    model, by its name (dimensions that it lacks are left out). A batch without a number is 1, 2, 3, 1, ... in the
+    order of the models (different batches are the harder test), a fixed one stays as it is. Inputs:
+    :func:`gkestimator.merging.random_inputs.random_inputs`.
 
     Class scores are floating-point outputs of two or three dimensions (batch x classes, batch x positions x
     words) whose last has at least two entries; a prediction is the place of the largest along it.
