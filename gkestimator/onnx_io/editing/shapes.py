@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnx import AttributeProto
@@ -145,8 +145,8 @@ def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) ->
         unsure |= _after(model, {i.name for i in model.inputs if _open(i)})
         pair = (ready.types(fixed | dict.fromkeys(free, 1)),) * 2
     found = {}
-    for name, type_ in pair[0].items():
-        other = pair[1].get(name)
+    for name in _names(model):
+        type_, other = pair[0].get(name), pair[1].get(name)
         if name in unsure or not isinstance(type_, TensorType) or not isinstance(other, TensorType):
             continue
         if len(type_.shape) == len(other.shape):
@@ -184,6 +184,13 @@ def _pair(
         with contextlib.suppress(GkestimatorError):
             return ready.types({**fixed, **small}), ready.types({**fixed, **large})
     return None
+
+
+def _names(model: EditableModel) -> Iterator[str]:
+    yield from model.weights
+    yield from (i.name for i in model.inputs)
+    for node in model.nodes:
+        yield from node.writes
 
 
 def _after(model: EditableModel, names: set[str]) -> set[str]:
