@@ -10,7 +10,6 @@ from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.graph import OperatorGraph
-from gkestimator.lowering import fused_groups
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
 from gkestimator.onnx_io.editing import EditableModel, batch_dims, graph_of
@@ -121,15 +120,10 @@ class Pricer:
         return self._graph(model, batch_size)
 
     def _priced(self, name: str, graphs: Sequence[OperatorGraph]) -> Priced:
-        engine, options = self._engine, self._target.options
-        lowerings = engine.lower_graphs(name, graphs)
-        (estimated,) = engine.estimate([lowerings])
-        groups: dict[str, tuple[str, ...]] = {}
-        for graph in graphs:
-            groups.update(fused_groups(graph, options))
+        engine = self._engine
+        (estimated,) = engine.estimate([engine.lower_graphs(name, graphs)])
         return Priced(
             estimated,
-            groups,
             kernels=engine.pool.kernels,
             host_overhead_us=engine.host_overhead_us,
             streams=engine.streams,
