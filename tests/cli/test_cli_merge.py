@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "merging"))
 sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 import families
 from _plans import GPU, plan, replica
+from same_outputs import same
 
 import gkestimator
 from gkestimator.cli import run
@@ -47,27 +48,6 @@ def gkest(
         return status, out.decode(), err.decode()
 
     return call
-
-
-def outputs(path: Path | str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    ort = pytest.importorskip("onnxruntime")
-    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
-    return dict(zip(names, session.run(None, feeds), strict=True))
-
-
-def same(merged: Path | str, originals: dict[str, str]) -> None:
-    """Every output of ``merged`` is that of its original, at another batch for each."""
-    asked: dict[str, np.ndarray] = {}
-    expected: dict[str, np.ndarray] = {}
-    for batch, (name, path) in enumerate(originals.items(), start=1):
-        given = families.feeds(onnx.load(path), seed=batch, batch=batch)
-        asked |= {f"{name}/{key}": value for key, value in given.items()}
-        expected |= {f"{name}/{key}": value for key, value in outputs(path, given).items()}
-    found = outputs(merged, asked)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
 
 
 def test_siblings_become_one_trunk(gkest: Gkest, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from gkestimator.errors import ModelError, UnboundDimensionError, UsageError
 from gkestimator.merging import checking
 from gkestimator.merging.checking import check_outputs
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def side_by_side(path: Path, models: dict[str, onnx.ModelProto]) -> Path:
@@ -146,13 +147,33 @@ def test_few_outputs_are_kept_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     merged = side_by_side(tmp_path / "m.onnx", models | {"b": families.sibling(models["b"])})
     whole = check_outputs(merged, files(tmp_path, models), samples=5)
     opened: list[Path] = []
-    session = checking._session
-    monkeypatch.setattr(checking, "_session", lambda ort, path: opened.append(path) or session(ort, path))
+    outputs = checking._outputs
+    monkeypatch.setattr(
+        checking, "_outputs", lambda ort, path, given: opened.append(path) or outputs(ort, path, given)
+    )
     monkeypatch.setattr(checking, "_KEPT_BYTES", 1)
     assert check_outputs(merged, files(tmp_path, models), samples=5) == whole
     assert len(opened) == 5 * 3
     assert whole is not None and whole.outputs[1].relative_difference
     assert check_outputs(merged, files(tmp_path, models), samples=5, seed=1) != whole
+
+
+def test_one_session_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"a": families.resnet_like(), "b": families.mobilenet_like()}
+    merged, originals = side_by_side(tmp_path / "m.onnx", models), files(tmp_path, models)
+    alive: weakref.WeakSet[object] = weakref.WeakSet()
+    opened: list[int] = []
+    make = onnxruntime.InferenceSession
+
+    def watched(*args: object, **options: object) -> object:
+        opened.append(len(alive))
+        session = make(*args, **options)
+        alive.add(session)
+        return session
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", watched)
+    assert check_outputs(merged, originals, samples=2) is not None
+    assert opened == [0, 0, 0]
 
 
 def test_batches_and_dims(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def looked_up() -> OperatorGraph:
 def test_indices_stay_within_the_smallest_table() -> None:
     found = looked_up()
     assert index_limits(found) == {"ids": 7, "more": 9}
-    values = random_inputs(found, seed=0, sample=0)
+    values = random_inputs(found, limits=index_limits(found), seed=0, sample=0)
     assert set(np.unique(values["ids"])) == set(range(7))
     assert set(np.unique(values["more"])) == set(range(9))
     assert (
@@ -78,7 +78,7 @@ def test_indices_stay_within_the_smallest_table() -> None:
 
 def test_every_type_and_shape() -> None:
     found = looked_up()
-    values = random_inputs(found, seed=0, sample=0)
+    values = random_inputs(found, limits=index_limits(found), seed=0, sample=0)
     assert {name: (v.dtype.name, v.shape) for name, v in values.items()} == {
         "ids": ("int32", (2, 50)),
         "more": ("int64", (200,)),
@@ -96,8 +96,10 @@ def test_every_type_and_shape() -> None:
 
 def test_the_same_seed_gives_the_same_values() -> None:
     found = looked_up()
-    first, again = (random_inputs(found, seed=3, sample=1) for _ in range(2))
-    other, later = random_inputs(found, seed=4, sample=1), random_inputs(found, seed=3, sample=2)
+    first, again, other, later = (
+        random_inputs(found, limits=index_limits(found), seed=seed, sample=sample)
+        for seed, sample in ((3, 1), (3, 1), (4, 1), (3, 2))
+    )
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["float"], other["float"])
     assert not np.array_equal(first["float"], later["float"])
@@ -134,4 +136,4 @@ def test_a_type_that_numpy_lacks_is_refused() -> None:
         "y",
     )
     with pytest.raises(ModelError, match="input 'x' is bfloat16"):
-        random_inputs(found, seed=0, sample=0)
+        random_inputs(found, limits=index_limits(found), seed=0, sample=0)

@@ -8,6 +8,7 @@ only where they can beat the best rectangle so far, and a mask only of a box.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,28 +17,27 @@ import numpy.typing as npt
 from gkestimator.merging.operators import Rectangle
 from gkestimator.merging.similarity.equality import equal_cells
 from gkestimator.merging.similarity.lattice import Lattice
+from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import largest_rectangles
 from gkestimator.merging.similarity.shifts import earlier
 
 __all__ = ["WORK", "Meetings", "best_of", "largest_at_shift"]
 
-WORK = 1 << 27  # values compared for one pair, after which the search gives up
+WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared
 _AT_ONCE = 1 << 18
-_PROBES = 32
 
 _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meetings:
-    """Where the same hash is: places (row, column) in both weights. ``complete`` False: some were left out."""
+    """Where the same hash is: places (row, column) in both weights."""
 
     row_a: _Ints
     column_a: _Ints
     row_b: _Ints
     column_b: _Ints
-    complete: bool = True
 
     def some(self, which: npt.NDArray[np.bool_] | _Ints) -> Meetings:
         """Those that ``which`` chooses."""
@@ -46,54 +46,49 @@ class Meetings:
             column_a=self.column_a[which],
             row_b=self.row_b[which],
             column_b=self.column_b[which],
-            complete=self.complete,
         )
 
 
 def best_of(
     a: np.ndarray,
     b: np.ndarray,
-    met: Meetings,
+    meetings: Iterable[Meetings],
     plan: Lattice,
     *,
+    reach: Reach | None,
     tolerance: float,
     cells: int,
     best: Rectangle | None = None,
 ) -> tuple[Rectangle | None, bool]:
     """The largest common rectangle of at least ``cells`` cells that holds a meeting, or ``best`` if none is better.
 
-    And whether that is certain: not where meetings were left out or the work came to :data:`WORK`.
+    And whether that is certain: not where the work came to :data:`WORK`. ``reach``, where given, must know the places
+    of all meetings: it is asked before a place is looked at alone.
     """
-    met, bound = _reachable(a, b, met, cells)
-    met, bound = _equal_patterns(a, b, met, bound, plan, tolerance)
-    order = np.argsort(-bound, kind="stable")
-    met, bound = met.some(order), bound[order]
-    work, exact = 0, met.complete
+    met, bound = _promising(a, b, meetings, plan, reach, tolerance, max(cells, _area(best)))
+    work = 0
     seen: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
     for n in range(bound.size):
-        least = cells if best is None else max(cells, best.rows * best.columns)
+        least = max(cells, _area(best))
         if bound[n] < least:
             break
+        if work > WORK:
+            return best, False
         place = int(met.row_a[n]), int(met.column_a[n]), int(met.row_b[n]), int(met.column_b[n])
         shift = place[2] - place[0], place[3] - place[1]
-        boxes = seen.setdefault(shift, [])
-        box = _box(a, b, place, tolerance)
         work += _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * a.shape[2]
-        top, bottom, first, last = box
-        area = (bottom - top) * (last - first)
-        known = any(t <= top and bottom <= u and f <= first and last <= e for t, u, f, e in boxes)
-        if area >= least and not known:
-            boxes.append(box)
-            whole = _rectangle(top, first, bottom - top, last - first, shift)
-            if area > least or earlier(whole, best):
-                found = _in_box(a, b, box, shift, tolerance)
-                work += 4 * area * a.shape[2]
-                if found is not None and found.rows * found.columns >= cells and earlier(found, best):
-                    best = found
-        if work > WORK:
-            exact = False
-            break
-    return best, exact
+        top, bottom, first, last = box = _box(a, b, place, tolerance)
+        boxes = seen.setdefault(shift, [])
+        if (bottom - top) * (last - first) < least or any(_holds(other, box) for other in boxes):
+            continue
+        boxes.append(box)
+        # A rectangle as large as the best one would have to fill the box.
+        if earlier(_rectangle(top, first, bottom - top, last - first, shift), best):
+            work += 2 * (bottom - top) * (last - first) * a.shape[2]
+            found = _in_box(a, b, box, shift, tolerance)
+            if _area(found) >= cells and found is not None and earlier(found, best):
+                best = found
+    return best, True
 
 
 def largest_at_shift(
@@ -103,6 +98,46 @@ def largest_at_shift(
     top, first = max(0, -shift[0]), max(0, -shift[1])
     bottom, last = min(a.shape[0], b.shape[0] - shift[0]), min(a.shape[1], b.shape[1] - shift[1])
     return _in_box(a, b, (top, bottom, first, last), shift, tolerance)
+
+
+def _area(found: Rectangle | None) -> int:
+    return 0 if found is None else found.rows * found.columns
+
+
+def _holds(outer: tuple[int, int, int, int], box: tuple[int, int, int, int]) -> bool:
+    return outer[0] <= box[0] and box[1] <= outer[1] and outer[2] <= box[2] and box[3] <= outer[3]
+
+
+def _promising(
+    a: np.ndarray,
+    b: np.ndarray,
+    meetings: Iterable[Meetings],
+    plan: Lattice,
+    reach: Reach | None,
+    tolerance: float,
+    cells: int,
+) -> tuple[Meetings, _Ints]:
+    """Meetings around which a rectangle of ``cells`` cells may lie, and how many cells it has at most: most first."""
+    nowhere = np.empty(0, np.int64)
+    kept = [Meetings(row_a=nowhere, column_a=nowhere, row_b=nowhere, column_b=nowhere)]
+    bounds = [nowhere]
+    for met in meetings:
+        met, bound = _reachable(a, b, met, cells)
+        if reach is not None:
+            bound = np.minimum(bound, reach.most(met.row_a, met.column_a, met.row_b, met.column_b))
+            met, bound = met.some(bound >= cells), bound[bound >= cells]
+        met, bound = _equal_patterns(a, b, met, bound, plan, tolerance)
+        kept.append(met)
+        bounds.append(bound)
+    every = np.concatenate(bounds)
+    order = np.argsort(-every, kind="stable")
+    joined = Meetings(
+        row_a=np.concatenate([m.row_a for m in kept]),
+        column_a=np.concatenate([m.column_a for m in kept]),
+        row_b=np.concatenate([m.row_b for m in kept]),
+        column_b=np.concatenate([m.column_b for m in kept]),
+    )
+    return joined.some(order), every[order]
 
 
 def _reachable(a: np.ndarray, b: np.ndarray, met: Meetings, cells: int) -> tuple[Meetings, _Ints]:
@@ -139,6 +174,8 @@ def _box(
     column = equal_cells(a[ra - up : ra + down, ca], b[rb - up : rb + down, cb], tolerance).all(axis=-1)
     left, right = min(ca, cb), min(a.shape[1] - ca, b.shape[1] - cb)
     row = equal_cells(a[ra, ca - left : ca + right], b[rb, cb - left : cb + right], tolerance).all(axis=-1)
+    if not row[left]:  # of more taps than the pattern has
+        return ra, ra, ca, ca
     before, after = _run(column, up)
     first, last = _run(row, left)
     return ra - up + before, ra - up + after, ca - left + first, ca - left + last

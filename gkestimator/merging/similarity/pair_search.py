@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,14 @@ from gkestimator.merging.operators import Rectangle
 from gkestimator.merging.similarity.anchors import Anchors, Buckets, anchors_of, buckets, meeting, samples_of
 from gkestimator.merging.similarity.growing import Meetings, best_of, largest_at_shift
 from gkestimator.merging.similarity.lattice import VALUES, Lattice, lattice, slacks
-from gkestimator.merging.similarity.shifts import earlier
+from gkestimator.merging.similarity.reaching import Reach
 
 __all__ = ["FIRST_SLACK", "by_anchors", "by_plan", "plan_of"]
 
 FIRST_SLACK = next(slacks())
 _MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
-_MOST = 1 << 20  # meetings of a pair that are looked at
+_MOST = 1 << 24  # meetings of a pair that are looked at
+_AT_ONCE = 1 << 17
 
 _Shape = tuple[int, int, int]
 
@@ -63,6 +65,7 @@ def by_plan(
     """The same with the anchors of ``a`` and the samples of ``b`` that are known already."""
     low, count = meeting(anchors, samples)
     best: Rectangle | None = None
+    reach: Reach | None = None
     if int(count.sum()) > _MANY:
         for slack in slacks():
             other = anchors if slack == FIRST_SLACK else anchors_of(a, plan, bucket, slack)
@@ -72,31 +75,41 @@ def by_plan(
         best = largest_at_shift(a, b, (0, 0), tolerance=bucket.tolerance)
         if best is not None and best.rows * best.columns < cells:
             best = None
-    met = _expanded(anchors, samples, low, count)
-    found, exact = best_of(a, b, met, plan, tolerance=bucket.tolerance, cells=cells, best=best)
-    if found is not None and earlier(found, best):
-        best = found
-    return best if best is None or exact else replace(best, exact=False), exact
+        lines_a = np.unique(anchors.rows).astype(np.int64), np.unique(anchors.columns).astype(np.int64)
+        lines_b = np.unique(samples.rows).astype(np.int64), np.unique(samples.columns).astype(np.int64)
+        reach = Reach(a, b, lines_a, lines_b, bucket.tolerance)
+    entries, complete = _looked_at(count)
+    met = _meetings(anchors, samples, low, count, entries)
+    found, exact = best_of(a, b, met, plan, reach=reach, tolerance=bucket.tolerance, cells=cells, best=best)
+    exact &= complete
+    return found if found is None or exact else replace(found, exact=False), exact
 
 
-def _expanded(a: Anchors, b: Anchors, low: np.ndarray, count: np.ndarray) -> Meetings:
-    """Every meeting; beyond :data:`_MOST` those of the rarest hashes."""
-    entry = np.flatnonzero(count)
-    complete = int(count.sum()) <= _MOST
-    if not complete:
-        entry = entry[np.argsort(count[entry], kind="stable")]
-        entry = entry[np.cumsum(count[entry]) <= _MOST]
-    times = count[entry]
-    of_b = np.repeat(entry, times)
-    starts = np.cumsum(times) - times
-    of_a = np.repeat(low[entry] - starts, times) + np.arange(of_b.size)
-    return Meetings(
-        row_a=a.rows[of_a].astype(np.int64),
-        column_a=a.columns[of_a].astype(np.int64),
-        row_b=b.rows[of_b].astype(np.int64),
-        column_b=b.columns[of_b].astype(np.int64),
-        complete=complete,
-    )
+def _looked_at(count: np.ndarray) -> tuple[np.ndarray, bool]:
+    """The samples whose meetings are looked at, and whether those are all: else those of the rarest hashes."""
+    entries = np.flatnonzero(count)
+    if int(count.sum()) <= _MOST:
+        return entries, True
+    entries = entries[np.argsort(count[entries], kind="stable")]
+    return entries[np.cumsum(count[entries]) <= _MOST], False
+
+
+def _meetings(
+    a: Anchors, b: Anchors, low: np.ndarray, count: np.ndarray, entries: np.ndarray
+) -> Iterator[Meetings]:
+    """Every meeting of the samples ``entries``, some at a time."""
+    total = np.cumsum(count[entries])
+    cuts = np.searchsorted(total, np.arange(_AT_ONCE, int(total[-1]) if total.size else 0, _AT_ONCE))
+    for some in np.split(entries, np.unique(cuts)):
+        times = count[some]
+        of_b = np.repeat(some, times)
+        of_a = np.repeat(low[some] - (np.cumsum(times) - times), times) + np.arange(of_b.size)
+        yield Meetings(
+            row_a=a.rows[of_a].astype(np.int64),
+            column_a=a.columns[of_a].astype(np.int64),
+            row_b=b.rows[of_b].astype(np.int64),
+            column_b=b.columns[of_b].astype(np.int64),
+        )
 
 
 def _shape(a: np.ndarray) -> _Shape:

@@ -93,16 +93,17 @@ def test_epsilon_0_asks_for_the_same_operators_and_1_for_nothing(tmp_path: Path)
     assert named(graphs, 1.0) == [["a", "b", "c", "d"]]
 
 
-def test_none_and_one_need_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+def test_equal_graphs_need_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Siblings, the usual case, are grouped before SciPy is imported: importing it takes longer than all else."""
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    graphs = bound(tmp_path, {"a": families.resnet_like(), "b": families.bert_like()})
+    graphs = bound(
+        tmp_path, {"a": families.resnet_like(), "b": families.bert_like(), "c": families.resnet_like(seed=2)}
+    )
     assert group_models([], epsilon=0.1).groups == ()
     assert group_models(graphs[:1], epsilon=0.1).groups == ((0,),)
+    assert group_models([graphs[0], graphs[2]], epsilon=0.0).groups == ((0, 1),)
     with pytest.raises(UsageError, match=r"merging needs scipy: pip install 'gkestimator\[merge\]'"):
         group_models(graphs, epsilon=0.1)
-    with pytest.raises(UsageError, match=r"merging needs scikit-learn: pip install"):
-        group_models([graphs[0], graphs[0]], epsilon=0.1)
 
 
 @pytest.mark.shared

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,24 @@ def test_every_rectangle_of_random_masks(share: float) -> None:
         masks = rng.random((40, *shape)) < share
         found = np.stack(largest_rectangles(masks), axis=1).tolist()
         assert found == [list(by_definition(m)) for m in masks]
+
+
+@pytest.mark.parametrize("shape", [(60, 90), (90, 60)])
+def test_rows_and_columns_that_are_alike(shape: tuple[int, int]) -> None:
+    """A large mask made of few blocks has the rectangle of its blocks; by every pair of edges."""
+    rng = np.random.default_rng(8)
+    for _ in range(15):
+        row_edges = [0, *sorted(rng.choice(range(1, shape[0]), 4, replace=False).tolist()), shape[0]]
+        column_edges = [0, *sorted(rng.choice(range(1, shape[1]), 5, replace=False).tolist()), shape[1]]
+        small = rng.random((5, 6)) < 0.7
+        mask = np.repeat(np.repeat(small, np.diff(row_edges), 0), np.diff(column_edges), 1)
+        key = (0, 0, 0, 0)
+        for t, u in itertools.combinations(row_edges, 2):
+            for f, e in itertools.combinations(column_edges, 2):
+                if mask[t:u, f:e].all():
+                    key = min(key, (-(u - t) * (e - f), t, f, t - u))
+        row, column, rows, columns = (int(v[0]) for v in largest_rectangles(mask[None]))
+        assert (-rows * columns, row, column, -rows) == key
 
 
 def test_no_ones() -> None:
