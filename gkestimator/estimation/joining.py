@@ -36,6 +36,7 @@ def joined(name: str, parts: Sequence[Lowered]) -> Lowered:
             unknown_operators=tuple(sorted({op for graph in graphs for op in graph.unknown_operators})),
             warnings=tuple(dict.fromkeys(text for graph in graphs for text in graph.warnings)),
             notes=notes,
+            groups={step: names for graph in graphs for step, names in graph.groups.items()},
         ),
         batch_size=first.batch_size if len({part.batch_size for part in parts}) == 1 else None,
         dims=first.dims if len({part.dims for part in parts}) == 1 else "",

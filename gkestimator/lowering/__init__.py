@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from gkestimator.lowering.assembly import covered_operators, fused_groups, lower, lower_each
+from gkestimator.lowering.assembly import covered_operators, lower, lower_each
 from gkestimator.lowering.plugins import load_plugin
 from gkestimator.lowering.registry import (
     LOWERINGS,
@@ -27,7 +27,6 @@ __all__ = [
     "LoweringOptions",
     "LoweringRule",
     "covered_operators",
-    "fused_groups",
     "load_plugin",
     "lower",
     "lower_each",

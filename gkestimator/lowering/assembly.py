@@ -21,7 +21,7 @@ from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 
-__all__ = ["covered_operators", "fused_groups", "lower", "lower_each"]
+__all__ = ["covered_operators", "lower", "lower_each"]
 
 _RUNTIMES = frozenset({"torch", "onnxruntime"})
 _MOST_WIRINGS = 64  # of one structure
@@ -72,18 +72,6 @@ def lower_each(
         made[kin] = before.under(one)
         graphs.append(made[kin].result)
     return graphs
-
-
-def fused_groups(graph: OperatorGraph, options: LoweringOptions) -> dict[str, tuple[str, ...]]:
-    """Which operators each fused call of :func:`lower` stands for: their names by the name of its step."""
-    groups = None
-    if options.dtype == "amp":
-        groups = {match.position: match.operator for match in patterns.find_matches(graph, options)}
-    stored = stored_graph(graph, options, groups)
-    return {
-        match.operator.name: tuple(graph.operators[index].name for index in match.covered)
-        for match in patterns.find_matches(stored, options)
-    }
 
 
 def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
@@ -233,5 +221,10 @@ class _Lowering:
             unknown_operators=self._unknown,
             warnings=tuple(warnings),
             notes=calls.notes,
+            groups={
+                head.operator.name: tuple([graph.operators[index].name for index in head.covered])
+                for head in heads
+                if type(head) is Match
+            },
             wiring=wiring,
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from gkestimator.errors import ModelError, UsageError, one_line
 from gkestimator.graph import OperatorGraph
-from gkestimator.merging.random_inputs import random_inputs
+from gkestimator.merging.random_inputs import index_limits, random_inputs
 from gkestimator.onnx_io import read_model
 
 __all__ = ["OutputCheck", "OutputDifference", "check_outputs"]
@@ -76,8 +75,9 @@ def check_outputs(
 
     ``originals``: the files by the name that ``merged`` prefixes their inputs and outputs with (``<name>/<input>``).
     ``samples``: how many inputs each gets. ``batch_sizes`` and ``dims``: numbers for the symbolic dimensions of each
-    model, by its name (those that it lacks are left out); a batch without one is 1, 2, 3, 1, ... in the order of the models (different batches are the
-    harder test), a fixed one stays as it is. Inputs: :func:`gkestimator.merging.random_inputs.random_inputs`.
+    model, by its name (dimensions that it lacks are left out). A batch without a number is 1, 2, 3, 1, ... in the
+    order of the models (different batches are the harder test), a fixed one stays as it is. Inputs:
+    :func:`gkestimator.merging.random_inputs.random_inputs`.
 
     Class scores are floating-point outputs of two or three dimensions (batch x classes, batch x positions x
     words) whose last has at least two entries; a prediction is the place of the largest along it.
@@ -92,40 +92,36 @@ def check_outputs(
         return None
     if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
         raise UsageError(f"samples is {samples!r}: expected a whole number from 1 to {MOST_SAMPLES}")
-    graphs = {
-        name: _bound(path, name, k, (batch_sizes or {}).get(name), (dims or {}).get(name, {}))
+    sources = {
+        name: _Source.of(path, name, k, (batch_sizes or {}).get(name), (dims or {}).get(name, {}), seed)
         for k, (name, path) in enumerate(originals.items())
     }
-    one_sample = sum(value.nbytes for graph in graphs.values() for value in graph.outputs)
+    one_sample = sum(value.nbytes for source in sources.values() for value in source.graph.outputs)
     at_once = max(1, min(samples, _KEPT_BYTES // max(1, one_sample)))
     tallies: dict[tuple[str, str], _Tally] = {}
     for first in range(0, samples, at_once):
         span = range(first, min(samples, first + at_once))
-        expected: dict[tuple[str, str, int], Any] = {}
-        for name, path in originals.items():
-            with _session(onnxruntime, path) as session:
-                for sample in span:
-                    inputs = random_inputs(graphs[name], seed=seed, sample=sample)
-                    for output, value in _run(session, path, inputs).items():
-                        expected[name, output, sample] = value
-        with _session(onnxruntime, merged) as session:
-            for sample in span:
-                found = _run(
-                    session,
-                    merged,
-                    {
-                        f"{name}/{key}": value
-                        for name, graph in graphs.items()
-                        for key, value in random_inputs(graph, seed=seed, sample=sample).items()
-                    },
-                )
-                for name, output in [(n, o) for n, o, s in expected if s == sample]:
+        expected = {
+            name: list(_outputs(onnxruntime, source.path, (source.inputs(sample) for sample in span)))
+            for name, source in sources.items()
+        }
+        together = (
+            {
+                f"{name}/{key}": value
+                for name, source in sources.items()
+                for key, value in source.inputs(s).items()
+            }
+            for s in span
+        )
+        for k, found in enumerate(_outputs(onnxruntime, merged, together)):
+            for name, outputs in expected.items():
+                for output, truth in outputs[k].items():
                     if f"{name}/{output}" not in found:
                         raise ModelError(f"{merged.name}: output {name}/{output} of {name} is missing")
-                    tally = tallies.setdefault((name, output), _Tally())
-                    tally.add(found[f"{name}/{output}"], expected.pop((name, output, sample)))
-    outputs = tuple(tally.said(name, output) for (name, output), tally in tallies.items())
-    return _summary(outputs, samples, seed, {name: graph.batch_size for name, graph in graphs.items()})
+                    tallies.setdefault((name, output), _Tally()).add(found[f"{name}/{output}"], truth)
+                outputs[k] = {}
+    compared = tuple(tally.said(name, output) for (name, output), tally in tallies.items())
+    return _summary(compared, samples, seed, {name: s.graph.batch_size for name, s in sources.items()})
 
 
 def _summary(
@@ -146,20 +142,38 @@ def _summary(
     )
 
 
-def _bound(path: Path, name: str, place: int, batch: int | None, dims: Mapping[str, int]) -> OperatorGraph:
-    model = read_model(path, name=name)
-    plain = {key.removeprefix(f"{name}/"): size for key, size in dims.items()}
-    known = {key: size for key, size in plain.items() if key in model.dims}
-    if model.batch_dim is None or model.batch_dim in known:
-        batch = None
-    elif batch is None:
-        batch = 1 + place % _SYMBOLIC_BATCHES
-    return model.bind(batch_size=batch, dims=known)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """An original, and where its inputs come from."""
+
+    path: Path
+    graph: OperatorGraph
+    limits: Mapping[str, int]
+    seed: int
+
+    @classmethod
+    def of(
+        cls, path: Path, name: str, place: int, batch: int | None, dims: Mapping[str, int], seed: int
+    ) -> _Source:
+        model = read_model(path, name=name)
+        plain = {key.removeprefix(f"{name}/"): size for key, size in dims.items()}
+        known = {key: size for key, size in plain.items() if key in model.dims}
+        if model.batch_dim is None or model.batch_dim in known:
+            batch = None
+        elif batch is None:
+            batch = 1 + place % _SYMBOLIC_BATCHES
+        graph = model.bind(batch_size=batch, dims=known)
+        return cls(path=path, graph=graph, limits=index_limits(graph), seed=seed)
+
+    def inputs(self, sample: int) -> dict[str, np.ndarray]:
+        """Drawn when they are needed: what is drawn again is the same."""
+        return random_inputs(self.graph, limits=self.limits, seed=self.seed, sample=sample)
 
 
-@contextmanager
-def _session(onnxruntime: Any, path: Path) -> Iterator[Any]:
-    """A session on the CPU, released at the end. Raises ModelError."""
+def _outputs(
+    onnxruntime: Any, path: Path, inputs: Iterable[Mapping[str, np.ndarray]]
+) -> Iterator[dict[str, Any]]:
+    """The outputs by name for each of ``inputs``, of one session on the CPU that ends with them. Raises ModelError."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_ERRORS
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -167,25 +181,19 @@ def _session(onnxruntime: Any, path: Path) -> Iterator[Any]:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as e:  # onnxruntime's errors have no public base class
         raise ModelError(f"{path.name}: onnxruntime does not load it: {one_line(e, limit=300)}") from e
-    try:
-        yield session
-    finally:
-        del session
-
-
-def _run(session: Any, path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The outputs by name. Raises ModelError."""
     taken = [i.name for i in session.get_inputs()]
-    missing = sorted(set(inputs) ^ set(taken))
-    if missing:
-        raise ModelError(
-            f"{path.name}: takes {len(taken)} inputs, {len(inputs)} expected; {missing[0]} is in one only"
-        )
     names = [o.name for o in session.get_outputs()]
-    try:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-    except Exception as e:  # onnxruntime's errors have no public base class
-        raise ModelError(f"{path.name}: onnxruntime does not run it: {one_line(e, limit=300)}") from e
+    for given in inputs:
+        missing = sorted(set(given) ^ set(taken))
+        if missing:
+            raise ModelError(
+                f"{path.name}: takes {len(taken)} inputs, {len(given)} expected; {missing[0]} is in one only"
+            )
+        try:
+            found = session.run(names, dict(given))
+        except Exception as e:  # onnxruntime's errors have no public base class
+            raise ModelError(f"{path.name}: onnxruntime does not run it: {one_line(e, limit=300)}") from e
+        yield dict(zip(names, found, strict=True))
 
 
 @dataclass(slots=True)
@@ -228,10 +236,8 @@ class _Tally:
     def _numbers(self, a: np.ndarray, b: np.ndarray) -> None:
         finite = np.isfinite(b)
         self.not_finite += int(b.size - finite.sum())
-        if (
-            not np.array_equal(a[~finite], b[~finite], equal_nan=b.dtype.kind in "fc")
-            or not np.isfinite(a[finite]).all()
-        ):
+        alike = np.array_equal(a[~finite], b[~finite], equal_nan=b.dtype.kind in "fc")
+        if not (alike and np.isfinite(a[finite]).all()):
             self.problem = self.problem or "values are NaN or infinite in only one of the two"
             return
         wide = np.complex128 if b.dtype.kind == "c" else np.float64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,6 @@ from gkestimator.onnx_io.editing import (
     align_opsets,
     check_editable,
     fix_dims,
-    graph_of,
     read_editable,
     symbolic_dims,
     tidy,
@@ -112,10 +112,10 @@ def merge_sources(
     with rare_collection():
         step("reading")
         pricer = Pricer(options)
-        models = _read(sources)
+        models, sources = _read(sources)
         step("grouping")
         batches = [s.batch_size for s in sources]
-        graphs = [graph_of(m, batch_size=n, dims={}) for m, n in zip(models, batches, strict=True)]
+        graphs = [pricer.graph(m, n) for m, n in zip(models, batches, strict=True)]
         grouping = group_models(graphs, epsilon=options.group_distance)
         step("matching")
         shapes: dict[str, ValueShape] = {}
@@ -146,18 +146,21 @@ def _steps(progress: _Progress | None) -> Callable[[str], None]:
     return step
 
 
-def _read(sources: Sequence[MergeSource]) -> list[EditableModel]:
-    """The models under their prefixes, at one opset, with the dims that were given. Raises UsageError for a dim that
-    no model has."""
+def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
+    """The models under their prefixes, at one opset, with the dims that were given; the sources with the dims that
+    their models have. Raises UsageError for a dim that no model has."""
     models = align_opsets([read_editable(s.path, prefix=f"{s.name}/", name=s.name) for s in sources])
-    known = sorted({d.removeprefix(f"{m.name}/") for m in models for d in symbolic_dims(m)})
-    for source in sources:
-        for name in source.dims:
-            if name not in known:
-                raise UsageError(
-                    f"dimension {name!r} is in none of the models; known: {', '.join(known) or 'none'}"
-                )
-    return [fix_dims(model, source.dims) for model, source in zip(models, sources, strict=True)]
+    known = [{d.removeprefix(f"{m.name}/") for d in symbolic_dims(m)} for m in models]
+    told = [
+        dataclasses.replace(s, dims={name: n for name, n in s.dims.items() if name in own})
+        for s, own in zip(sources, known, strict=True)
+    ]
+    used = {name for source in told for name in source.dims}
+    for name in (name for source in sources for name in source.dims):
+        if name not in used:
+            there = ", ".join(sorted(set().union(*known))) or "none"
+            raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
+    return [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)], told
 
 
 def _match(

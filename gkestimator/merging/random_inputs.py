@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -38,14 +38,15 @@ _HANDED_ON: dict[str, tuple[int, ...] | None] = {
 _EMBEDDINGS = {"EmbedLayerNormalization": ((0, 2), (1, 4), (7, 3))}
 
 
-def random_inputs(graph: OperatorGraph, *, seed: int, sample: int) -> dict[str, np.ndarray]:
+def random_inputs(
+    graph: OperatorGraph, *, limits: Mapping[str, int], seed: int, sample: int
+) -> dict[str, np.ndarray]:
     """Values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
 
     Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by: uniform within
-    the table (:func:`index_limits`). 8-bit integers: uniform over their range (pixels). Other integers: ones. Raises
-    ModelError where an input is no tensor or of a type that NumPy lacks.
+    the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over their range (pixels). Other
+    integers: ones. Raises ModelError where an input is no tensor or of a type that NumPy lacks.
     """
-    limits = index_limits(graph)
     return {name: _values(graph, value, limits, seed, sample) for name, value in _tensors(graph)}
 
 
@@ -59,7 +60,7 @@ def _tensors(graph: OperatorGraph) -> Iterator[tuple[str, Tensor]]:
 
 
 def _values(
-    graph: OperatorGraph, tensor: Tensor, limits: dict[str, int], seed: int, sample: int
+    graph: OperatorGraph, tensor: Tensor, limits: Mapping[str, int], seed: int, sample: int
 ) -> np.ndarray:
     if tensor.dtype not in _NUMPY:
         raise ModelError(

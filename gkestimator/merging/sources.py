@@ -58,10 +58,17 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     if len(paths) > MOST_MODELS:
         raise UsageError(f"found {len(paths):,} models, expected at most {MOST_MODELS} in one file")
     batches = _batches(options.batch_sizes, len(paths))
+    names = model_names(paths)
     return tuple(
-        MergeSource(path=path, name=name, batch_size=batch, dims=dict(options.dims))
-        for path, name, batch in zip(paths, model_names(paths), batches, strict=True)
+        MergeSource(path=path, name=name, batch_size=batch, dims=_dims(options.dims, name, names))
+        for path, name, batch in zip(paths, names, batches, strict=True)
     )
+
+
+def _dims(given: Mapping[str, int], name: str, names: Sequence[str]) -> dict[str, int]:
+    """``seq`` is for every model, ``bert/seq`` for the model of that name alone, and goes before."""
+    everyone = {k: n for k, n in given.items() if not any(k.startswith(f"{other}/") for other in names)}
+    return everyone | {k.removeprefix(f"{name}/"): n for k, n in given.items() if k.startswith(f"{name}/")}
 
 
 def _batches(given: tuple[int, ...] | None, models: int) -> tuple[int | None, ...]:

@@ -34,7 +34,11 @@ def test_gpus_with_the_same_models_share_a_file() -> None:
     found = sets([replica("b", 0), replica("a", 0)], [replica("a", 1), replica("b", 1)], [replica("a", 2)])
     assert found == (
         PlannedSet(
-            gpu_type=GPU, runtime="torch", dtype="fp32", models=(model("a"), model("b")), gpus=(f"{GPU}-0", f"{GPU}-1")
+            gpu_type=GPU,
+            runtime="torch",
+            dtype="fp32",
+            models=(model("a"), model("b")),
+            gpus=(f"{GPU}-0", f"{GPU}-1"),
         ),
     )
 
@@ -61,7 +65,9 @@ def test_batch_sizes_and_dims_make_other_files() -> None:
     assert [f.models[0] for f in found] == [model("a"), model("a", 8), model("a", seq=128, width=4)]
 
 
-@pytest.mark.parametrize("dims", ["seq", "=3", "seq=", "seq=x", "seq=0", "seq=1,seq=2", "seq=" + "9" * 30, "seq=²"])
+@pytest.mark.parametrize(
+    "dims", ["seq", "=3", "seq=", "seq=x", "seq=0", "seq=1,seq=2", "seq=" + "9" * 30, "seq=²"]
+)
 def test_dims_that_are_no_numbers(dims: str) -> None:
     with pytest.raises(DocumentError, match=r"a-0: dims: found"):
         sets([replica("a", 0, dims=dims), replica("b", 0)])

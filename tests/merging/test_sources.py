@@ -78,7 +78,9 @@ def test_one_batch_size_is_for_all_and_several_are_one_each() -> None:
             batches(*wrong)
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0 models"), (1, "1 model,"), (MOST_MODELS + 1, "at most 64")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 models"), (1, "1 model,"), (MOST_MODELS + 1, "at most 64")]
+)
 def test_too_few_and_too_many(number: int, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         sources_of([Path(f"{i}.onnx") for i in range(number)], MergeOptions())

@@ -24,7 +24,7 @@ __all__ = ["absent", "complete", "path_cost", "replaced"]
 def replaced(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[n, m] least cost of replacing a node of class ``a[i]`` ([n, 3]) by one of class ``b[j]`` ([m, 3])."""
     cost = np.abs(a[:, None, 1] - b[None, :, 1]) + np.abs(a[:, None, 2] - b[None, :, 2])
-    return cost * 0.5 + (a[:, None, 0] != b[None, :, 0])
+    return np.asarray(cost * 0.5 + (a[:, None, 0] != b[None, :, 0]))
 
 
 def absent(classes: np.ndarray) -> np.ndarray:

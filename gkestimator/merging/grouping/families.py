@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gkestimator.graph import OperatorGraph
+from gkestimator.merging.grouping.dbscan import dbscan
 from gkestimator.merging.grouping.edit_distance import EditDistance, distances
 from gkestimator.merging.grouping.skeletons import skeletons
-from gkestimator.merging.libraries import library
 
 __all__ = ["Grouping", "group_models"]
 
@@ -28,24 +28,18 @@ class Grouping:
 
 
 def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping:
-    """DBSCAN (Ester et al. 1996) on :attr:`EditDistance.changed`, with at least one sample in a group.
+    """DBSCAN on :attr:`EditDistance.changed`, with at least one sample in a group.
 
     So two models are in one group where a chain of models leads from one to the other, each step at most
     ``epsilon``; a model without a neighbour is a group of its own. (Two models that share a GPU are worth merging, so
     one neighbour is enough: a larger least number of samples would only call pairs noise.) Raises UsageError
-    without scikit-learn or SciPy.
+    without SciPy where two graphs differ.
     """
     between = distances(skeletons(graphs), within=epsilon)
-    if len(graphs) < 2:
-        return Grouping(groups=tuple((i,) for i in range(len(graphs))), distances=between)
     matrix = np.zeros((len(graphs), len(graphs)))
     for (i, j), found in between.items():
         matrix[i, j] = matrix[j, i] = found.changed
-    # scikit-learn wants epsilon above 0; distances that are not 0 are far larger than the least float.
-    scan = library("sklearn.cluster").DBSCAN(
-        eps=max(epsilon, float(np.finfo(float).tiny)), min_samples=1, metric="precomputed"
-    )
     members: dict[int, list[int]] = {}
-    for i, label in enumerate(scan.fit(matrix).labels_.tolist()):
+    for i, label in enumerate(dbscan(matrix, epsilon=epsilon, least=1).tolist()):
         members.setdefault(label, []).append(i)
     return Grouping(groups=tuple(tuple(m) for m in members.values()), distances=between)

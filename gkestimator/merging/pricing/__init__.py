@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from gkestimator.merging.pricing.deciding import Build, Built, Decision, PricedRegion, PricedSuper, decide
+from gkestimator.merging.pricing.deciding import Build, decide
+from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
 from gkestimator.merging.pricing.price import Price, Priced
 from gkestimator.merging.pricing.pricer import Pricer
 
 __all__ = [
     "Build",
     "Built",
+    "Confidence",
     "Decision",
     "Price",
     "Priced",

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from gkestimator.kernels import Kernel
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
 from gkestimator.merging.pricing.price import Price, Priced
 from gkestimator.merging.pricing.regions import Region, find_regions
 from gkestimator.onnx_io.editing import EditableModel
 
-__all__ = ["Build", "Built", "Confidence", "Decision", "PricedRegion", "PricedSuper", "Prices", "decide"]
+__all__ = ["Build", "Prices", "decide"]
 
-Confidence: TypeAlias = Literal["apart", "alike", "open"]
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
-    helpers). ``parts[i]``: the nodes that super-operator i was emitted as, where nothing was lifted; else ``()``."""
-
-    model: EditableModel
-    replaces: Mapping[str, tuple[str, ...]]
-    parts: tuple[tuple[str, ...], ...] = ()
 
 
 class Build(Protocol):
@@ -65,91 +55,6 @@ class Prices(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedRegion:
-    """A region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
-    super-operator by itself, after its region did not pay."""
-
-    supers: tuple[int, ...]
-    originals: tuple[str, ...]
-    merged: tuple[str, ...]
-    before: Price
-    after: Price
-    pays: bool
-    lifted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedSuper:
-    """One super-operator with what is told of it.
-
-    ``region``: place in ``Decision.regions`` that decided on it. ``before``: the members' calls among the originals;
-    ``after``: the calls that multiply in their place, without the copies around them, which are the region's; None
-    where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n times, so
-    that ``saved_bytes`` = (n - 1) * block_bytes. ``working_bytes``: what the shared product reads and writes
-    (None: not kept). ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
-    """
-
-    op: SuperOperator
-    kept: bool
-    region: int
-    before: Price
-    after: Price | None
-    block_bytes: int
-    saved_bytes: int
-    block_fits_l2: bool
-    working_bytes: int | None
-    fits_l2: bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, ``after`` the
-    graph that was chosen, ``beside`` the originals in one file, nothing merged (None where something is).
-
-    ``confidence``: of a graph with something merged. ``apart``: the 90 % intervals of before and after do not
-    overlap. ``alike``: they do, but after is below before at both ends, so that it pays wherever the estimator errs
-    alike for both, as for the same kernels on the same GPU it mostly does. ``open``: cannot be told. None: nothing
-    merged.
-    """
-
-    built: Built
-    supers: tuple[PricedSuper, ...]
-    regions: tuple[PricedRegion, ...]
-    before: Price
-    after: Price
-    confidence: Confidence | None
-    l2_bytes: int
-    unknown_operators: tuple[str, ...]
-
-    @property
-    def kept(self) -> tuple[SuperOperator, ...]:
-        """The super-operators in the graph."""
-        return tuple(s.op for s in self.supers if s.kept)
-
-    @property
-    def refused(self) -> tuple[SuperOperator, ...]:
-        """Those that did not pay."""
-        return tuple(s.op for s in self.supers if not s.kept)
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of weights read once instead of once for each member."""
-        return sum(s.saved_bytes for s in self.supers if s.kept)
-
-    @property
-    def extra_flops(self) -> int:
-        """FLOPs that padding and sums add (below 0: that lifting saves)."""
-        return self.after.flops - self.before.flops
-
-    @property
-    def extra_activation_bytes(self) -> int:
-        """DRAM bytes besides weights that the copies add (below 0: that lifting saves)."""
-        return (self.after.dram_bytes - self.after.weight_bytes) - (
-            self.before.dram_bytes - self.before.weight_bytes
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _Try:
     """A graph that was built and priced, with the places of its super-operators."""
@@ -169,28 +74,36 @@ def decide(
 ) -> Decision:
     """Choose among ``supers`` and build the graph of those that stay.
 
-    All are built and lifted first, and every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the
-    calls that it replaces, both priced where they are on their timelines. A region that does not pay is taken apart:
-    each of its super-operators is built by itself, not lifted, and stays where its own price falls. Of the graphs so
-    found, the one with the lowest price is chosen, and where it is no lower than that of the originals, one after the
-    other or in one file, nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives
-    the same decision: ties go to the graph with fewer super-operators. Raises what pricing and ``build`` raise.
+    All are built and lifted first, and once more without those that share a part of a weight only, where there are
+    both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper graph, every region
+    (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it replaces, both priced where they
+    are on their timelines. What does not pay, or was left out, is taken apart: each super-operator is built by itself,
+    not lifted, and stays where its own price falls. Of all graphs so found the one with the lowest price is chosen,
+    and where it is no lower than the originals one after the other, nothing is merged. ``MergeOptions.always`` keeps
+    all without asking. The same input gives the same decision: ties go to the graph with fewer super-operators.
+    Raises what pricing and ``build`` raise.
     """
     options = pricer.options
     before = pricer.originals(models, batch_sizes)
     choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
-    nothing = choice.attempt((), lifted=False)
-    chosen = nothing
+    chosen: _Try | None = None
     regions: list[PricedRegion] = []
     if supers:
-        whole = choice.attempt(range(len(supers)), lifted=True)
-        regions = choice.regions(whole, whole.places, lifted=True)
-        tries = [whole] if options.always else [whole, *choice.smaller(regions)]
-        best = min(tries, key=lambda t: (t.priced.price.measure(options.price), len(t.places)))
-        falls = all(
-            _falls(other, best.priced.price, options.price) for other in (before.price, nothing.priced.price)
-        )
-        chosen = best if falls or options.always else nothing
+        tries = [choice.attempt(range(len(supers)), lifted=True)]
+        if options.always:
+            regions = choice.regions(tries[0], lifted=True)
+        else:
+            clean = [place for place, op in enumerate(supers) if op.whole]
+            if 0 < len(clean) < len(supers):
+                tries.append(choice.attempt(clean, lifted=True))
+            base = choice.cheapest(tries)
+            regions = choice.regions(base, lifted=True)
+            tries += choice.apart(base, regions)
+        best = choice.cheapest(tries)
+        if options.always or _falls(before.price, best.priced.price, options.price):
+            chosen = best
+    if chosen is None:
+        chosen = choice.attempt((), lifted=False)
     return Decision(
         built=chosen.built,
         supers=choice.told(chosen, regions),
@@ -244,22 +157,27 @@ class _Choice:
         priced = self._pricer.merged(built.model, self._models, self._batch_sizes)
         return _Try(tuple(places), built, priced)
 
-    def regions(self, tried: _Try, places: Sequence[int], *, lifted: bool) -> list[PricedRegion]:
+    def cheapest(self, tries: Sequence[_Try]) -> _Try:
+        """The graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
+        which = self._pricer.options.price
+        return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
+
+    def regions(self, tried: _Try, *, lifted: bool) -> list[PricedRegion]:
         """The regions of a graph with their prices."""
         found = find_regions(
             tried.built.model,
             tried.built.replaces,
-            [self._members[place] for place in places],
+            [self._members[place] for place in tried.places],
             self._before,
             tried.priced,
             parts=() if lifted else tried.built.parts,
         )
-        return [self._priced(region, tried, places, lifted) for region in found]
+        return [self._priced(region, tried, lifted) for region in found]
 
-    def _priced(self, region: Region, tried: _Try, places: Sequence[int], lifted: bool) -> PricedRegion:
+    def _priced(self, region: Region, tried: _Try, lifted: bool) -> PricedRegion:
         before, after = self._before.piece(region.originals), tried.priced.piece(region.merged)
         return PricedRegion(
-            supers=tuple(places[at] for at in region.supers),
+            supers=tuple(tried.places[at] for at in region.supers),
             originals=tuple(sorted(region.originals)),
             merged=tuple(sorted(region.merged)),
             before=before,
@@ -268,19 +186,25 @@ class _Choice:
             lifted=lifted,
         )
 
-    def smaller(self, regions: list[PricedRegion]) -> list[_Try]:
-        """Graphs without what does not pay; what was learned of single super-operators is added to ``regions``."""
+    def apart(self, base: _Try, regions: list[PricedRegion]) -> list[_Try]:
+        """Graphs without what does not pay in ``base``, and with what pays by itself.
+
+        What is learned of single super-operators is added to ``regions``.
+        """
         staying = sorted(place for region in regions if region.pays for place in region.supers)
-        failed = sorted(place for region in regions if not region.pays for place in region.supers)
+        failed = sorted(set(range(len(self._supers))).difference(staying))
         if not failed:
             return []
         alone = self.attempt(failed, lifted=False)
-        singles = self.regions(alone, alone.places, lifted=False)
+        singles = self.regions(alone, lifted=False)
         regions += singles
         paying = [place for region in singles if region.pays for place in region.supers]
         both = tuple(sorted((*staying, *paying)))
+        known = {base.places}
         tries = [
-            self.attempt(places, lifted=True) for places in dict.fromkeys((tuple(staying), both)) if places
+            self.attempt(places, lifted=True)
+            for places in dict.fromkeys((tuple(staying), both))
+            if places and places not in known
         ]
         if paying:  # what failed lifted may pay only as it was priced: not lifted
             tries.append(self.attempt(both, lifted=False))

@@ -48,12 +48,12 @@ class Priced:
     """A graph lowered, predicted and laid out in time, so that any part of it has a price.
 
     ``groups``: the operators that a call stands for, by the name of its step, where they are several.
+    ``unknown_operators``: those whose time is not counted, because nobody knows it or because they run on the CPU.
     """
 
     def __init__(
         self,
         estimated: Estimated,
-        groups: Mapping[str, tuple[str, ...]],
         *,
         kernels: list[Kernel],
         host_overhead_us: float,
@@ -69,16 +69,16 @@ class Priced:
         self._start_us = estimated.measures.timeline.start_us
         self._kernels = [kernels[row] for row in estimated.lowering.rows.tolist()]
         self._steps_of: dict[str, list[int]] = {}
-        self.groups = groups
+        graph = estimated.lowering.graph
+        self.groups: Mapping[str, tuple[str, ...]] = graph.groups
         for at, step in enumerate(self._program.steps):
-            for name in groups.get(step.name, (step.name,)):
+            for name in graph.groups.get(step.name, (step.name,)):
                 self._steps_of.setdefault(name, []).append(at)
         launches = self._program.kernel
         work = np.array(
             [(k.read_bytes + k.write_bytes, k.weight_bytes, k.flops) for k in self._kernels], dtype=np.float64
         ).reshape(-1, 3)
         self._work = work[launches] * self._program.repeat[:, None]
-        graph = estimated.lowering.graph
         self.unknown_operators = tuple(
             sorted({*graph.unknown_operators, *estimated.lowering.lowered.host_operators})
         )

@@ -10,7 +10,6 @@ from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.graph import OperatorGraph
-from gkestimator.lowering import fused_groups
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
 from gkestimator.onnx_io.editing import EditableModel, batch_dims, graph_of
@@ -62,6 +61,15 @@ class Pricer:
         """The host's time per framework call."""
         return self._engine.host_overhead_us
 
+    def graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
+        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each."""
+        if batch_size is None and any(batch_dims(model).values()):
+            batch_size = 1
+        key = (id(model), batch_size)
+        if key not in self._bound:
+            self._bound[key] = (model, graph_of(model, batch_size=batch_size))
+        return self._bound[key][1]
+
     def starts(self, model: EditableModel, *, batch_size: int | None = 1) -> dict[str, float]:
         """When each node's first kernel starts on the model's own timeline, in ms, by node name.
 
@@ -71,11 +79,11 @@ class Pricer:
         """
         with rare_collection():
             try:
-                graph = self._graph(model, batch_size)
+                graph = self.graph(model, batch_size)
             except (ModelError, UsageError):
                 if batch_size is None or any(batch_dims(model).values()):
                     raise
-                graph = self._graph(model, None)
+                graph = self.graph(model, None)
             return self._priced(model.name, [graph]).starts()
 
     def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
@@ -102,34 +110,23 @@ class Pricer:
             }
             return self._priced(model.name, [graph_of(model, dims=dims)])
 
-    def _graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        key = (id(model), batch_size)
-        if key not in self._bound:
-            self._bound[key] = (model, graph_of(model, batch_size=batch_size))
-        return self._bound[key][1]
-
     def _as_it_runs(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
         """At a batch size that the file itself can run."""
         if batch_size is not None and not any(batch_dims(model).values()):
-            exported = self._graph(model, None)
+            exported = self.graph(model, None)
             if exported.batch_size != batch_size:
                 raise UsageError(
                     f"{model.name}: batch size {batch_size} was asked for, found a file exported at batch size "
                     f"{exported.batch_size}; expected that, or a file with a symbolic batch"
                 )
             return exported
-        return self._graph(model, batch_size)
+        return self.graph(model, batch_size)
 
     def _priced(self, name: str, graphs: Sequence[OperatorGraph]) -> Priced:
-        engine, options = self._engine, self._target.options
-        lowerings = engine.lower_graphs(name, graphs)
-        (estimated,) = engine.estimate([lowerings])
-        groups: dict[str, tuple[str, ...]] = {}
-        for graph in graphs:
-            groups.update(fused_groups(graph, options))
+        engine = self._engine
+        (estimated,) = engine.estimate([engine.lower_graphs(name, graphs)])
         return Priced(
             estimated,
-            groups,
             kernels=engine.pool.kernels,
             host_overhead_us=engine.host_overhead_us,
             streams=engine.streams,

@@ -27,7 +27,7 @@ def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | No
         if len(dims) != 2 + len(operator.geometry[0]):
             return f"{name} has an input of {len(dims)} axes for a kernel of {len(operator.geometry[0])}"
         if None in dims[2:]:
-            return f"the height or width of {name}'s input is not static"
+            return f"the height or width of {name}'s input is not static (--dim fixes it)"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A super-operator as nodes (USHER, OSDI 2024, section 3.4, figure 9)."""
+"""A super-operator as nodes (USHER, OSDI 2024, section 3.4)."""
 
 from __future__ import annotations
 

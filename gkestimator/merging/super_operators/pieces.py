@@ -74,11 +74,6 @@ class Pieces:
         """Rows above, in and below the shared block."""
         return self.above.rows, self.shared.rows, self.below.rows
 
-    @property
-    def residues(self) -> tuple[Piece, ...]:
-        """What is left in the block's columns, without empty pieces."""
-        return tuple(piece for piece in (self.above, self.below) if not piece.empty)
-
 
 def pieces_of(op: SuperOperator, member: Member) -> Pieces:
     """The parts of ``member``'s weight."""

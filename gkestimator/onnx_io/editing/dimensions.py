@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = ["assignments"]
 
 _LONGEST = 200
 _MOST = 1 << 31
-# Far apart, so that a size that is cut off at a limit, or divided and rounded, differs between the two.
-_BATCHES = (3, 7)
-_SMALL = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
-_LARGE = (1289, 1291, 1297, 1301, 1303, 1307, 1319, 1321, 1327, 1361, 1367, 1373)
-_STEP = 64  # sizes that have to be halved several times without a rest
+_HALVED = 64  # sizes that are halved several times without a rest
+# Primes, so that sizes differ by what they are made of. The small ones are far below the large ones: a size that is
+# cut off at a limit, or divided and rounded, differs between the two.
+_SMALL = (
+    (1, (5, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)),
+    (1, (53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)),
+    (_HALVED, (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)),
+)
+_LARGE = (
+    (1, (1289, 1291, 1297, 1301, 1303, 1307, 1319, 1321, 1327, 1361, 1367, 1373)),
+    (1, (389, 397, 401, 409, 419, 421, 431, 433, 439, 443, 449, 457)),  # below the 512 places of many models
+    (_HALVED, (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)),
+    (_HALVED, (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21)),
+    (1, (113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)),
+    (1, (49, 51, 52, 54, 55, 56, 57, 58, 60, 62, 63, 64)),
+    (1, (8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22, 24)),
+)
+_BATCH_SMALL, _BATCH_LARGE = 3, 7
 _OPERATIONS = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -25,23 +38,24 @@ _OPERATIONS = {
 
 def assignments(
     free: Sequence[str], batches: frozenset[str]
-) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Pairs of numbers for the dimensions ``free``, the likeliest to fit first.
+) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """Small and large numbers for the dimensions ``free``, to be tried in this order.
 
-    In each pair every dimension has two numbers, and no two dimensions are alike in both, except those of
-    ``batches`` (one number), those whose name says how they follow from others (``past + sequence``), and a total
-    length, which is tried as the sum of the past and the present one.
+    No dimension has one number in a small assignment and in a large one, and in each all dimensions differ, except
+    those of ``batches`` (one number), those whose name says how they follow from others (``past + sequence``), and a
+    total length, which is tried as the sum of the past and the present one too.
     """
-    for totals in (False, True):
-        if totals and not _total_parts(free):
-            return
-        for step in (1, _STEP):
-            small, large = (
-                _numbers(free, batches, batch, sizes, step, totals)
-                for batch, sizes in zip(_BATCHES, (_SMALL, _LARGE), strict=True)
-            )
-            if small is not None and large is not None:
-                yield small, large
+    ways = (False, True) if _total_parts(free) else (False,)
+    small, large = (
+        [
+            found
+            for step, sizes in choices
+            for totals in ways
+            if (found := _numbers(free, batches, batch, sizes, step, totals)) is not None
+        ]
+        for batch, choices in ((_BATCH_SMALL, _SMALL), (_BATCH_LARGE, _LARGE))
+    )
+    return small, large
 
 
 def _numbers(
@@ -53,7 +67,7 @@ def _numbers(
     for position, name in enumerate(plain):
         rounds, index = divmod(position, len(sizes))
         # beyond the list: still different from all before
-        found[name] = (sizes[index] + rounds * 2 * sizes[-1]) * step
+        found[name] = (sizes[index] + rounds * sizes[-1]) * step
     found.update((n, batch) for n in free if n in batches)
     for name, (past, present) in _total_parts(free).items() if totals else ():
         found[name] = found[past] + found[present]

@@ -45,7 +45,7 @@ def to_proto(model: EditableModel, large: str = "bare") -> onnx.ModelProto:
     ``large``: what becomes of the other weights: ``bare`` initializers without values, ``inputs`` of the graph
     after its own, or ``none`` of any weight.
     """
-    proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer)
+    proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer or None)
     for domain, version in sorted(model.opsets.items()):
         proto.opset_import.add(domain=domain, version=version)
     graph = proto.graph

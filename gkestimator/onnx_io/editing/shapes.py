@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnx import AttributeProto
@@ -145,8 +145,8 @@ def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) ->
         unsure |= _after(model, {i.name for i in model.inputs if _open(i)})
         pair = (ready.types(fixed | dict.fromkeys(free, 1)),) * 2
     found = {}
-    for name, type_ in pair[0].items():
-        other = pair[1].get(name)
+    for name in _names(model):
+        type_, other = pair[0].get(name), pair[1].get(name)
         if name in unsure or not isinstance(type_, TensorType) or not isinstance(other, TensorType):
             continue
         if len(type_.shape) == len(other.shape):
@@ -165,25 +165,42 @@ def _pair(
     if not free:
         return (ready.types(fixed),) * 2
     batches = frozenset(n for names in batch_dims(model).values() for n in names)
-    tries = [
-        [({p + k: v for k, v in one.items()}, {p + k: v for k, v in two.items()}) for one, two in pairs]
-        for p in dict.fromkeys(_prefix(model, n) for n in free)
-        if (
-            pairs := list(
-                assignments(
-                    [n.removeprefix(p) for n in free if _prefix(model, n) == p],
-                    frozenset(n.removeprefix(p) for n in batches if _prefix(model, n) == p),
-                )
-            )
+    tries: tuple[list[dict[str, int]], list[dict[str, int]]] = ([], [])
+    for prefix in dict.fromkeys(_prefix(model, n) for n in free):
+        mine = [n for n in free if _prefix(model, n) == prefix]
+        bare = assignments(
+            [n.removeprefix(prefix) for n in mine],
+            frozenset(n.removeprefix(prefix) for n in mine if n in batches),
         )
-    ]
-    for attempt in range(max(map(len, tries))):
-        chosen = [pairs[min(attempt, len(pairs) - 1)] for pairs in tries]
-        small = {k: v for one, _ in chosen for k, v in one.items()}
-        large = {k: v for _, two in chosen for k, v in two.items()}
-        with contextlib.suppress(GkestimatorError):
-            return ready.types({**fixed, **small}), ready.types({**fixed, **large})
-    return None
+        for together, found in zip(tries, bare, strict=True):
+            named = [{prefix + k: v for k, v in one.items()} for one in found]
+            _extend(together, named)
+    types = []
+    for together in tries:
+        for numbers in together:
+            with contextlib.suppress(GkestimatorError):
+                types.append(ready.types({**fixed, **numbers}))
+                break
+        else:
+            return None
+    return types[0], types[1]
+
+
+def _extend(together: list[dict[str, int]], more: list[dict[str, int]]) -> None:
+    """Put the i-th of ``more`` to the i-th of ``together``, the last of the shorter list to what is left."""
+    if not together:
+        together.extend({} for _ in more)
+    for i in range(max(len(together), len(more)) if more else 0):
+        if i == len(together):
+            together.append(dict(together[-1]))
+        together[i].update(more[min(i, len(more) - 1)])
+
+
+def _names(model: EditableModel) -> Iterator[str]:
+    yield from model.weights
+    yield from (i.name for i in model.inputs)
+    for node in model.nodes:
+        yield from node.writes
 
 
 def _after(model: EditableModel, names: set[str]) -> set[str]:

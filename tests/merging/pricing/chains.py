@@ -74,8 +74,9 @@ def chain(
     )
 
 
-def super_of(models: Sequence[EditableModel], layer: int) -> SuperOperator:
-    """The super-operator of product ``layer`` of all ``models``, whose weights are taken to be equal."""
+def super_of(models: Sequence[EditableModel], layer: int, rows: int | None = None) -> SuperOperator:
+    """The super-operator of product ``layer`` of all ``models``, whose weights are taken to be equal (``rows``: in
+    their first rows alone)."""
     members = []
     for index, model in enumerate(models):
         node = next(n for n in model.nodes if n.name.endswith(f"/mm{layer}"))
@@ -86,11 +87,16 @@ def super_of(models: Sequence[EditableModel], layer: int) -> SuperOperator:
             matrix=matrix, bias=None, geometry=(), start_ms=0.0, position=model.nodes.index(node),
         )  # fmt: skip
         members.append(Member(operator=operator, row=0, column=0))
-    return SuperOperator(members=tuple(members), rows=matrix.rows, columns=matrix.columns, similarity=1.0)
+    return SuperOperator(
+        members=tuple(members), rows=rows or matrix.rows, columns=matrix.columns, similarity=1.0
+    )
 
 
 class HandBuild:
-    """Merges whole products of chains; ``lifted``: runs of merged layers as one trunk. Counts its calls."""
+    """Merges products of chains; ``lifted``: runs of whole merged layers as one trunk. Notes its calls.
+
+    A product that shares some rows only is sliced, multiplied, split, and gets its own product of the rest added.
+    """
 
     def __init__(self, models: Sequence[EditableModel], sizes: Sequence[int]) -> None:
         self.models = list(models)
@@ -111,7 +117,21 @@ class HandBuild:
             nodes = [n for m in self.models for n in m.nodes]
         for at, node in enumerate(self.models[0].nodes if supers else ()):
             row = [m.nodes[at] for m in self.models]
-            if node.name in by_member:
+            op = supers[by_member[node.name]] if node.name in by_member else None
+            if op is not None and not op.whole:
+                if trunk:
+                    nodes.append(
+                        self.split(f"merged/{node.name}/end", trunk, [m.nodes[at - 1] for m in self.models])
+                    )
+                    replaces[f"merged/{node.name}/end"] = ()
+                    trunk = ""
+                made = self.partial(f"merged/{by_member[node.name]}", op, row, weights)
+                nodes += made
+                replaces |= {
+                    n.name: tuple(r.name for r in row) if n.op_type == "MatMul" else () for n in made
+                }
+                parts[by_member[node.name]] = tuple(n.name for n in made)
+            elif op is not None:
                 i = by_member[node.name]
                 pre = f"merged/{i}/"
                 joined = trunk
@@ -144,7 +164,8 @@ class HandBuild:
                 nodes.append(Node(name=name, op_type="Relu", inputs=(trunk,), outputs=(f"{name}/y",)))
                 replaces[name] = tuple(n.name for n in row)
                 trunk = f"{name}/y"
-                if at + 1 == len(self.models[0].nodes) or self.models[0].nodes[at + 1].name not in by_member:
+                following = self.models[0].nodes[at + 1].name if at + 1 < len(self.models[0].nodes) else ""
+                if following not in by_member or not supers[by_member[following]].whole:
                     nodes.append(self.split(f"{name}/split", trunk, row))
                     replaces[f"{name}/split"] = ()
                     trunk = ""
@@ -163,6 +184,51 @@ class HandBuild:
             prefixes=tuple(p for m in self.models for p in m.prefixes),
         )  # fmt: skip
         return Built(model=model, replaces=replaces, parts=() if lifted else tuple(parts))
+
+    def partial(
+        self, pre: str, op: SuperOperator, row: Sequence[Node], weights: dict[str, Weight]
+    ) -> list[Node]:
+        """Slices, Concat, the shared product, Split, and for each model the product of the rest and the sum."""
+        matrix = op.members[0].operator.matrix
+        rest = matrix.rows - op.rows
+        for w in (
+            whole(f"{pre}/0", 0), whole(f"{pre}/h", op.rows), whole(f"{pre}/k", matrix.rows), whole(f"{pre}/axis", 2),
+            weight(f"{pre}/c", op.rows, op.columns),
+        ):  # fmt: skip
+            weights[w.name] = w
+        nodes = [
+            Node(
+                name=f"{pre}/{part}{i}", op_type="Slice", outputs=(f"{pre}/{part}x{i}",),
+                inputs=(n.inputs[0], f"{pre}/{a}", f"{pre}/{b}", f"{pre}/axis"),
+            )
+            for part, a, b in (("slice", "0", "h"), ("rest", "h", "k"))
+            for i, n in enumerate(row)
+        ]  # fmt: skip
+        joined = tuple(f"{pre}/slicex{i}" for i in range(len(row)))
+        shared = tuple(f"{pre}/part{i}" for i in range(len(row)))
+        nodes += [
+            Node(name=f"{pre}/concat", op_type="Concat", inputs=joined, outputs=(f"{pre}/x",), attributes={"axis": 0}),
+            Node(name=f"{pre}/mm", op_type="MatMul", inputs=(f"{pre}/x", f"{pre}/c"), outputs=(f"{pre}/y",)),
+            Node(
+                name=f"{pre}/split", op_type="Split", inputs=(f"{pre}/y", "merged/sizes"), outputs=shared,
+                attributes={"axis": 0},
+            ),
+        ]  # fmt: skip
+        for i, n in enumerate(row):
+            own = weight(f"{pre}/w{i}", rest, op.columns)
+            weights[own.name] = own
+            nodes += [
+                Node(
+                    name=f"{pre}/mm{i}",
+                    op_type="MatMul",
+                    inputs=(f"{pre}/restx{i}", own.name),
+                    outputs=(f"{pre}/r{i}",),
+                ),
+                Node(
+                    name=f"{pre}/add{i}", op_type="Add", inputs=(shared[i], f"{pre}/r{i}"), outputs=n.outputs
+                ),
+            ]
+        return nodes
 
     def split(self, name: str, value: str, row: Sequence[Node]) -> Node:
         """Back to the values that the originals had."""

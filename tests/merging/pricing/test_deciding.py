@@ -27,7 +27,7 @@ def decided(
 def test_a_trunk_that_pays_is_kept_and_nothing_is_built_twice() -> None:
     models = [chain("a", width=1024, layers=4), chain("b", width=1024, layers=4)]
     found, build = decided(models, [0, 1, 2])
-    assert build.calls == [(0, False), (3, True)]
+    assert build.calls == [(3, True)]
     assert len(found.kept) == 3 and not found.refused
     (region,) = found.regions
     assert region.pays and region.lifted and region.supers == (0, 1, 2)
@@ -47,7 +47,7 @@ def test_a_product_too_small_to_pay_for_its_copies_is_left_alone() -> None:
     # activations as large as the weight: reading the weight once saves less than Concat and Split cost
     models = [chain("a", width=256, rows=2048), chain("b", width=256, rows=2048)]
     found, build = decided(models, [1], batch=8)
-    assert build.calls == [(0, False), (1, True), (1, False)]
+    assert build.calls == [(1, True), (1, False), (0, False)]
     assert not found.kept and len(found.refused) == 1
     assert not any(n.name.startswith("merged/") for n in found.built.model.nodes)
     assert [(r.pays, r.lifted) for r in found.regions] == [(False, True), (False, False)]
@@ -61,7 +61,7 @@ def test_a_product_too_small_to_pay_for_its_copies_is_left_alone() -> None:
 def test_always_keeps_what_does_not_pay_and_says_so() -> None:
     models = [chain("a", width=256, rows=2048), chain("b", width=256, rows=2048)]
     found, build = decided(models, [1], batch=8, always=True)
-    assert build.calls == [(0, False), (1, True)]
+    assert build.calls == [(1, True)]
     assert len(found.kept) == 1
     assert found.after.latency_ms > found.before.latency_ms
     assert found.confidence == "open"
@@ -115,11 +115,38 @@ def test_some_pay_and_some_do_not() -> None:
     models = [chain(n, widths=[4096, 4096, 32, 32], rows=1, bias=True) for n in "ab"]
     found, build = decided(models, [0, 2], price="gpu")
     assert [s.kept for s in found.supers] == [True, False]
-    assert build.calls == [(0, False), (2, True), (1, False), (1, True)]
+    assert build.calls == [(2, True), (1, False), (1, True)]
     assert found.after.gpu_ms < found.before.gpu_ms
     first, second = found.supers
     assert first.after is not None and first.after.gpu_ms < first.before.gpu_ms
     assert found.regions[second.region].lifted is False
+
+
+def test_a_part_that_is_shared_does_not_keep_a_trunk_from_paying() -> None:
+    """One layer in the middle shares half of its rows: merging that costs more than the trunks around it save."""
+    models = [chain(n, layers=5, width=768, rows=4) for n in "ab"]
+    build, pricer = HandBuild(models, [1, 1]), Pricer(MergeOptions())
+    supers = [super_of(models, place, rows=384 if place == 2 else None) for place in range(5)]
+    everything = pricer.merged(build(supers, True).model, models, [1, 1]).price
+    build.calls.clear()
+    found = decide(models, supers, build, pricer, batch_sizes=[1, 1])
+    assert [s.kept for s in found.supers] == [True, True, False, True, True]
+    assert found.after.latency_ms < min(everything.latency_ms, found.before.latency_ms)
+    # all, the whole ones, the part by itself: what stays is the second, which is not built again
+    assert build.calls == [(5, True), (4, True), (1, False)]
+    part = found.regions[found.supers[2].region]
+    assert (part.supers, part.lifted, part.pays) == ((2,), False, False)
+    assert part.after.calls == 2 * part.before.calls + 7
+
+
+def test_a_part_that_is_worth_it_is_merged() -> None:
+    models = [chain(n, layers=3, width=4096, rows=1) for n in "ab"]
+    build, pricer = HandBuild(models, [1, 1]), Pricer(MergeOptions())
+    found = decide(models, [super_of(models, 1, rows=3072)], build, pricer, batch_sizes=[1, 1])
+    (told,) = found.supers
+    assert told.kept and told.saved_bytes == 3072 * 4096 * 4
+    assert found.before.weight_bytes - found.after.weight_bytes == told.saved_bytes
+    assert found.after.latency_ms < found.before.latency_ms
 
 
 def test_the_same_input_gives_the_same_decision() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gkestimator.errors import UsageError
-from gkestimator.merging.similarity import largest_common_rectangle
+from gkestimator.merging.similarity import largest_common_rectangle, search
 from gkestimator.merging.similarity.pair_search import by_anchors
 
 
@@ -33,6 +33,19 @@ def test_brute_force_on_1000_random_cases(part: int) -> None:
         assert largest_common_rectangle(a, b, tolerance=tolerance, least=cells * a.shape[2]) == found
         shared += area > 1
     assert shared > 50
+
+
+@pytest.mark.parametrize("seed", range(0, 300, 2))
+def test_the_bound_is_lowered_until_something_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for large weights, on small ones: also exactly at the least, and just above it."""
+    monkeypatch.setattr(search, "_SMALL", 0)
+    a, b, tolerance = case(seed)
+    expected = largest_block(a.tolist(), b.tolist(), tolerance)
+    assert block(largest_common_rectangle(a, b, tolerance=tolerance)) == expected
+    if expected:
+        least = expected[0] * expected[1] * a.shape[2]
+        assert block(largest_common_rectangle(a, b, tolerance=tolerance, least=least)) == expected
+        assert largest_common_rectangle(a, b, tolerance=tolerance, least=least + 1) is None
 
 
 @settings(max_examples=150, deadline=None)
@@ -70,7 +83,7 @@ def shifted(dtype: str, taps: int = 1) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("taps", [1, 9])
 def test_a_shifted_block_of_large_weights(dtype: str, taps: int) -> None:
     a, b = shifted(dtype, taps)
-    for least in (1, 120 * 200 * taps):
+    for least in (1, 120 * 200 * taps, 130 * 200 * taps):
         found = largest_common_rectangle(a, b, tolerance=1e-7, least=least)
         assert found is not None and found.exact
         rows = (

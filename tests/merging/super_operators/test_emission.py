@@ -17,7 +17,9 @@ from random_supers import Case, random_convolution, random_product, to_proto, to
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError
+from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.super_operators import can_emit, emit, share_helpers
+from gkestimator.onnx_io.editing import Node, ValueShape
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
@@ -313,6 +315,62 @@ def test_convolutions_of_unknown_size_or_other_geometry_are_refused() -> None:
     assert "another kernel, stride" in refused(case)
     case.add(values(2, 4), values(4, 6), (0, 0), op_type="MatMul")
     assert "type or kernel" in refused(case)
+
+
+def altered(case: Case, index: int, *, node: dict | None = None, **changes) -> SuperOperator:
+    """The super-operator with one operator changed, as only a caller who passes by the candidates would."""
+    op = case.super_operator()
+    members = list(op.members)
+    operator = members[index].operator
+    changed = dataclasses.replace(
+        operator, node=dataclasses.replace(operator.node, **(node or {})), **changes
+    )
+    members[index] = dataclasses.replace(members[index], operator=changed)
+    return dataclasses.replace(op, members=tuple(members))
+
+
+def test_operators_that_are_no_candidates_are_refused() -> None:
+    case = biased(values(3), values(3))
+    for attributes in ({"alpha": 2.0}, {"beta": 0.5}, {"transA": 1}):
+        reason = can_emit(altered(case, 1, node={"attributes": attributes}), case.shapes)
+        assert reason == "m1/node is a Gemm with alpha, beta or transA"
+    assert "bias is not constant" in str(can_emit(altered(case, 1, bias=None), case.shapes))
+    assert "MatMul with a bias" in str(can_emit(altered(case, 1, kind="matmul"), case.shapes))
+    swapped = altered(case, 0, node={"inputs": ("m0/w", "m0/x", "m0/b")})
+    assert "does not read an activation and a weight" in str(can_emit(swapped, case.shapes))
+    assert "conv and gemm" in str(can_emit(altered(case, 1, kind="conv"), case.shapes))
+    vector = case.shapes | {"m0/x": ValueShape(dtype=DType.FLOAT, dims=(4,))}
+    assert can_emit(case.super_operator(), vector) == "m0/node multiplies a vector"
+
+
+def test_weights_within_the_tolerance_change_little() -> None:
+    rng = np.random.default_rng(3)
+    weight = values(256, 64) / 16
+    moved = weight + rng.uniform(-1e-7, 1e-7, weight.shape).astype(np.float32)
+    case = Case("Gemm", DType.FLOAT, 256, 64)
+    case.add(values(8, 256), weight, (0, 0), bias=values(64))
+    case.add(values(9, 256), moved, (0, 0), bias=values(64) + np.float32(1e-7))
+    assert operators(case.check(tolerance=2e-7, bound=1e-4)) == ["Concat", "Gemm", "Split"]
+
+
+def test_helpers_that_differ_or_write_a_models_value_stay() -> None:
+    def node(name: str, op_type: str = "Split", inputs=("x", "s"), outputs=1, **attributes) -> Node:
+        names = tuple(f"{name}:{i}" for i in range(outputs))
+        return Node(name=name, op_type=op_type, inputs=inputs, outputs=names, attributes=attributes)
+
+    nodes = [
+        node("merged/0/a", outputs=2, axis=0),
+        node("merged/1/a", outputs=2, axis=1),
+        node("merged/2/a", outputs=3, axis=0),
+        node("merged/3/a", outputs=2, axis=0, inputs=("y", "s")),
+        node("merged/4/a", outputs=2, axis=0),
+        node("m0/a", outputs=2, axis=0),
+        node("merged/5/a", "MatMul", inputs=("merged/4/a:1", "w")),
+        node("merged/6/a", "MatMul", inputs=("merged/4/a:1", "w")),
+    ]
+    kept = share_helpers(nodes)
+    assert [n.name for n in kept] == [n.name for n in nodes if n.name != "merged/4/a"]
+    assert kept[-1].inputs == ("merged/0/a:1", "w")
 
 
 def test_an_opset_without_sizes_as_input_is_refused() -> None:

@@ -1,0 +1,60 @@
+"""Models to edit: from text or protos to files, and what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from gkestimator.onnx_io.editing import EditableModel, read_editable
+
+FAMILIES = str(Path(__file__).parents[2] / "merging")
+if FAMILIES not in sys.path:
+    sys.path.append(FAMILIES)
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]>\n'
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    """``saved(text or ModelProto, name)`` writes the model to a file; text without a header gets opset 17."""
+
+    def saved_(model: str | onnx.ModelProto, name: str = "m") -> Path:
+        if isinstance(model, str):
+            model = onnx.parser.parse_model(model if model.lstrip().startswith("<") else HEADER + model)
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return saved_
+
+
+@pytest.fixture
+def read(saved: Callable[..., Path]) -> Callable[..., EditableModel]:
+    """``read(text or ModelProto, name)``: the model as read, with the prefix ``name/``."""
+
+    def read_(model: str | onnx.ModelProto, name: str = "m") -> EditableModel:
+        return read_editable(saved(model, name), prefix=f"{name}/", name=name)
+
+    return read_
+
+
+@pytest.fixture
+def run() -> Callable[..., dict[str, np.ndarray]]:
+    """``run(path, feeds)``: the outputs in ONNX Runtime by name, graph as it stands."""
+    ort = pytest.importorskip("onnxruntime")
+
+    def run_(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return run_
