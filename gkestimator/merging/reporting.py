@@ -151,10 +151,10 @@ def _nothing(found: Found) -> str:
     """Why nothing was merged, in words."""
     options, decision = found.pricer.options, found.decision
     if decision.supers:
-        best = min((r for r in decision.regions), key=lambda r: r.after.measure(options.price), default=None)
-        if best is None or not any(r.pays for r in decision.regions):
-            return f"of {len(decision.supers):,} products with weights in common none pays (--always merges them)"
-        return "what pays by itself does not make the whole cheaper (--always merges it)"
+        number = len(decision.supers)
+        if not any(region.pays for region in decision.regions):
+            return f"of {number:,} products with weights in common none pays (--always merges them)"
+        return f"{number:,} products with weights in common do not make the whole cheaper (--always merges them)"
     if all(len(group) == 1 for group in found.grouping.groups):
         least = min(d.changed for d in found.grouping.distances.values())
         return (

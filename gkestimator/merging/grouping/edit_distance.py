@@ -25,8 +25,10 @@ __all__ = ["EditDistance", "distance", "distances", "graph_edit_distance"]
 MOST_PAIRS = 4_000_000
 """Entries of a cost matrix (32 MB); beyond it nodes are not assigned, only counted and aligned."""
 _SMALL_PAIRS = 10_000
-"""So many entries at most where the assignment's own path is tried too. Of the 368 pairs of different graphs among 28
-exported models it was the better one for none; in graphs of a few nodes, which are hardly sequences, it often is."""
+"""So many entries at most where the assignment's own path is tried too. Exported models are long sequences, where the
+path that keeps their order is the better one; graphs of a few operators are hardly sequences."""
+_MOST_EDGES = 40_000
+"""Of both graphs, beyond which paths are not improved; exported models have one or two edges an operator."""
 _ROUNDS = 8
 
 
@@ -83,11 +85,16 @@ def distance(a: Skeleton, b: Skeleton, *, within: float = 1.0) -> EditDistance:
     sizes = (a.size, b.size)
     if a.same_as(b):
         return EditDistance(lower=0, upper=0, sizes=sizes)
-    if a.nodes > b.nodes:
+    if _order(a) > _order(b):
         a, b = b, a
     lower = _lower(a, b)
     upper = _upper(a, b, lower, refine=_changed(lower, sizes) <= within)
     return EditDistance(lower=lower, upper=upper, sizes=sizes)
+
+
+def _order(s: Skeleton) -> tuple[int, list[list[int]], list[int]]:
+    """Fewer nodes first; the rest makes the answer the same whichever graph is named first."""
+    return s.nodes, s.edges.tolist(), s.labels.tolist()
 
 
 def _lower(a: Skeleton, b: Skeleton) -> int:
@@ -123,7 +130,8 @@ def _upper(a: Skeleton, b: Skeleton, lower: int, *, refine: bool) -> int:
     # Deleting all and building anew is a path too, the only one between two graphs of which one is empty.
     chosen = complete(aligned(a, b), a, b)
     best = min(path_cost(chosen, a, b), a.size + b.size)
-    if not refine or best == lower or a.nodes * b.nodes > MOST_PAIRS or not a.nodes:
+    large = a.nodes * b.nodes > MOST_PAIRS or len(a.edges) + len(b.edges) > _MOST_EDGES
+    if not refine or best == lower or large or not a.nodes:
         return best
     best = min(best, _refined(chosen, a, b, lower))
     if best > lower and a.nodes * b.nodes <= _SMALL_PAIRS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,17 +63,17 @@ class Skeleton:
 
 
 def skeletons(graphs: Sequence[OperatorGraph]) -> list[Skeleton]:
-    """The skeletons of ``graphs``, their labels numbered alike.
+    """The skeletons of ``graphs``, their labels numbered alike (in the order of their names).
 
     Node: an operator, labelled (domain, op_type). Edge: from the operator that writes a value to one that reads it,
     once however many values they share.
     """
-    numbers: dict[tuple[str, str], int] = {}
+    numbers = {key: i for i, key in enumerate(sorted({op.key for graph in graphs for op in graph.operators}))}
     return [_skeleton(graph, numbers) for graph in graphs]
 
 
-def _skeleton(graph: OperatorGraph, numbers: dict[tuple[str, str], int]) -> Skeleton:
-    labels = [numbers.setdefault(op.key, len(numbers)) for op in graph.operators]
+def _skeleton(graph: OperatorGraph, numbers: Mapping[tuple[str, str], int]) -> Skeleton:
+    labels = [numbers[op.key] for op in graph.operators]
     writer: dict[str, int] = {}
     edges: set[tuple[int, int]] = set()
     for k, op in enumerate(graph.operators):

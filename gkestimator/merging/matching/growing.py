@@ -64,10 +64,15 @@ def match_all(
     of similarities (to a super-operator: to its least similar member). Of a matching's pairs those go first that are
     most similar, then those that come first; a pair that would close a cycle is dropped, and who is free then is
     matched once more without such pairs.
+
+    Raises ValueError: a model stands in two groups; UsageError: no SciPy; ModelError: a file lost its weights.
     """
+    groups = [sorted(group) for group in groups]
+    if len({m for group in groups for m in group}) < sum(map(len, groups)):
+        raise ValueError(f"groups are {groups}: expected each model at most once")
     grown = _Grown(models, operators, options, can_emit or (lambda _: None))
     for group in groups:
-        grown.add_group(sorted(group))
+        grown.add_group(group)
     return grown.matching()
 
 

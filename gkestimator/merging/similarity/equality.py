@@ -15,7 +15,14 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import UsageError
 from gkestimator.onnx_io.editing import Values
 
-__all__ = ["checked_tolerance", "equal_cells", "equal_everywhere", "equal_values", "floats"]
+__all__ = [
+    "checked_tolerance",
+    "equal_cells",
+    "equal_everywhere",
+    "equal_in_all_taps",
+    "equal_values",
+    "floats",
+]
 
 _CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
 _SAMPLES = 64
@@ -50,6 +57,12 @@ def equal_cells(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[n
     if tolerance > 0 and not same.all():
         with np.errstate(invalid="ignore", over="ignore"):
             same |= np.abs(np.subtract(a, b, dtype=np.float64)) <= tolerance
+    return same
+
+
+def equal_in_all_taps(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
+    """The same for cells of several values: the last axis."""
+    same: npt.NDArray[np.bool_] = np.asarray(equal_cells(a, b, tolerance).all(axis=-1))
     return same
 
 

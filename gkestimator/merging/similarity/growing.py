@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.equality import equal_cells
+from gkestimator.merging.similarity.equality import equal_cells, equal_in_all_taps
 from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import largest_rectangles
@@ -171,9 +171,9 @@ def _box(
     """First row, row after the last, first column, column after the last in ``a`` of the box around a meeting."""
     ra, ca, rb, cb = place
     up, down = min(ra, rb), min(a.shape[0] - ra, b.shape[0] - rb)
-    column = equal_cells(a[ra - up : ra + down, ca], b[rb - up : rb + down, cb], tolerance).all(axis=-1)
+    column = equal_in_all_taps(a[ra - up : ra + down, ca], b[rb - up : rb + down, cb], tolerance)
     left, right = min(ca, cb), min(a.shape[1] - ca, b.shape[1] - cb)
-    row = equal_cells(a[ra, ca - left : ca + right], b[rb, cb - left : cb + right], tolerance).all(axis=-1)
+    row = equal_in_all_taps(a[ra, ca - left : ca + right], b[rb, cb - left : cb + right], tolerance)
     if not row[left]:  # of more taps than the pattern has
         return ra, ra, ca, ca
     before, after = _run(column, up)
@@ -198,7 +198,7 @@ def _in_box(
         end = min(bottom, r + step)
         x = a[r:end, first:last]
         y = b[r + shift[0] : end + shift[0], first + shift[1] : last + shift[1]]
-        mask[r - top : end - top] = equal_cells(x, y, tolerance).all(axis=-1)
+        mask[r - top : end - top] = equal_in_all_taps(x, y, tolerance)
     if mask.all():
         return _rectangle(top, first, bottom - top, last - first, shift)
     row, column, rows, columns = (int(v[0]) for v in largest_rectangles(mask[None]))

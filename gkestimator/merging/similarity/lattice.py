@@ -56,7 +56,10 @@ class Lattice:
         first = np.arange(0, windows, step, dtype=np.int64)
         last = np.minimum(first + step, windows) - 1
         # A window that starts anywhere in [first, last] holds a tile that starts in [last, first + window - span].
-        return last + np.floor((first + window - span - last) * slack).astype(np.int64)
+        chosen: npt.NDArray[np.int64] = last + np.floor((first + window - span - last) * slack).astype(
+            np.int64
+        )
+        return chosen
 
 
 def slacks() -> Iterator[tuple[float, float]]:

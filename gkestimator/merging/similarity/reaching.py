@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gkestimator.merging.similarity.equality import equal_cells, floats
+from gkestimator.merging.similarity.equality import equal_in_all_taps, floats
 
 __all__ = ["Reach"]
 
@@ -78,7 +78,7 @@ class Reach:
     ) -> _Ints:
         """How many cells after each place are equal."""
         limit = np.minimum(a.size - at_a, b.size - at_b)
-        done = limit.copy()
+        done: _Ints = limit.copy()
         index, step = np.arange(at_a.size), np.zeros(at_a.size, np.int64)
         for _ in range(_STEPS):
             step = step + np.minimum(
@@ -92,14 +92,14 @@ class Reach:
             done[index[~same]] = step[~same]
             index, step = index[same], step[same]
             line_a, at_a, line_b, at_b = line_a[same], at_a[same], line_b[same], at_b[same]
-        return done - 1
+        return np.subtract(done, 1)
 
     def _backwards(
         self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints
     ) -> _Ints:
         """How many cells before each place are equal."""
         limit = np.minimum(at_a, at_b)
-        done = limit.copy()
+        done: _Ints = limit.copy()
         index, step = np.arange(at_a.size), np.zeros(at_a.size, np.int64)
         for _ in range(_STEPS):
             step = step + np.minimum(
@@ -116,4 +116,4 @@ class Reach:
         return done
 
     def _same(self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints) -> _Flags:
-        return equal_cells(a.values[line_a, at_a], b.values[line_b, at_b], self._tolerance).all(axis=-1)
+        return equal_in_all_taps(a.values[line_a, at_a], b.values[line_b, at_b], self._tolerance)

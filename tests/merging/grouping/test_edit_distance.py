@@ -81,15 +81,14 @@ def test_distance_is_symmetric_and_zero_of_the_same() -> None:
     for _ in range(100):
         a, b = drawn(rng, 9), drawn(rng, 9)
         there, back = distance(a, b), distance(b, a)
-        if a.nodes != b.nodes:
-            assert (there.lower, there.upper) == (back.lower, back.upper)
-        assert there.lower == back.lower
+        assert (there.lower, there.upper) == (back.lower, back.upper)
         assert distance(a, a) == edit_distance.EditDistance(lower=0, upper=0, sizes=(a.size, a.size))
 
 
-def test_every_bound_holds_where_graphs_are_too_large_to_assign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ways taken beyond the limits, on graphs small enough to know the truth."""
-    monkeypatch.setattr(edit_distance, "MOST_PAIRS", 0)
+@pytest.mark.parametrize("limit", ["MOST_PAIRS", "_SMALL_PAIRS", "_MOST_EDGES"])
+def test_bounds_hold_beyond_each_limit(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ways taken where graphs are too large, on graphs small enough to know the truth."""
+    monkeypatch.setattr(edit_distance, limit, 0)
     rng = np.random.default_rng(7)
     for _ in range(100):
         a, b = drawn(rng, 4), drawn(rng, 4)
@@ -236,4 +235,5 @@ def test_skeleton_of_an_operator_graph() -> None:
     assert left.depth.tolist() == [0, 1, 2]
     found = graph_edit_distance(a, b)
     assert (found.lower, found.upper) == (3, 3)  # Mul replaced, Add and its edge deleted
+    assert graph_edit_distance(b, a).sizes == found.sizes[::-1]
     assert graph_edit_distance(a, a).upper == 0

@@ -182,6 +182,7 @@ def lifted(
     shapes = shapes_of(model, feeds, "m/")
     editable = read(model, folder)
     replaces = {n.name: () for n in editable.nodes if n.name.startswith("m/helper/")}
+    replaces |= {n.name: ("m/p/super", "m/q/super") for n in editable.nodes if n.name.startswith("m/super")}
     replaces["m/helper/Tanh"] = ("m/p/Tanh", "m/q/Tanh")
     replaces = {k: v for k, v in replaces.items() if any(n.name == k for n in editable.nodes)}
     return lift(editable, shapes=shapes, replaces=replaces, tolerance=tolerance)

@@ -255,3 +255,29 @@ def test_a_model_merged_with_itself_goes_operator_by_operator() -> None:
     found = _match(models)
     assert _names(found) == [(f"a/op{k}", f"c/op{k}", f"b/op{k}") for k in range(6)]
     assert found.refused == ()
+
+
+def test_nothing_to_match() -> None:
+    nothing = Matching(supers=(), refused=())
+    assert match_all([], [], [], ANY) == nothing
+    empty, one = products("a", []), products("b", [_weights(2, 2)])
+    assert _match([empty, one]) == _match([one]) == _match([empty]) == nothing
+    void = products("c", [np.full((2, 2), np.nan, np.float32)])
+    twin = products("d", [np.full((2, 2), np.nan, np.float32)])
+    assert _match([void, twin]) == nothing  # NaN equals nothing
+    assert _match([void, twin], MergeOptions()) == nothing
+
+
+def test_a_model_in_two_groups() -> None:
+    models = [products(n, [_weights(2, 2)]) for n in "ab"]
+    for groups in ([(0, 1), (1,)], [(0, 0)]):
+        with pytest.raises(ValueError, match="each model at most once"):
+            match_all(models, operators(models), groups, ANY)
+
+
+def test_infinite_weights_are_equal_to_themselves() -> None:
+    w = np.array([[np.inf, 1.0], [-np.inf, 2.0]], np.float32)
+    models = [products("a", [w]), products("b", [w])]
+    found = _match(models, MergeOptions(), b_op0=3.0)
+    assert [r.reason for r in found.refused] == ["start"]
+    assert len(_match(models).supers) == 1
