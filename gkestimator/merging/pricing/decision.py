@@ -74,7 +74,7 @@ class Decision:
     ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals of
     before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it pays
     wherever the estimator errs alike for both, as for the same kernels on the same GPU it mostly does. ``open``:
-    cannot be told. None: nothing merged.
+    cannot be told, or it does not fall. None: nothing merged.
     """
 
     built: Built

@@ -1,4 +1,4 @@
-"""The estimator as merging asks it: edited models in memory, one GPU, every distinct kernel predicted once."""
+"""The estimator as merging asks it: edited models in memory, on one GPU."""
 
 from __future__ import annotations
 
