@@ -295,6 +295,15 @@ def test_models_with_branches_are_kept_as_they_are(gkest: Callable[..., Outcome]
             )
 
 
+def test_what_onnx_runtime_does_not_run_is_merged_and_not_compared(gkest: Callable[..., Outcome]) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx.save(parser.parse_model(ACME), "x.onnx")
+    status, out, _ = gkest("x.onnx", "a.onnx", "-o", "m.onnx", "--format", "json")
+    found = json.loads(out)
+    assert status == 0 and Path("m.onnx").exists()
+    assert found["check"] is None and "x.onnx: onnxruntime does not load it" in found["check_reason"]
+
+
 def test_a_graph_without_nodes(gkest: Callable[..., Outcome]) -> None:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])
     for name in ("x.onnx", "y.onnx"):
