@@ -36,8 +36,11 @@ def along(default: int, *, others: bool = True) -> Rule:
 def _axes(question: Question, index: int) -> tuple[int, ...] | None:
     """``axes``, of the attribute or of input ``index``; () where there are none, None where they are not known."""
     given = question.attributes.get("axes")
+    if isinstance(given, tuple):
+        axes = tuple(a for a in given if isinstance(a, int))
+        return axes if len(axes) == len(given) else None
     if given is not None:
-        return tuple(given) if isinstance(given, tuple) and all(isinstance(a, int) for a in given) else None  # type: ignore[return-value]
+        return None
     return () if question.absent(index) else question.operand(index).ints()
 
 
