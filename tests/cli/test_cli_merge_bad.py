@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -329,15 +329,27 @@ def test_not_a_number_equals_nothing(gkest: Callable[..., Outcome]) -> None:
     assert status == 0 and "Nothing was merged" in err
 
 
-def test_a_disk_that_takes_no_more(refuse: Callable[..., str]) -> None:
+@pytest.fixture
+def small_disk() -> Iterator[None]:
     """A limit on the size of files stands in for a full disk: the write itself fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    try:
-        line = refuse("a.onnx", "b.onnx", "-o", "m.onnx")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_takes_no_more(refuse: Callable[..., str], small_disk: None) -> None:
+    line = refuse("a.onnx", "b.onnx", "-o", "m.onnx")
     assert "m.onnx" in line and "cannot be written" in line
+
+
+def test_no_room_for_a_comparison_that_nobody_asked_a_file_for(
+    gkest: Callable[..., Outcome], small_disk: None
+) -> None:
+    status, out, _ = gkest("a.onnx", "b.onnx", "--format", "json")
+    found = json.loads(out)
+    assert status == 0 and found["pairs"] == 9 and found["check"] is None
+    assert "cannot be written" in found["check_reason"]
 
 
 def test_killed_while_writing(folder: Path) -> None:
