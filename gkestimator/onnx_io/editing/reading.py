@@ -26,8 +26,8 @@ def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
 
     Weights stay in the file or its external data (regular files below the model's folder) and are mapped when they
     are looked at. Constant nodes become weights, local functions are inlined, initializers that are inputs too
-    become weights only, types of outputs that the file leaves open are inferred. Left out: documentation strings, metadata, training information, types declared between
-    nodes. Raises ModelError or LimitError naming the file.
+    become weights only, types of outputs that the file leaves open are inferred. Left out: documentation strings,
+    metadata, training information, types declared between nodes. Raises ModelError or LimitError naming the file.
     """
     try:
         proto, source = read_located(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import onnx
 import pytest
 
 import gkestimator
+from gkestimator.errors import ModelError
 from gkestimator.onnx_io.editing import align_opsets, check_editable, read_editable, tidy, write_editable
 
 DATA = Path(__file__).parents[2] / "data"
@@ -78,6 +80,43 @@ def test_outputs_stay_at_a_newer_opset(path: Path, tmp_path: Path, read: Any) ->
     found = after.run(None, {PREFIX + k: v for k, v in feeds.items()})
     for a, b in zip(before.run(None, feeds), found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+SHARED = Path(os.environ.get("GKEST_SHARED", "absent")) / "models"
+shared = pytest.mark.skipif(not SHARED.is_dir(), reason="GKEST_SHARED does not name a folder with models")
+
+
+@pytest.mark.shared
+@shared
+def test_graphs_without_weights_say_so() -> None:
+    graphs = sorted(SHARED.glob("*/*.onnx"))
+    assert len(graphs) == 28
+    for path in graphs:
+        with pytest.raises(ModelError, match=f"^{path.name}: .*missing; merging needs the weights"):
+            read_editable(path, prefix="a/", name="a")
+
+
+@pytest.mark.shared
+@shared
+@pytest.mark.parametrize("name", ["timm/mobilenetv2_100", "timm/efficientnet_b0"])
+def test_real_graphs_with_random_weights(name: str, tmp_path: Path) -> None:
+    proto = onnx.load(SHARED / f"{name}.onnx", load_external_data=False)
+    rng = np.random.default_rng(1)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            values = 0.02 * rng.standard_normal(list(tensor.dims), dtype=np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.abs(values) + 0.01, tensor.name))
+    source = tmp_path / "in.onnx"
+    source.write_bytes(proto.SerializeToString())
+    model = tidy(read_editable(source, prefix=PREFIX, name="a"))
+    check_editable(model)
+    [written] = write_editable(model, tmp_path / "out.onnx")
+    before, after = sessions(source, written)
+    feeds = drawn(before)
+    found = after.run(None, {PREFIX + k: v for k, v in feeds.items()})
+    for a, b in zip(before.run(None, feeds), found, strict=True):
+        assert np.isfinite(a).all()
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
