@@ -39,9 +39,9 @@ def progress(step, done, total):
     steps.append((step, time.perf_counter()))
 report = gkestimator.merge(sys.argv[1:3], sys.argv[3], tolerance=float(sys.argv[4]), progress=progress).report
 ended = time.perf_counter()
-import resource
+peak = [line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')]
 print('merge', ended - began, sep='\\t')
-print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, sep='\\t')
+print('peak', int(peak[0]) / 1024, sep='\\t')
 print('own', own / 1024, sep='\\t')
 print('pairs', report.pairs, sep='\\t')
 print('saved', report.saved_bytes / 2**20, sep='\\t')

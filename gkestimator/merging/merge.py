@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import UsageError
+from gkestimator.errors import ModelError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import OutputCheck, check_outputs
@@ -134,8 +134,11 @@ def merge_sources(
         wanted = output if keep_unmerged or decision.kept else None
         step("writing")
         files = () if wanted is None else write_editable(merged, wanted)
-        check = _check(merged, wanted, sources, samples, step) if samples else None
-    return MergeResult(report=report_of(found, files, check, samples=samples), files=tuple(files))
+        check: OutputCheck | str = "not asked for (--samples)"
+        if samples:
+            step("checking outputs")
+            check = _check(merged, wanted, sources, samples)
+    return MergeResult(report=report_of(found, files, check), files=tuple(files))
 
 
 def _steps(progress: _Progress | None) -> Callable[[str], None]:
@@ -187,22 +190,24 @@ def _match(
 
 
 def _check(
-    merged: EditableModel,
-    written: Path | None,
-    sources: Sequence[MergeSource],
-    samples: int,
-    step: Callable[[str], None],
-) -> OutputCheck | None:
-    """Run the originals and the merged file (written for this where nobody asked for it)."""
-    step("checking outputs")
+    merged: EditableModel, written: Path | None, sources: Sequence[MergeSource], samples: int
+) -> OutputCheck | str:
+    """Run the originals and the merged file (written for this where nobody asked for it). Text: why they could not be
+    compared, which is no fault of the merge. Raises ModelError where the merged file alone does not run."""
     with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
         if written is None:
             written = Path(folder, "merged.onnx")
             write_editable(merged, written)
-        return check_outputs(
-            written,
-            {s.name: s.path for s in sources},
-            samples=samples,
-            batch_sizes={s.name: s.batch_size for s in sources},
-            dims={s.name: s.dims for s in sources},
-        )
+        try:
+            found = check_outputs(
+                written,
+                {s.name: s.path for s in sources},
+                samples=samples,
+                batch_sizes={s.name: s.batch_size for s in sources},
+                dims={s.name: s.dims for s in sources},
+            )
+        except ModelError as e:  # the originals run first
+            if str(e).startswith(f"{written.name}: "):
+                raise
+            return str(e)
+    return "ONNX Runtime is not installed" if found is None else found

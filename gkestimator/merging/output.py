@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gkestimator.errors import UsageError
 from gkestimator.merging.planned import PlannedMerge
@@ -21,7 +21,7 @@ def render_report(report: MergeReport, form: str) -> bytes:
     """``report`` as ``table``, ``markdown`` or ``json``, UTF-8. Raises UsageError for another form."""
     if form == "json":
         return (json.dumps(report.document(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    return ("\n".join(_lines(report, _maker(form))) + "\n").encode()
+    return ("\n".join(_lines(report, _table(form))) + "\n").encode()
 
 
 def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ...]]:
@@ -37,47 +37,47 @@ def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ..
     if form == "json":
         data = json.dumps(found.index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         return data.encode(), tuple(words)
-    make = _maker(form)
-    lines: list[str] = []
+    mark = "## " if form == "markdown" else ""
+    blocks = []
     for chosen, result in found.results:
-        lines += ["", f"{'#' * 2 * (form == 'markdown')} {', '.join(chosen.gpus)}".strip(), ""]
-        lines += _lines(result.report, make)
-    return ("\n".join(lines[1:] or ["no GPU of the plan holds two models"]) + "\n").encode(), tuple(words)
+        blocks += [[f"{mark}{', '.join(chosen.gpus)}"], _lines(result.report, _table(form))]
+    for chosen, error in found.failures:
+        blocks.append([f"{mark}{', '.join(chosen.gpus)}: not merged: {error}"])
+    lines = _blocks(*blocks) or ["no GPU of the plan holds two models"]
+    return ("\n".join(printable(line) for line in lines) + "\n").encode(), tuple(words)
 
 
-class _Maker:
-    """Tables and paragraphs of one form."""
-
-    def __init__(self, *, markdown: bool) -> None:
-        self.table = markdown_table if markdown else text_table
-
-    def blocks(self, *blocks: Sequence[str]) -> list[str]:
-        """The blocks that are not empty, a blank line between."""
-        found: list[str] = []
-        for block in filter(None, blocks):
-            found += [""] * bool(found) + list(block)
-        return found
+_Table = Callable[[Sequence[TextColumn]], list[str]]
 
 
-def _maker(form: str) -> _Maker:
-    if form not in REPORT_FORMATS:
+def _table(form: str) -> _Table:
+    tables: dict[str, _Table] = {"table": text_table, "markdown": markdown_table}
+    if form not in tables:
         raise UsageError(f"format {form!r} is not known, expected one of {', '.join(REPORT_FORMATS)}")
-    return _Maker(markdown=form == "markdown")
+    return tables[form]
 
 
-def _lines(report: MergeReport, make: _Maker) -> list[str]:
+def _blocks(*blocks: Sequence[str]) -> list[str]:
+    """The blocks that are not empty, a blank line between."""
+    found: list[str] = []
+    for block in filter(None, blocks):
+        found += [""] * bool(found) + list(block)
+    return found
+
+
+def _lines(report: MergeReport, table: _Table) -> list[str]:
     s = report.settings
     tau = "any start" if s.tau_ms is None else f"tau {s.tau_ms:g} ms"
     head = (
         f"{s.gpu} · {s.runtime} · dtype {s.dtype} · omega {s.omega:g} · tolerance {s.tolerance:g} · {tau} · "
         + ("merged whatever the price" if s.always else f"merged where {s.price} falls")
     )
-    return make.blocks(
+    return _blocks(
         [printable(head)],
-        make.table(_models(report)),
-        make.table(_operators(report)) if report.merged else [],
-        make.table(_regions(report)) if report.regions else [],
-        make.table(_costs(report)),
+        table(_models(report)),
+        table(_operators(report)) if report.merged else [],
+        table(_regions(report)) if report.regions else [],
+        table(_costs(report)),
         [printable(line) for line in _sizes(report)],
     )
 

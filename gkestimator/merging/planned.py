@@ -145,9 +145,8 @@ def merge_plan(
     paths = _paths(plan, sets, models)
     names = _file_names(sets)
     if output is not None:
-        targets = {f"-o {output}": output / name for name in (*names.values(), INDEX)}
-        for option, target in targets.items():
-            refuse_overwriting({option: target}, [plan, *models, *options.gpu_specs])
+        for name in (*names.values(), INDEX):
+            refuse_overwriting({f"-o {output}": output / name}, [plan, *models, *options.gpu_specs])
         _make(output)
     results: list[tuple[PlannedSet, MergeResult]] = []
     failures: list[tuple[PlannedSet, GkestimatorError]] = []
@@ -198,7 +197,7 @@ def _paths(plan: Path, sets: Sequence[PlannedSet], models: Sequence[Path]) -> di
     for chosen in sets:
         for model in chosen.models:
             alike = by_stem.get(model.model, [])
-            path = known.get(model.model) or (alike[0] if len(alike) == 1 else None)
+            path: Path | None = known.get(model.model, alike[0] if len(alike) == 1 else None)
             if path is None:
                 raise UsageError(
                     f"{plan}: {chosen.gpus[0]}: model {model.model}: found no such name among {len(models):,} "
@@ -210,11 +209,8 @@ def _paths(plan: Path, sets: Sequence[PlannedSet], models: Sequence[Path]) -> di
 
 def _file_names(sets: Sequence[PlannedSet]) -> dict[PlannedSet, str]:
     def text(chosen: PlannedSet) -> str:
-        models = (
-            f"{m.model}-{m.batch_size}{''.join(f'-{name}-{size}' for name, size in m.dims)}"
-            for m in chosen.models
-        )
-        return "-".join([chosen.gpu_type, chosen.runtime, chosen.dtype, *models])
+        models = [[m.model, m.batch_size, m.dims] for m in chosen.models]
+        return json.dumps([chosen.gpu_type, chosen.runtime, chosen.dtype, models])
 
     labels = dns_labels(text(chosen) for chosen in sets)
     return {chosen: f"{labels[text(chosen)]}.onnx" for chosen in sets}
@@ -236,32 +232,30 @@ def _index(
     results: Sequence[tuple[PlannedSet, MergeResult]],
     failures: Sequence[tuple[PlannedSet, GkestimatorError]],
 ) -> dict[str, Any]:
-    made = {id(chosen): result for chosen, result in results}
-    wrong = {id(chosen): error for chosen, error in failures}
-    entries = []
+    made, wrong = dict(results), dict(failures)
+    entries: list[dict[str, Any]] = []
+    files: dict[str, list[str]] = {gpu.id: [] for gpu in placed.gpus}
     for chosen in sets:
-        result = made.get(id(chosen))
+        result = made.get(chosen)
+        file = next((f.name for f in result.files if f.suffix == ".onnx"), None) if result else None
+        prefixes = distinct_prefixes([m.model for m in chosen.models])
         entries.append(
             {
-                "file": next((f.name for f in result.files), None) if result else None,
+                "file": file,
                 "gpu_type": chosen.gpu_type,
                 "runtime": chosen.runtime,
                 "dtype": chosen.dtype,
                 "models": [
                     {"model": m.model, "prefix": prefix, "batch_size": m.batch_size, "dims": dict(m.dims)}
-                    for m, prefix in zip(
-                        chosen.models, distinct_prefixes([m.model for m in chosen.models]), strict=True
-                    )
+                    for m, prefix in zip(chosen.models, prefixes, strict=True)
                 ],
                 "gpus": list(chosen.gpus),
-                "error": str(wrong[id(chosen)]) if id(chosen) in wrong else None,
+                "error": str(wrong[chosen]) if chosen in wrong else None,
                 "report": result.report.document() if result else None,
             }
         )
-    files = {
-        gpu: [e["file"] for e in entries if gpu in e["gpus"] and e["file"]]
-        for gpu in (g.id for g in placed.gpus)
-    }
+        for gpu in chosen.gpus:
+            files[gpu] += [file] if file else []
     return {
         "schema_version": INDEX_VERSION,
         "plan": plan.name,

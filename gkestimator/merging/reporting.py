@@ -42,8 +42,8 @@ class Found:
     pricer: Pricer
 
 
-def report_of(found: Found, files: Sequence[Path], check: OutputCheck | None, *, samples: int) -> MergeReport:
-    """The report. ``files``: what was written. ``check`` None with ``samples``: ONNX Runtime is not there."""
+def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> MergeReport:
+    """The report. ``files``: what was written. ``check``: the comparison of outputs, or why there is none."""
     options, decision = found.pricer.options, found.decision
     return MergeReport(
         settings=_settings(options, found.pricer.gpu),
@@ -81,16 +81,10 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | None, *,
         nothing=None if decision.kept else _nothing(found),
         stored_bytes=sum(w.nbytes for w in found.merged.weights.values()),
         file_bytes=sum(f.stat().st_size for f in files) if files else None,
-        check=check,
-        check_reason=_check_reason(check, samples),
+        check=None if isinstance(check, str) else check,
+        check_reason=check if isinstance(check, str) else None,
         notes=_notes(found),
     )
-
-
-def _check_reason(check: OutputCheck | None, samples: int) -> str | None:
-    if check is not None:
-        return None
-    return "ONNX Runtime is not installed" if samples else "not asked for (--samples)"
 
 
 def _settings(options: MergeOptions, gpu: str) -> Settings:
@@ -151,10 +145,12 @@ def _nothing(found: Found) -> str:
     """Why nothing was merged, in words."""
     options, decision = found.pricer.options, found.decision
     if decision.supers:
-        best = min((r for r in decision.regions), key=lambda r: r.after.measure(options.price), default=None)
-        if best is None or not any(r.pays for r in decision.regions):
-            return f"of {len(decision.supers):,} products with weights in common none pays (--always merges them)"
-        return "what pays by itself does not make the whole cheaper (--always merges it)"
+        number = len(decision.supers)
+        if not any(region.pays for region in decision.regions):
+            return f"of {number:,} products with weights in common none pays (--always merges them)"
+        return (
+            f"{number:,} products with weights in common do not make the whole cheaper (--always merges them)"
+        )
     if all(len(group) == 1 for group in found.grouping.groups):
         least = min(d.changed for d in found.grouping.distances.values())
         return (

@@ -220,3 +220,29 @@ def test_a_plan_of_which_one_set_cannot_be_merged(gkest: Gkest) -> None:
     assert status == 1 and index["files"][0]["report"]["pairs"] == 9
     assert index["files"][1]["error"] and index["files"][1]["report"] is None
     assert f"gkest: error: {GPU}-1: d.onnx" in err
+
+
+def test_what_the_closing_words_say(gkest: Gkest) -> None:
+    """Two models that share one layer in the middle: by itself it does not pay."""
+    one = families.resnet_like()
+    other = families.resnet_like(seed=5)
+    weights = {w.name: w for w in one.graph.initializer}
+    for tensor in other.graph.initializer:
+        if tensor.name.startswith("layer2.0.conv1"):
+            tensor.CopyFrom(weights[tensor.name])
+    families.saved(other, Path("e.onnx"))
+    status, out, err = gkest("a.onnx", "e.onnx", "--format", "json", "--samples", "0")
+    found = json.loads(out)
+    assert status == 0 and found["merged"][0]["operators"] == ["a/layer2.0.conv1", "e/layer2.0.conv1"]
+    assert not found["merged"][0]["merged"] and found["pairs"] == 0 and found["confidence"] is None
+    assert [r["reason"] for r in found["refused"]] == ["price"]
+    assert "Nothing was merged: of 1 products with weights in common none pays" in err
+    status, out, err = gkest(
+        "a.onnx", "e.onnx", "--always", "--tau-ms", "inf", "--format", "json", "--samples", "0"
+    )
+    found = json.loads(out)
+    assert status == 0 and found["settings"]["tau_ms"] is None and found["pairs"] == 1
+    assert found["after"]["latency_ms"] >= found["before"]["latency_ms"]
+    assert "it does not pay, and was merged because --always says so" in err
+    _, _, err = gkest("a.onnx", "b.onnx", "--price", "gpu", "--samples", "0")
+    assert "ms of the GPU instead of" in err

@@ -17,10 +17,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser, version_converter
 
 sys.path.append(str(Path(__file__).parents[1] / "merging"))
+sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 import families
+from _plans import plan, replica
 from same_outputs import same
 
 from gkestimator.cli import run
+from gkestimator.documents import plan_json
 
 pytest.importorskip("scipy")
 
@@ -292,6 +295,15 @@ def test_models_with_branches_are_kept_as_they_are(gkest: Callable[..., Outcome]
             )
 
 
+def test_what_onnx_runtime_does_not_run_is_merged_and_not_compared(gkest: Callable[..., Outcome]) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx.save(parser.parse_model(ACME), "x.onnx")
+    status, out, _ = gkest("x.onnx", "a.onnx", "-o", "m.onnx", "--format", "json")
+    found = json.loads(out)
+    assert status == 0 and Path("m.onnx").exists()
+    assert found["check"] is None and "x.onnx: onnxruntime does not load it" in found["check_reason"]
+
+
 def test_a_graph_without_nodes(gkest: Callable[..., Outcome]) -> None:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])
     for name in ("x.onnx", "y.onnx"):
@@ -340,3 +352,39 @@ def test_killed_while_writing(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     assert Path("m.onnx").read_bytes() == b"old"
+
+
+def placed(*names: str) -> None:
+    replicas = [replica(name) for name in names]
+    Path("plan.json").write_text(
+        plan_json(plan(replicas, models=[(n, 10.0, 100.0) for n in sorted(set(names))]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["b.onnx"], "model a: found no such name among 1 files"),
+        (["a.onnx", "b.onnx", "-o", "a.onnx"], "a.onnx: cannot be made as a folder"),
+        (["x/a.onnx", "y/a.onnx", "b.onnx"], "model a: found no such name among 3 files"),
+        (["a.onnx", "b.onnx", "--gpu-spec", "none.toml"], "none.toml"),
+    ],
+)
+def test_models_of_a_plan(refuse: Callable[..., str], arguments: list[str], text: str) -> None:
+    for name in ("x", "y"):
+        Path(name).mkdir()
+        Path(name, "a.onnx").write_bytes(Path("a.onnx").read_bytes())
+    placed("a", "b")
+    assert text in refuse("--plan", "plan.json", *arguments)
+
+
+def test_a_plan_is_not_written_over(refuse: Callable[..., str]) -> None:
+    placed("a", "b")
+    Path("plan.json").rename("index.json")
+    assert "is also used as index.json" in refuse("--plan", "index.json", "a.onnx", "b.onnx", "-o", ".")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 2}', "x" * 100])
+def test_what_is_no_plan(refuse: Callable[..., str], text: str) -> None:
+    Path("plan.json").write_text(text)
+    assert "plan.json" in refuse("--plan", "plan.json", "a.onnx", "b.onnx")

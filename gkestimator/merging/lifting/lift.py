@@ -145,13 +145,13 @@ def _finished(model: EditableModel, graph: Graph, binder: Binder, lifter: Lifter
     alive = {graph.nodes[n].name for n in graph.alive()}
     kept = [n for n in ordered if n.name in alive]
     replaces = {name: originals for name, originals in binder.replaces.items() if name in alive}
-    owners: dict[str, str] = {}
+    owners = dict(lifter.dropped)
     extra: dict[str, list[str]] = {}
     for node in reversed(ordered):
         if node.name in alive:
             continue
-        owner = next((o for o in map({**lifter.dropped, **owners}.get, node.writes) if o is not None), None)
-        if owner in alive and owner is not None:
+        owner = next((owners[n] for n in node.writes if n in owners), None)
+        if owner is not None and owner in alive:
             extra.setdefault(owner, []).extend(binder.replaces.get(node.name, (node.name,)))
             owners.update((n, owner) for n in node.reads)
     for name, originals in extra.items():

@@ -14,6 +14,7 @@ import numpy as np
 
 from gkestimator.dtypes import DType
 from gkestimator.onnx_io.editing import Node, ValueInfo, ValueShape, Weight
+from gkestimator.onnx_io.editing.fills import filled_with
 
 __all__ = ["FEW", "Term", "Terms", "Vector", "scaled"]
 
@@ -223,6 +224,41 @@ def _times(x: Term | None, y: Term | None) -> Term | None:
     return scaled(term, number, 1) if isinstance(number, int) and number > 0 and term is not None else None
 
 
+def _filled(terms: Terms, node: Node) -> Vector | None:
+    shape, number = terms.vector(node.inputs[0]), filled_with(node)
+    if shape is None or shape[1] or number is None or len(shape[0]) > 1:
+        return None
+    if not shape[0]:
+        return (number,), True
+    length = shape[0][0]
+    return ((number,) * length, False) if isinstance(length, int) and 0 <= length <= FEW else None
+
+
+def _equal(terms: Terms, node: Node) -> Vector | None:
+    """1 and 0 for true and false; a size is never below 0, whatever it is."""
+    a, b = terms.vector(node.inputs[0]), terms.vector(node.inputs[1])
+    if a is None or b is None or a[1] != b[1] or len(a[0]) != len(b[0]):
+        return None
+    found: list[Term | None] = []
+    for x, y in zip(a[0], b[0], strict=True):
+        negative = any(isinstance(e, int) and e < 0 for e in (x, y)) and any(
+            isinstance(e, tuple) for e in (x, y)
+        )
+        known = x is not None and (x == y or (isinstance(x, int) and isinstance(y, int)))
+        found.append(0 if negative else int(x == y) if known else None)
+    return tuple(found), a[1]
+
+
+def _where(terms: Terms, node: Node) -> Vector | None:
+    parts = [terms.vector(n) for n in node.inputs]
+    known = [p for p in parts if p is not None]
+    if len(known) != 3 or len({(len(p[0]), p[1]) for p in known}) != 1:
+        return None
+    test, yes, no = known
+    picked = [None if t is None else y if t else n for t, y, n in zip(test[0], yes[0], no[0], strict=True)]
+    return tuple(picked), test[1]
+
+
 def _divide(a: int, b: int) -> int | None:
     # ONNX's integers divide towards zero
     return None if b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
@@ -239,6 +275,9 @@ _EVALUATORS: Mapping[str, Callable[[Terms, Node], Vector | None]] = {
     "Gather": _gather,
     "Slice": _slice,
     "Concat": _concat,
+    "ConstantOfShape": _filled,
+    "Equal": _equal,
+    "Where": _where,
     "Add": _arithmetic(lambda a, b: a + b),
     "Sub": _arithmetic(lambda a, b: a - b),
     "Mul": _arithmetic(lambda a, b: a * b),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gkestimator.dtypes import DType
 from gkestimator.kernels import Kernel
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.options import MergeOptions
@@ -44,6 +45,10 @@ class Prices(Protocol):
         """The GPU's L2 cache."""
         ...
 
+    def stored_bytes(self, dtype: DType, elements: int) -> int:
+        """Bytes of values of the file in the GPU's memory."""
+        ...
+
     def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
         """The originals one after the other."""
         ...
@@ -60,6 +65,7 @@ class _Try:
     """A graph that was built and priced, with the places of its super-operators."""
 
     places: tuple[int, ...]
+    lifted: bool
     built: Built
     priced: Priced
 
@@ -87,23 +93,22 @@ def decide(
     before = pricer.originals(models, batch_sizes)
     choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
     chosen: _Try | None = None
-    regions: list[PricedRegion] = []
+    tried: list[PricedRegion] = []
     if supers:
         tries = [choice.attempt(range(len(supers)), lifted=True)]
-        if options.always:
-            regions = choice.regions(tries[0], lifted=True)
-        else:
+        if not options.always:
             clean = [place for place, op in enumerate(supers) if op.whole]
             if 0 < len(clean) < len(supers):
                 tries.append(choice.attempt(clean, lifted=True))
             base = choice.cheapest(tries)
-            regions = choice.regions(base, lifted=True)
-            tries += choice.apart(base, regions)
+            tried = choice.regions(base)
+            tries += choice.apart(base, tried)
         best = choice.cheapest(tries)
         if options.always or _falls(before.price, best.priced.price, options.price):
             chosen = best
     if chosen is None:
         chosen = choice.attempt((), lifted=False)
+    regions = choice.deciding(chosen, tried)
     return Decision(
         built=chosen.built,
         supers=choice.told(chosen, regions),
@@ -155,14 +160,14 @@ class _Choice:
         """Build and price the graph of the super-operators at ``places``."""
         built = self._build([self._supers[place] for place in places], lifted)
         priced = self._pricer.merged(built.model, self._models, self._batch_sizes)
-        return _Try(tuple(places), built, priced)
+        return _Try(tuple(places), lifted, built, priced)
 
     def cheapest(self, tries: Sequence[_Try]) -> _Try:
         """The graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
         which = self._pricer.options.price
         return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
 
-    def regions(self, tried: _Try, *, lifted: bool) -> list[PricedRegion]:
+    def regions(self, tried: _Try) -> list[PricedRegion]:
         """The regions of a graph with their prices."""
         found = find_regions(
             tried.built.model,
@@ -170,11 +175,11 @@ class _Choice:
             [self._members[place] for place in tried.places],
             self._before,
             tried.priced,
-            parts=() if lifted else tried.built.parts,
+            parts=() if tried.lifted else tried.built.parts,
         )
-        return [self._priced(region, tried, lifted) for region in found]
+        return [self._priced(region, tried) for region in found]
 
-    def _priced(self, region: Region, tried: _Try, lifted: bool) -> PricedRegion:
+    def _priced(self, region: Region, tried: _Try) -> PricedRegion:
         before, after = self._before.piece(region.originals), tried.priced.piece(region.merged)
         return PricedRegion(
             supers=tuple(tried.places[at] for at in region.supers),
@@ -183,21 +188,21 @@ class _Choice:
             before=before,
             after=after,
             pays=_falls(before, after, self._pricer.options.price),
-            lifted=lifted,
+            lifted=tried.lifted,
         )
 
-    def apart(self, base: _Try, regions: list[PricedRegion]) -> list[_Try]:
+    def apart(self, base: _Try, tried: list[PricedRegion]) -> list[_Try]:
         """Graphs without what does not pay in ``base``, and with what pays by itself.
 
-        What is learned of single super-operators is added to ``regions``.
+        What is learned of single super-operators is added to ``tried``, the regions of ``base``.
         """
-        staying = sorted(place for region in regions if region.pays for place in region.supers)
+        staying = sorted(place for region in tried if region.pays for place in region.supers)
         failed = sorted(set(range(len(self._supers))).difference(staying))
         if not failed:
             return []
         alone = self.attempt(failed, lifted=False)
-        singles = self.regions(alone, lifted=False)
-        regions += singles
+        singles = self.regions(alone)
+        tried += singles
         paying = [place for region in singles if region.pays for place in region.supers]
         both = tuple(sorted((*staying, *paying)))
         known = {base.places}
@@ -210,14 +215,24 @@ class _Choice:
             tries.append(self.attempt(both, lifted=False))
         return tries
 
+    def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> list[PricedRegion]:
+        """The regions of the graph that was chosen, then those that spoke against each of the others last."""
+        against = {place: at for at, region in enumerate(tried) for place in region.supers}
+        refused = {at for place, at in against.items() if place not in chosen.places}
+        return [*self.regions(chosen), *(region for at, region in enumerate(tried) if at in refused)]
+
     def told(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
         """What is told of every super-operator."""
         by_original: dict[str, list[str]] = {}
         for name, originals in chosen.built.replaces.items():
             for original in originals:
                 by_original.setdefault(original, []).append(name)
-        decided = {place: at for at, region in enumerate(regions) for place in region.supers}
         kept = set(chosen.places)
+        decided: dict[int, int] = {}
+        for at, region in enumerate(regions):
+            for place in region.supers:
+                if place not in kept or place not in decided:
+                    decided[place] = at
         return tuple(
             self._told(place, decided[place], by_original if place in kept else None, chosen)
             for place in range(len(self._supers))
@@ -228,7 +243,7 @@ class _Choice:
     ) -> PricedSuper:
         op, members = self._supers[place], self._members[place]
         matrix = op.members[0].operator.matrix
-        block = matrix.dtype.nbytes(op.rows * op.columns * matrix.taps)
+        block = self._pricer.stored_bytes(matrix.dtype, op.rows * op.columns * matrix.taps)
         after: Price | None = None
         largest: Kernel | None = None
         if by_original is not None:

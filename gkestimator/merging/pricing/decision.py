@@ -43,7 +43,8 @@ class PricedRegion:
 class PricedSuper:
     """One super-operator with what is told of it.
 
-    ``region``: place in ``Decision.regions`` that decided on it. ``before``: the members' calls among the originals;
+    ``region``: its place in ``Decision.regions``: of the graph where it was kept, else what spoke against it (a region
+    that pays, where the whole did not). ``before``: the members' calls among the originals;
     ``after``: the calls that multiply in their place, without the copies around them, which are the region's; None
     where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n times, so
     that ``saved_bytes`` = (n - 1) * block_bytes. ``working_bytes``: what the shared product reads and writes
@@ -64,13 +65,16 @@ class PricedSuper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided. ``supers`` in the order given; ``before`` the originals one after the other, launched back to
-    back, ``after`` the graph that was chosen (with nothing merged: the originals side by side in it).
+    """What was decided.
 
-    ``confidence``: of a graph with something merged. ``apart``: the 90 % intervals of before and after do not
-    overlap. ``alike``: they do, but after is below before at both ends, so that it pays wherever the estimator errs
-    alike for both, as for the same kernels on the same GPU it mostly does. ``open``: cannot be told. None: nothing
-    merged.
+    ``supers`` in the order given. ``regions``: those of the graph, then those of what was refused. ``before``: the
+    originals one after the other, launched back to back. ``after``: the graph that was chosen (with nothing merged:
+    the originals side by side in it).
+
+    ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals of
+    before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it pays
+    wherever the estimator errs alike for both, as for the same kernels on the same GPU it mostly does. ``open``:
+    cannot be told, or it does not fall. None: nothing merged.
     """
 
     built: Built

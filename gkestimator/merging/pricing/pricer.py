@@ -1,15 +1,17 @@
-"""The estimator as merging asks it: edited models in memory, one GPU, every distinct kernel predicted once."""
+"""The estimator as merging asks it: edited models in memory, on one GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
-from gkestimator.estimation.request import EstimateRequest
-from gkestimator.graph import OperatorGraph
+from gkestimator.estimation.request import MAX_BATCH_SIZE, EstimateRequest
+from gkestimator.graph import OperatorGraph, Tensor
+from gkestimator.lowering.storage import stored_bytes
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
 from gkestimator.onnx_io.editing import EditableModel, batch_dims, graph_of
@@ -35,6 +37,7 @@ class Pricer:
                 bundles=list(options.bundles),
                 gpu_specs=list(options.gpu_specs),
                 allow_unknown=True,
+                unfold_batchnorm=False,  # what runs is the file: its BatchNorms stay in the convolutions
             )
         )
         self._target = self._engine.targets[0]
@@ -56,13 +59,28 @@ class Pricer:
         """The GPU's L2 cache."""
         return self._target.gpu.l2_bytes
 
+    def stored_bytes(self, dtype: DType, elements: int) -> int:
+        """Bytes that ``elements`` values of a file take in the GPU's memory.
+
+        Fewer than in the file where it holds float32 and the options ask for fp16 or bf16.
+        """
+        value = Tensor(name="", dtype=dtype, shape=(elements,), storage="")
+        return stored_bytes(value, self._target.options)
+
     @property
     def host_overhead_us(self) -> float:
         """The host's time per framework call."""
         return self._engine.host_overhead_us
 
     def graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each."""
+        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each.
+
+        Raises UsageError for a batch size that an estimate would refuse.
+        """
+        if batch_size is not None and not (type(batch_size) is int and 1 <= batch_size <= MAX_BATCH_SIZE):
+            raise UsageError(
+                f"{model.name}: batch size is {batch_size!r}: expected a whole number from 1 to {MAX_BATCH_SIZE}"
+            )
         if batch_size is None and any(batch_dims(model).values()):
             batch_size = 1
         key = (id(model), batch_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["assignments"]
 
@@ -28,7 +28,7 @@ _LARGE = (
     (1, (8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22, 24)),
 )
 _BATCH_SMALL, _BATCH_LARGE = 3, 7
-_OPERATIONS = {
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,

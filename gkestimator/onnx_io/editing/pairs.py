@@ -65,31 +65,33 @@ def _aside(path: Path, write: Write, mode: int | None) -> tuple[Path, str]:
 
 
 def _rename(waiting: list[tuple[Path, str]]) -> None:
-    kept: list[tuple[Path, str | None]] = []
+    """Rename each into place. Where one cannot be, those before it get their old content back."""
+    done: list[tuple[Path, Path | None]] = []
+    olds: list[Path] = []
     try:
         for target, name in waiting:
-            old = f"{name}.old"
+            fresh = not os.path.lexists(target)
+            old: Path | None = Path(f"{name}.old")
             try:
-                os.link(target, old, follow_symlinks=False)
-            except OSError:  # there is none, or the file system has no links
-                kept.append((target, None if not os.path.lexists(target) else ""))
-            else:
-                kept.append((target, old))
+                os.link(target, f"{name}.old", follow_symlinks=False)
+                olds.append(Path(f"{name}.old"))
+            except OSError:  # there is none, or the file system has no links: then the rename is all there is
+                old = None
             with _output_errors(target):
                 os.replace(name, target)
+            if fresh or old is not None:
+                done.append((target, old))
     except BaseException:
-        for (target, old), (_, name) in zip(reversed(kept), reversed(waiting[: len(kept)]), strict=True):
-            renamed = not os.path.lexists(name)
+        for target, old in reversed(done):
             with contextlib.suppress(OSError):
-                if old and renamed:
+                if old is None:
+                    target.unlink()
+                else:
                     os.replace(old, target)
-                elif old is None and renamed:
-                    os.unlink(target)
         raise
     finally:
-        for _, old in kept:
-            if old:
-                _remove(old)
+        for kept in olds:
+            _remove(str(kept))
 
 
 def _mode(path: Path) -> int | None:

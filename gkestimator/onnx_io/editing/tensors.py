@@ -163,6 +163,8 @@ def _external(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: 
     if dtype is DType.STRING:
         raise ModelError(f"{what} is text in external data, which ONNX does not allow")
     path = _below(source.folder, location, what)
+    if nbytes and not os.path.lexists(path):
+        raise ModelError(f"{what}: its external data {location!r} is missing; {_MISSING}")
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else None
@@ -170,8 +172,6 @@ def _external(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: 
         raise ModelError(f"{what}: its external data's offset or length is no number") from e
     if not nbytes:
         return _held(b"", dtype, shape)
-    if not os.path.lexists(path):
-        raise ModelError(f"{what}: its external data {location!r} is missing; {_MISSING}")
     try:
         identity = identity_of(path)
     except ModelError as e:

@@ -77,7 +77,7 @@ def test_a_chain_of_near_ones_is_one_group(tmp_path: Path) -> None:
     found = group_models(graphs, epsilon=0.065)
     assert found.groups == ((0, 1, 2),)
     assert set(found.distances) == {(0, 1), (0, 2), (1, 2)}
-    assert found.distances[0, 1].changed > 0.065
+    assert round(found.distances[0, 1].changed, 3) == 0.076  # which the default rests on, too
     assert named(graphs[:2], 0.065) == [["ends18"], ["ends34"]]
 
 

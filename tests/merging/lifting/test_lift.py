@@ -149,6 +149,52 @@ def test_what_a_subgraph_reads_keeps_its_name(tmp_path: Path) -> None:
         np.testing.assert_allclose(value, branches.originals(model, feeds)[name], rtol=1e-5)
 
 
+def test_parts_of_other_lengths_are_not_added_as_a_whole(tmp_path: Path) -> None:
+    """One row each, repeated over two and three rows: the whole of two rows does not fit the whole of five."""
+    sizes = [
+        numpy_helper.from_array(np.array(v, np.int64), n) for n, v in (("many", [2, 3]), ("ones", [1, 1]))
+    ]
+    nodes = [
+        helper.make_node("Split", ["x", "many"], ["p.x", "q.x"], name="helper/Split1", axis=0),
+        helper.make_node("Split", ["y", "ones"], ["p.y", "q.y"], name="helper/Split2", axis=0),
+        helper.make_node("Add", ["p.x", "p.y"], ["p.end"], name="p/Add"),
+        helper.make_node("Add", ["q.x", "q.y"], ["q.end"], name="q/Add"),
+    ]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [d, 4]) for n, d in (("x", 5), ("y", 2))]
+    ends = [helper.make_empty_tensor_value_info(f"{n}.end") for n in "pq"]
+    made = helper.make_graph(nodes, "rows", inputs, ends, sizes)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    feeds = {n: np.ones((d, 4), np.float32) for n, d in (("x", 5), ("y", 2))}
+    found = branches.lifted(model, [feeds], tmp_path)
+    assert branches.count(found, "Add") == 2
+    assert branches.results(found.model, feeds, tmp_path)["q.end"].shape == (3, 4)
+
+
+def test_a_concat_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
+    model, feeds = branches.graph(layer, (3, 4), merged=True)
+    found = branches.lifted(model, [feeds], tmp_path)
+    assert [o.name for o in found.model.outputs] == ["m/end"]
+    wanted = branches.originals(model, feeds)["end"]
+    np.testing.assert_allclose(branches.results(found.model, feeds, tmp_path)["end"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("output", [False, True])
+def test_values_made_of_equal_constants_are_made_once_unless_they_are_outputs(
+    output: bool, tmp_path: Path
+) -> None:
+    def way(b: Branch, x: str) -> str:
+        return b.op("Add", x, b.op("Exp", b.random(4)))
+
+    model, feeds = branches.graph(way, (3, 4))
+    if output:
+        model.graph.output.append(helper.make_empty_tensor_value_info("q/Exp0"))
+    found = branches.lifted(model, [feeds], tmp_path)
+    assert branches.count(found, "Exp") == (2 if output else 1)
+    results = branches.results(found.model, feeds, tmp_path)
+    for name, value in branches.originals(model, feeds).items():
+        np.testing.assert_allclose(results[name], value, rtol=1e-5)
+
+
 def test_constants_are_equal_within_the_tolerance(tmp_path: Path) -> None:
     def way(b: Branch, x: str) -> str:
         return b.op("Mul", x, b.random(4, apart=1e-4))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from branches import Branch, Way
+from onnx import numpy_helper
 
 __all__ = ["CASES", "Case"]
 
@@ -227,6 +228,17 @@ def _(b: Branch, x: str) -> str:
     return b.op(
         "Expand", x, b.op("Concat", b.op("Gather", b.op("Shape", x), b.ints(0)), b.ints(5, 4), axis=0)
     )
+
+
+@case("Expand", 1, 4, once=True, name="as torch writes it")
+def _(b: Branch, x: str) -> str:
+    """A constant repeated for each sample: -1 in the shape would mean "as it is", so it is looked for."""
+    size = b.op("Gather", b.op("Shape", x), b.ints(0))
+    shape = b.op("Reshape", b.op("Concat", size, b.ints(5, 4), axis=0), b.ints(-1))
+    one = numpy_helper.from_array(np.array([1], np.int64))
+    ones = b.op("ConstantOfShape", b.op("Shape", shape), value=one)
+    wanted = b.op("Where", b.op("Equal", shape, b.op("Mul", ones, b.const(-1, np.int64))), ones, shape)
+    return b.op("Mul", x, b.op("Expand", b.random(1, 4), wanted))
 
 
 @case("Tile", 3, 4, once=True, name="behind")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from gkestimator.errors import UsageError
@@ -99,3 +101,21 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(UsageError, match=r"needs scipy: pip install 'gkestimator\[merge\]'"):
         best_assignment({(0, 0): 1.0, (0, 1): 1.0})
+
+
+def test_larger_ones_are_worth_as_much_as_scipys() -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    draw = np.random.default_rng(0)
+    for rows, columns, levels in ((40, 40, 5), (25, 60, 1000), (70, 30, 2)):
+        gain = draw.integers(0, levels, (rows, columns)) / levels
+        weights = {(int(i), int(j)): float(gain[i, j]) for i, j in np.argwhere(gain > 0)}
+        found = best_assignment(weights)
+        most = gain[optimize.linear_sum_assignment(gain, maximize=True)].sum()
+        assert sum(weights[p] for p in found) == pytest.approx(most, abs=1e-9)
+        # Two pairs that could be crossed without a loss are the nearer way round.
+        for (i, j), (k, n) in itertools.combinations(found, 2):
+            if (
+                abs(gain[i, n] + gain[k, j] - gain[i, j] - gain[k, n]) < 1e-12
+                and min(gain[i, n], gain[k, j]) > 0
+            ):
+                assert (i - j) ** 2 + (k - n) ** 2 <= (i - n) ** 2 + (k - j) ** 2

@@ -50,9 +50,9 @@ def test_a_product_too_small_to_pay_for_its_copies_is_left_alone() -> None:
     assert build.calls == [(1, True), (1, False), (0, False)]
     assert not found.kept and len(found.refused) == 1
     assert not any(n.name.startswith("merged/") for n in found.built.model.nodes)
-    assert [(r.pays, r.lifted) for r in found.regions] == [(False, True), (False, False)]
+    assert [(r.supers, r.pays, r.lifted) for r in found.regions] == [((0,), False, False)]
     (told,) = found.supers
-    assert told.region == 1 and told.after is None and told.working_bytes is None and told.fits_l2 is None
+    assert told.region == 0 and told.after is None and told.working_bytes is None and told.fits_l2 is None
     assert found.confidence is None
     assert found.after == found.before
     assert found.saved_bytes == 0
@@ -134,6 +134,7 @@ def test_a_part_that_is_shared_does_not_keep_a_trunk_from_paying() -> None:
     assert found.after.latency_ms < min(everything.latency_ms, found.before.latency_ms)
     # all, the whole ones, the part by itself: what stays is the second, which is not built again
     assert build.calls == [(5, True), (4, True), (1, False)]
+    assert [(r.supers, r.pays) for r in found.regions] == [((0, 1), True), ((3, 4), True), ((2,), False)]
     part = found.regions[found.supers[2].region]
     assert (part.supers, part.lifted, part.pays) == ((2,), False, False)
     assert part.after.calls == 2 * part.before.calls + 7
@@ -155,6 +156,13 @@ def test_the_same_input_gives_the_same_decision() -> None:
     assert one.built.model.nodes == other.built.model.nodes
     assert one.built.replaces == other.built.replaces
     assert replace(one, built=other.built) == other
+
+
+def test_half_precision_halves_the_block() -> None:
+    models = [chain("a", width=1024), chain("b", width=1024)]
+    found, _ = decided(models, [0, 1, 2], gpu="A100-PCIE-40GB", dtype="fp16")
+    assert [s.block_bytes for s in found.supers] == [1024 * 1024 * 2] * 3
+    assert found.before.weight_bytes - found.after.weight_bytes == found.saved_bytes
 
 
 def test_three_models_read_a_block_once() -> None:

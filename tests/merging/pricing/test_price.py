@@ -10,13 +10,13 @@ import families
 import pytest
 from chains import chain
 
+from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError, UsageError
 from gkestimator.estimation.api import estimate_rows
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import Pricer
 from gkestimator.merging.pricing import pricer as pricer_module
-from gkestimator.onnx_io.editing import EditableModel
-from gkestimator.onnx_io.editing.reading import read_editable
+from gkestimator.onnx_io.editing import EditableModel, Node, ValueInfo, read_editable
 
 BUILDERS = [families.resnet_like, families.mobilenet_like, families.bert_like, families.gpt_like]
 
@@ -131,6 +131,39 @@ def test_a_fixed_batch_that_is_not_the_one_asked_for() -> None:
         UsageError, match=r"^a: batch size 8 was asked for, found a file exported at batch size 4; "
     ):
         pricer.originals([model], [8])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, True, 10**9])
+def test_a_batch_size_that_cannot_be(wrong: object) -> None:
+    with pytest.raises(UsageError, match=r"^a: batch size is .*: expected a whole number from 1 to 1000000$"):
+        Pricer(MergeOptions()).originals([chain("a")], [wrong])  # type: ignore[list-item]
+
+
+def one_node(node: Node) -> EditableModel:
+    return EditableModel(
+        name="m", nodes=[node], weights={}, opsets={"": 17, "my": 1}, ir_version=9, prefixes=("m/",),
+        inputs=[ValueInfo(name="m/x", dtype=DType.FLOAT, shape=("m/batch", 8))],
+        outputs=[ValueInfo(name="m/y", dtype=DType.FLOAT, shape=("m/batch", 8))],
+    )  # fmt: skip
+
+
+def test_a_model_that_launches_nothing() -> None:
+    model = one_node(Node(name="m/same", op_type="Identity", inputs=("m/x",), outputs=("m/y",)))
+    priced = Pricer(MergeOptions()).originals([model], [2])
+    assert (priced.price.latency_ms, priced.price.kernels, priced.piece(["m/same"]).latency_ms) == (0, 0, 0)
+    assert Pricer(MergeOptions()).starts(model) == {}
+
+
+def test_an_operator_that_nobody_knows_is_named_and_leaves_no_upper_end() -> None:
+    model = one_node(Node(name="m/own", op_type="Own", domain="my", inputs=("m/x",), outputs=("m/y",)))
+    priced = Pricer(MergeOptions()).originals([model], [2])
+    assert priced.unknown_operators == ("my.Own",)
+    assert priced.price.latency_high_ms is None
+
+
+def test_int8_of_a_model_that_is_not_quantised() -> None:
+    with pytest.raises(UsageError, match="^a: dtype int8 needs a quantised model"):
+        Pricer(MergeOptions(dtype="int8")).originals([chain("a")], [1])
 
 
 def test_a_dimension_without_a_size_is_an_error() -> None:

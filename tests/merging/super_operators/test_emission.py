@@ -86,20 +86,20 @@ def test_a_block_of_all_rows_takes_no_activation_apart() -> None:
     assert operators(case.check()) == ["Concat", "Gemm", "Split", "MatMul", "Concat"]
 
 
-def test_residual_products_of_gemm_add_for_nothing() -> None:
+def test_the_border_product_of_gemm_adds_for_nothing() -> None:
     case = Case("Gemm", DType.FLOAT, 4, 3)
     first = values(4, 3)
     case.add(values(2, 4), first, (0, 0))
     case.add(values(5, 9, seed=1), np.vstack([values(2, 3), first, values(3, 3)]), (2, 0))
-    assert operators(case.check()) == ["Split", "Concat", "Gemm", "Split", "Gemm", "Gemm"]
+    assert operators(case.check()) == ["Split", "Concat", "Gemm", "Split", "Concat", "Gemm"]
 
 
-def test_residual_products_of_three_axes_are_summed_in_one_node() -> None:
+def test_the_border_product_of_three_axes_is_added() -> None:
     case = Case("MatMul", DType.FLOAT, 4, 3)
     first = values(4, 3)
     case.add(values(2, 2, 4), first, (0, 0))
     case.add(values(5, 2, 9, seed=1), np.vstack([values(2, 3), first, values(3, 3)]), (2, 0))
-    assert operators(case.check()) == ["Split", "Concat", "MatMul", "Split", "MatMul", "MatMul", "Sum"]
+    assert operators(case.check()) == ["Split", "Concat", "MatMul", "Split", "Concat", "MatMul", "Add"]
 
 
 def biased(first: np.ndarray | None, second: np.ndarray | None, op_type: str = "Gemm") -> Case:
@@ -172,12 +172,32 @@ def test_weights_are_views_and_the_shared_block_is_the_first_members() -> None:
     new = case.check(bound=1e-3)
     held = {name: weight.values.array() for name, weight in case.weights.items()}
     found = {w.name: w.values.array() for w in new.weights if w.dtype is DType.FLOAT}
-    assert (
-        len(found) == 8
-    )  # the shared block; left, above, below of one; left, right, above, below of the other
-    assert all(any(np.shares_memory(a, b) for b in held.values()) for a in found.values())
+    # Both have a border of two pieces; the sides are one piece of the first and two of the second.
+    assert set(found) == {
+        "merged/0/shared_weight",
+        "merged/0/border_weight",
+        "merged/0/sides_weight",
+        "merged/0/border_weight_2",
+        "merged/0/sides_weight_2",
+    }
+    views = {name for name, a in found.items() if any(np.shares_memory(a, b) for b in held.values())}
+    assert views == {"merged/0/shared_weight", "merged/0/sides_weight"}
     np.testing.assert_array_equal(found["merged/0/shared_weight"], first[1:4, 2:4])
+    np.testing.assert_array_equal(found["merged/0/border_weight_2"], second[[0, 1, 5], 1:3])
+    np.testing.assert_array_equal(found["merged/0/sides_weight_2"], second[:, [0, 3, 4]])
     assert sum(a.size for a in found.values()) == first.size + second.size - 3 * 2
+
+
+def test_both_sides_of_a_block_are_one_product() -> None:
+    case = Case("Gemm", DType.FLOAT, 4, 3)
+    first = values(4, 3)
+    case.add(values(2, 4), first, (0, 0), bias=values(3))
+    wide, bias = np.hstack([values(4, 2), first, values(4, 5)]), values(10, seed=3)
+    case.add(values(5, 4, seed=1), wide, (0, 2), bias=bias)
+    new = case.check()
+    assert operators(new) == ["Concat", "Gemm", "Split", "Add", "Add", "Gemm", "Split", "Concat"]
+    held = {w.name: w.values.array() for w in new.weights}
+    np.testing.assert_array_equal(held["merged/0/sides_bias"], bias[[0, 1, 5, 6, 7, 8, 9]])
 
 
 def test_the_same_super_operator_gives_the_same_nodes() -> None:
