@@ -9,6 +9,7 @@ from gkestimator.merging.lifting.bundles import Binder, Bundle
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.helper_shapes import learn_shapes
 from gkestimator.merging.lifting.lifter import Lifter
+from gkestimator.merging.lifting.sequences import without_sequences
 from gkestimator.merging.lifting.spreading import spread_sizes
 from gkestimator.merging.lifting.terms import Terms
 from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, order_nodes
@@ -46,11 +47,13 @@ def lift(
     """
     if model.opsets.get("", 1) < _OLDEST_OPSET:
         return Lifted(model=model, replaces=dict(replaces))
+    replaces = dict(replaces)
+    helpers = {name for name, originals in replaces.items() if not originals}
+    model = without_sequences(model, shapes, replaces)
     graph = Graph(model)
     terms = Terms(model.inputs, graph.weights, shapes)
     binder = Binder(graph, terms, tolerance)
     binder.replaces.update(replaces)
-    helpers = {name for name, originals in replaces.items() if not originals}
     for node in model.nodes:
         terms.work_out(node)
         learn_shapes(node, terms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,47 @@ def test_values_made_of_equal_constants_are_made_once_unless_they_are_outputs(
     results = branches.results(found.model, feeds, tmp_path)
     for name, value in branches.originals(model, feeds).items():
         np.testing.assert_allclose(results[name], value, rtol=1e-5)
+
+
+def cut_by_a_sequence(
+    *picks: int, sizes: object = 2, last: str = "SequenceAt"
+) -> Callable[[Branch, str], str]:
+    """torch's ``split``: the last axis of [batch, 3, 5] in parts, of which some are added up over that axis."""
+
+    def way(b: Branch, x: str) -> str:
+        parts = b.op("SplitToSequence", x, b.const(sizes, np.int64), axis=2)
+        found = [b.op("SequenceAt", parts, b.const(p, np.int64)) for p in picks]
+        if last != "SequenceAt":
+            found.append(b.op("ConcatFromSequence", parts, axis=2))
+        return b.op("Sum", *(b.op("ReduceSum", f, b.ints(2)) for f in found))
+
+    return way
+
+
+@pytest.mark.parametrize(("picks", "sizes"), [((0, 1, 2), 2), ((2,), 2), ((-1, 1), [1, 3, 1]), ((0, 1), 3)])
+def test_a_sequence_that_is_taken_apart_is_one_split(
+    picks: tuple[int, ...], sizes: object, tmp_path: Path
+) -> None:
+    model, feeds = branches.graph(cut_by_a_sequence(*picks, sizes=sizes), (3, 5))
+    found = branches.lifted(model, [feeds], tmp_path)
+    assert branches.count(found, "SplitToSequence") == branches.count(found, "SequenceAt") == 0
+    assert branches.count(found, "Split") == 1
+    (split,) = [n for n in found.model.nodes if n.op_type == "Split" and found.replaces[n.name]]
+    assert len(found.replaces[split.name]) == 2 * (1 + len(picks))
+    for name, value in branches.results(found.model, feeds, tmp_path).items():
+        np.testing.assert_allclose(value, branches.originals(model, feeds)[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [cut_by_a_sequence(0, last="ConcatFromSequence"), cut_by_a_sequence(0, 0), cut_by_a_sequence(0, -3)],
+)
+def test_a_sequence_that_others_read_stays(way: Callable[[Branch, str], str], tmp_path: Path) -> None:
+    model, feeds = branches.graph(way, (3, 5))
+    found = branches.lifted(model, [feeds], tmp_path)
+    assert branches.count(found, "SplitToSequence") == 2
+    for name, value in branches.results(found.model, feeds, tmp_path).items():
+        np.testing.assert_allclose(value, branches.originals(model, feeds)[name], rtol=1e-5)
 
 
 def test_constants_are_equal_within_the_tolerance(tmp_path: Path) -> None:
