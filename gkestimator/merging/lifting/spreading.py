@@ -23,6 +23,8 @@ def spread_sizes(node: Node, binder: Binder, terms: Terms) -> None:
     shape_input = SHAPE_INPUT.get((node.domain, node.op_type))
     if rule is not None:
         found = _size_by_rule(node, binder, terms)
+    if found is None and not node.domain:
+        found = _size_alone(node, terms)
     if found is None and shape_input is not None and len(node.inputs) > shape_input:
         vector = terms.vector(node.inputs[shape_input])
         entry = vector[0][0] if vector is not None and vector[0] and not vector[1] else None
@@ -32,6 +34,19 @@ def spread_sizes(node: Node, binder: Binder, terms: Terms) -> None:
     if found is not None:
         for name in open_outputs:
             terms.set_size(name, 0, found)
+
+
+def _size_alone(node: Node, terms: Terms) -> Term | None:
+    """Operators that mix axis 0 and still say how long the result is: counting up, and picking by indices."""
+    if node.op_type == "Range":
+        start, limit, step = (terms.vector(n) for n in node.inputs)
+        counts = start == ((0,), True) and step == ((1,), True) and limit is not None and limit[1]
+        return limit[0][0] if counts and limit is not None and isinstance(limit[0][0], tuple) else None
+    if node.op_type == "GatherND" and node.attributes.get("batch_dims", 0) == 0:
+        ids = terms.dims(node.inputs[1])
+        size = terms.size(node.inputs[1], 0) if ids is not None and len(ids) >= 2 else None
+        return size if isinstance(size, tuple) else None
+    return None
 
 
 def _reaches(node: Node, terms: Terms, entries: tuple[Term | None, ...]) -> bool:

@@ -144,6 +144,16 @@ def _cast(terms: Terms, node: Node) -> Vector | None:
     return terms.vector(node.inputs[0]) if node.attributes.get("to") in (6, 7) else None
 
 
+def _cast_like(terms: Terms, node: Node) -> Vector | None:
+    """A vector, or a scalar 0.0 or 1.0, as the integers of another vector."""
+    if terms.vector(node.inputs[1]) is None:
+        return None
+    found, value = terms.vector(node.inputs[0]), terms.value(node.inputs[0])
+    if found is None and value is not None and value.ndim == 0 and float(value).is_integer():
+        return (int(value),), True
+    return found
+
+
 def _as_list(terms: Terms, node: Node) -> Vector | None:
     found = terms.vector(node.inputs[0])
     axes = terms.vector(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -269,6 +279,7 @@ _EVALUATORS: Mapping[str, Callable[[Terms, Node], Vector | None]] = {
     "Size": _size,
     "Identity": _same,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Unsqueeze": _as_list,
     "Squeeze": _as_scalar,
     "Reshape": _reshape,

@@ -17,7 +17,14 @@ BATCH, OTHER = ("x", 0, 1), ("z", 0, 1)
 
 def size_after(rank: int, *nodes: Node) -> object:
     """Size of axis 0 of ``y``, of that rank, whose sizes are not known; ``x`` is [batch, 3, 4], ``z`` [other, 3, 4]."""
-    held = {"one": np.ones((1, 4), np.float32), "rows": np.array([-1, 4]), "back": np.array([-1, 3, 4])}
+    held = {
+        "nothing": np.float32(0),
+        "unit": np.float32(1),
+        "zero": np.array(0),
+        "one": np.ones((1, 4), np.float32),
+        "rows": np.array([-1, 4]),
+        "back": np.array([-1, 3, 4]),
+    }
     weights = {
         n: Weight(
             name=n,
@@ -25,7 +32,7 @@ def size_after(rank: int, *nodes: Node) -> object:
             shape=a.shape,
             values=Held(held=a),
         )
-        for n, a in held.items()
+        for n, a in ((n, np.asarray(a)) for n, a in held.items())
     }
     inputs = [
         ValueInfo(name=n, dtype=DType.FLOAT, shape=(d, 3, 4)) for n, d in (("x", "batch"), ("z", "other"))
@@ -52,6 +59,12 @@ def node(op_type: str, inputs: str, output: str = "y", **attributes: int) -> Nod
 
 
 OWN = ("y", 0, 1)
+COUNT = [
+    node("Shape", "z", "shape"),
+    node("Gather", "shape zero", "limit"),
+    node("CastLike", "nothing limit", "nought"),
+    node("CastLike", "unit limit", "step"),
+]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +83,11 @@ OWN = ("y", 0, 1)
         ([node("Shape", "z", "shape"), node("Expand", "one shape")], 3, OTHER),
         ([node("Shape", "z", "shape"), node("Expand", "x shape")], 3, OWN),
         ([node("Shape", "x", "shape"), node("Expand", "x shape")], 3, BATCH),
+        ([node("GatherND", "x z")], 3, OTHER),
+        ([node("GatherND", "x z", batch_dims=1)], 3, OWN),
+        ([*COUNT, node("Range", "nought limit step")], 1, OTHER),
+        ([*COUNT, node("Range", "step limit step")], 1, OWN),
+        ([*COUNT, node("Range", "nought limit limit")], 1, OWN),
     ],
 )
 def test_sizes_follow_the_rules(nodes: list[Node], rank: int, wanted: object) -> None:
