@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from gkestimator.cli.parameters import dims_of
 from gkestimator.cli.progress import Progress
 from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.tables import format_of, render, write_bytes
@@ -36,7 +37,7 @@ def run_estimate(
         read = (*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"])
         read = (*read, *filter(None, [options["host"]]))
         _refuse_overwriting(output, read)
-    options["dims"] = _dims(options["dims"])
+    options["dims"] = dims_of(options["dims"])
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
     bad = list(failures)
@@ -75,11 +76,3 @@ def _refuse_overwriting(output: Path, read: Iterable[Path | str]) -> None:
             continue  # one of the two does not exist: nothing to lose
         if same:
             raise UsageError(f"-o {output}: is also read (as {path}); expected a file of its own")
-
-
-def _dims(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:
-    dims: dict[str, int] = {}
-    for name, number in pairs:
-        if dims.setdefault(name, number) != number:
-            raise UsageError(f"--dim {name}: found both {dims[name]} and {number}, expected one number")
-    return dims

@@ -17,6 +17,7 @@ COMMANDS = {
     "schedule": "Place models on GPUs by what a requirement table says they need.",
     "simulate": "Serve a plan under real arrivals, without a cluster: goodput, latency, use.",
     "compare": "Compare placement policies over workloads, clusters and objectives.",
+    "merge": "Merge models that share a GPU and weights into one ONNX file.",
     "lengths": "Serve requests of many lengths by runtimes of fixed lengths (Arlo), simulated.",
     "demo": "Write ResNet-50 as an ONNX file and estimate it.",
     "gpus": "What is known of each GPU, and from where.",

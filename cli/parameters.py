@@ -4,15 +4,16 @@ share."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gkestimator.errors import UsageError
 from gkestimator.tables import FORMATS
 
-__all__ = ["DIM", "NUMBERS", "WHOLE_NUMBERS", "Names", "estimate_options"]
+__all__ = ["DIM", "EACH", "NUMBERS", "WHOLE_NUMBERS", "Names", "dims_of", "estimate_options"]
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -29,13 +30,16 @@ def _items(param: _ParamType, text: str) -> list[str]:
         param.fail(f"found {text!r}, expected values separated by commas")
     if len(items) > MAX_ITEMS:
         param.fail(f"found {len(items)} values, expected at most {MAX_ITEMS}")
-    return list(dict.fromkeys(items))
+    return items
 
 
 class _WholeNumbers(_ParamType):
-    """``1,4,8``: whole numbers from 1, repeats dropped."""
+    """``1,4,8``: whole numbers from 1, repeats dropped unless ``repeats``."""
 
     name = "N,N,..."
+
+    def __init__(self, *, repeats: bool = False) -> None:
+        self._repeats = repeats
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -49,7 +53,7 @@ class _WholeNumbers(_ParamType):
                     f"found {item[:40]!r}, expected whole numbers from 1, separated by commas", param, ctx
                 )
             numbers.append(int(item))
-        return tuple(dict.fromkeys(numbers))
+        return tuple(numbers if self._repeats else dict.fromkeys(numbers))
 
 
 class _Numbers(_ParamType):
@@ -83,7 +87,7 @@ class Names(_ParamType):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
         """The names, repeats dropped."""
-        return value if isinstance(value, tuple) else tuple(_items(self, value))
+        return value if isinstance(value, tuple) else tuple(dict.fromkeys(_items(self, value)))
 
 
 class _Dim(_ParamType):
@@ -104,6 +108,8 @@ class _Dim(_ParamType):
 
 
 WHOLE_NUMBERS, NUMBERS, DIM = _WholeNumbers(), _Numbers(), _Dim()
+EACH = _WholeNumbers(repeats=True)
+"""One number for each of several things, in their order."""
 _PATH = click.Path(path_type=Path)
 
 
@@ -154,6 +160,15 @@ _OPTIONS = (
     ),
     click.option("-o", "--output", type=_PATH, help="File to write to, wholly or not at all."),
 )
+
+
+def dims_of(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """The values of ``--dim`` by name. Raises UsageError where one name has two."""
+    dims: dict[str, int] = {}
+    for name, number in pairs:
+        if dims.setdefault(name, number) != number:
+            raise UsageError(f"--dim {name}: found both {dims[name]} and {number}, expected one number")
+    return dims
 
 
 def estimate_options(function: F) -> F:

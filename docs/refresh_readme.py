@@ -1,5 +1,5 @@
-"""Run the commands of the worked examples in README.md and docs/evaluate.md and put their output back into them:
-``python docs/refresh_readme.py``.
+"""Run the commands of the worked examples in README.md, docs/evaluate.md and docs/merging.md and put their output back
+into them: ``python docs/refresh_readme.py``.
 
 Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between
 ``<!-- summary -->`` and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``).
@@ -19,6 +19,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
 EVALUATE = DOCS / "evaluate.md"
+MERGING = DOCS / "merging.md"
 ACCURACY = DOCS / "accuracy.md"
 SUMMARY = re.compile(r"<!-- summary -->\n.*?<!-- /summary -->", re.DOTALL)
 BLOCK = re.compile(
@@ -54,6 +55,17 @@ def evaluate_folder(folder: Path) -> Path:
     return folder
 
 
+def merging_folder(folder: Path) -> Path:
+    """What docs/merging.md works on, in ``folder``: two ResNets, the last four layers of one drawn anew."""
+    sys.path.append(str(DOCS.parent / "tests" / "merging"))
+    import families
+
+    birds = families.resnet_like(width=32, blocks=(2, 2, 2, 2), image=112, classes=100)
+    families.saved(birds, folder / "birds.onnx")
+    families.saved(families.sibling(birds, last=4), folder / "cars.onnx")
+    return folder
+
+
 def refreshed(text: str, folder: Path | None = None) -> str:
     """``text`` with every block's output replaced by the current one."""
     return BLOCK.sub(lambda m: m[1] + output_of(m["arguments"], folder) + m[4], text)
@@ -68,10 +80,15 @@ def with_accuracy(text: str) -> str:
 
 
 def main() -> int:
-    """Refresh or check both pages; the exit status."""
+    """Refresh or check the pages; the exit status."""
     stale = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for page, folder in ((README, None), (EVALUATE, evaluate_folder(Path(scratch)))):
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as merging:
+        pages = (
+            (README, None),
+            (EVALUATE, evaluate_folder(Path(scratch))),
+            (MERGING, merging_folder(Path(merging))),
+        )
+        for page, folder in pages:
             old = page.read_text(encoding="utf-8")
             new = refreshed(old, folder)
             if page == README and not ACCURACY.exists():

@@ -133,7 +133,8 @@ class KernelGraph:
     """A lowered model. Storages: ``weights``, ``inputs`` and ``outputs`` with their bytes, the rest in the steps.
 
     Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
-    touch the same storages (what liveness may be cached by).
+    touch the same storages (what liveness may be cached by). ``groups``: the names of all operators that a step stands
+    for, by its own, where they are several (a fused group).
     """
 
     name: str
@@ -146,6 +147,7 @@ class KernelGraph:
     unknown_operators: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     wiring: object = field(default=None, compare=False, repr=False)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation.intervals import host_range_us
+from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import RECALL, Lowered, Source
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import EstimateRequest
@@ -72,7 +73,7 @@ class Lowering:
     """One model at one batch size, lowered under one set of options, with its rows in the pool of kernels."""
 
     model: str
-    path: Path
+    path: Path | None  # None: of a graph that no file holds
     lowered: Lowered
     program: Program
     rows: np.ndarray  # rows of the pool this lowering uses
@@ -187,18 +188,30 @@ class Engine:
                 entry = known[options]
                 if key is not None and entry is not None:
                     RECALL.put(key, entry)
+        return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
+
+    def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> dict[LoweringOptions, Lowering]:
+        """Lower bound graphs that no file holds, to run one after the other; they are not remembered.
+
+        No two of them may have a storage's name in common.
+        """
+        targets = {target.options: target for target in reversed(self.targets)}
+        parts = [dict(self._lower_bound(graph, targets)) for graph in bound]
+        entries = {options: joined(name, [part[options] for part in parts]) for options in targets}
+        return self._placed(name, None, entries)
+
+    def _placed(
+        self, name: str, path: Path | None, entries: Mapping[LoweringOptions, Lowered]
+    ) -> dict[LoweringOptions, Lowering]:
         placed: dict[
             int, tuple[Program, np.ndarray]
         ] = {}  # by id of the graph: options that change nothing share it
         lowerings = {}
-        for options, entry in known.items():
-            assert entry is not None
+        for options, entry in entries.items():
             if id(entry.graph) not in placed:
                 placed[id(entry.graph)] = self._place(entry.graph)
             program, rows = placed[id(entry.graph)]
-            lowerings[options] = Lowering(
-                model=source.name, path=source.path, lowered=entry, program=program, rows=rows
-            )
+            lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
     def _key(self, source: Source, batch_size: int | None, options: LoweringOptions) -> Hashable:
@@ -224,9 +237,15 @@ class Engine:
             batch_dim=request.batch_dim,
             inputs=request.inputs,
         )
+        yield from self._lower_bound(bound, targets)
+
+    def _lower_bound(
+        self, bound: OperatorGraph, targets: Mapping[LoweringOptions, Target]
+    ) -> Iterator[tuple[LoweringOptions, Lowered]]:
+        request = self.request
         if request.dtype == "int8" and not is_quantised(bound):
             raise UsageError(
-                f"{source.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+                f"{bound.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
                 f"operator; quantise the file first, or use another dtype"
             )
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)

@@ -37,6 +37,18 @@ class Program:
         """Kernel launches of one inference, trips counted."""
         return int(self.repeat.sum())
 
+    def only(self, kept: np.ndarray) -> Program:
+        """The program of the steps for which ``kept`` (a boolean per step) holds, as if the others were not there."""
+        launches = kept[self.step]
+        place = np.cumsum(kept) - 1
+        return Program(
+            steps=tuple([step for step, stays in zip(self.steps, kept.tolist(), strict=True) if stays]),
+            kernel=self.kernel[launches],
+            step=place[self.step[launches]],
+            repeat=self.repeat[launches],
+            calls=self.calls[kept],
+        )
+
     def producers(self) -> tuple[tuple[int, ...], ...]:
         """For each step the earlier steps it waits for: who wrote what it touches, who reads what it overwrites."""
         writer: dict[str, int] = {}

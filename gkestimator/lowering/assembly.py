@@ -221,5 +221,10 @@ class _Lowering:
             unknown_operators=self._unknown,
             warnings=tuple(warnings),
             notes=calls.notes,
+            groups={
+                head.operator.name: tuple([graph.operators[index].name for index in head.covered])
+                for head in heads
+                if type(head) is Match
+            },
             wiring=wiring,
         )

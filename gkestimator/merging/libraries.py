@@ -1,4 +1,4 @@
-"""SciPy and scikit-learn, which merging alone needs (the extra ``merge``): imported where they are called."""
+"""SciPy, which few parts need (merging by the extra ``merge``): imported where it is called."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ __all__ = ["library"]
 
 
 def library(module: str) -> Any:
-    """The module ``module`` (``scipy.optimize``, ``sklearn.cluster``). Raises UsageError, saying what to install."""
+    """The module ``module`` (``scipy.optimize``). Raises UsageError, saying what to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
-        top = module.partition(".")[0]
-        name = {"sklearn": "scikit-learn"}.get(top, top)
-        raise UsageError(f"merging needs {name}: pip install 'gkestimator[merge]'") from e
+        raise UsageError(f"merging needs {module.partition('.')[0]}: pip install 'gkestimator[merge]'") from e

@@ -271,10 +271,10 @@ def _classifier(g: Graph, name: str, batch: int | str, image: int, classes: int)
 
 
 def saved(model: onnx.ModelProto, path: Path, *, external: bool = False) -> Path:
-    """Write ``model`` (``external``: its weights to ``<path>.data``); the path again."""
+    """Write ``model`` (``external``: weights of 100 bytes and more to ``<path>.data``); the path again."""
     if external:
         model = _copied(model)
-        onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=0)
+        onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=100)
     else:
         onnx.save(model, path)
     return path

@@ -22,6 +22,7 @@ THIRD_PARTY_AT_START = {
     "from gkestimator.cli import run; run(['simulate', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['compare', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['lengths', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['merge', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['gpus'])": {"click", "numpy"},
 }
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
@@ -53,7 +54,8 @@ LAYERS = (
     {"bundles"},
     {"estimation", "training", "evaluation", "doctor"},
     {"placement"},
-    {"export", "merging"},
+    {"export"},
+    {"merging"},
     {"simulation"},
     {"profiling"},
     {"cli"},

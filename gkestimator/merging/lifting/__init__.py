@@ -1,1 +1,7 @@
 """Operators between two super-operators that are alike run once, on the concatenated value."""
+
+from __future__ import annotations
+
+from gkestimator.merging.lifting.lift import Lifted, lift
+
+__all__ = ["Lifted", "lift"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,24 +15,29 @@ __all__ = ["best_assignment"]
 _SAME = 1e-12
 
 
-def best_assignment(weights: Mapping[tuple[int, int], float]) -> list[tuple[int, int]]:
+def best_assignment(
+    weights: Mapping[tuple[int, int], float],
+    places: tuple[Sequence[int], Sequence[int]] | None = None,
+) -> list[tuple[int, int]]:
     """The matching of left to right numbers whose weights have the largest sum, sorted.
 
     ``weights``: by pair (left, right) a positive weight; pairs that are not named are not matched. Nobody is in two
     pairs. Of several matchings with the largest sum (to 1e-12 a pair) it is one with the least sum of
-    (place on the left - place on the right)^2, places counted among the numbers that occur: like goes to like
-    in the models' own order. Raises ValueError: a weight is not positive and finite; UsageError: no SciPy.
+    (places[0][left] - places[1][right])^2 (None: the numbers themselves), so that like goes to like in the models'
+    own order. Raises ValueError: a weight is not positive and finite; UsageError: no SciPy.
     """
     if not all(0 < w < float("inf") for w in weights.values()):
         raise ValueError("weights of an assignment must be positive and finite")
-    lefts = {n: k for k, n in enumerate(sorted({i for i, _ in weights}))}
-    rights = {n: k for k, n in enumerate(sorted({j for _, j in weights}))}
+    if places is None:
+        far = {(i, j): float(i - j) ** 2 for i, j in weights}
+    else:
+        far = {(i, j): float(places[0][i] - places[1][j]) ** 2 for i, j in weights}
     found: list[tuple[int, int]] = []
     for part in _components(weights):
         if len(part) == 1:
             found += part
         else:
-            found += _matched({p: weights[p] for p in part}, lefts, rights)
+            found += _matched({p: weights[p] for p in part}, far)
     return sorted(found)
 
 
@@ -55,7 +60,7 @@ def _components(pairs: Mapping[tuple[int, int], float]) -> list[list[tuple[int, 
 
 
 def _matched(
-    weights: Mapping[tuple[int, int], float], lefts: Mapping[int, int], rights: Mapping[int, int]
+    weights: Mapping[tuple[int, int], float], far: Mapping[tuple[int, int], float]
 ) -> list[tuple[int, int]]:
     rows, columns = sorted({i for i, _ in weights}), sorted({j for _, j in weights})
     row_of = {n: k for k, n in enumerate(rows)}
@@ -66,7 +71,7 @@ def _matched(
     cost = np.zeros((size, size))
     for (i, j), weight in weights.items():
         gain[row_of[i], column_of[j]] = weight
-        cost[row_of[i], column_of[j]] = float(lefts[i] - rights[j]) ** 2
+        cost[row_of[i], column_of[j]] = far[i, j]
     solve = library("scipy.optimize").linear_sum_assignment
     _, best = solve(gain, maximize=True)
     # Complementary slackness: full matchings of the largest sum are those made of tight pairs alone.

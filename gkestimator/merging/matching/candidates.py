@@ -86,10 +86,10 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
             continue
         values, shape = weight.values, weight.shape
         if node.op_type == "Transpose":
-            axes = node.attributes.get("perm", tuple(reversed(range(len(shape)))))
-            if not isinstance(axes, tuple) or sorted(map(str, axes)) != sorted(map(str, range(len(shape)))):
+            perm = node.attributes.get("perm", tuple(reversed(range(len(shape)))))
+            axes = tuple(a for a in perm if type(a) is int) if isinstance(perm, tuple) else ()
+            if sorted(axes) != list(range(len(shape))):
                 continue
-            axes = tuple(int(a) for a in axes)
             shape = tuple(shape[a] for a in axes)
             values = Rearranged(base=values, axes=axes)
         name = node.outputs[0]
@@ -138,6 +138,7 @@ def _conv(
         return None
     out, into = weight.shape[:2]
     groups, taps = window.groups, math.prod(window.kernel)
+    size: tuple[int, ...]
     if x[1] not in (None, into * groups):
         return None
     usable, bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))

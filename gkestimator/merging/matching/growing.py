@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from gkestimator.merging.matching.assignment import best_assignment
@@ -64,10 +64,15 @@ def match_all(
     of similarities (to a super-operator: to its least similar member). Of a matching's pairs those go first that are
     most similar, then those that come first; a pair that would close a cycle is dropped, and who is free then is
     matched once more without such pairs.
+
+    Raises ValueError: a model stands in two groups; UsageError: no SciPy; ModelError: a file lost its weights.
     """
+    groups = [sorted(group) for group in groups]
+    if len({m for group in groups for m in group}) < sum(map(len, groups)):
+        raise ValueError(f"groups are {groups}: expected each model at most once")
     grown = _Grown(models, operators, options, can_emit or (lambda _: None))
     for group in groups:
-        grown.add_group(sorted(group))
+        grown.add_group(group)
     return grown.matching()
 
 
@@ -98,8 +103,8 @@ class _Grown:
             left = [u for k, u in enumerate(own) if k not in taken]
             rest = [u for place, u in enumerate(units) if place not in partner]
             self._refused += [
-                _refused(a, b, "start")
-                for a, b in equal_but_for_start(rest, left, self._options, apart=self._graph.makes_cycle)
+                _refused(unit, "start")
+                for unit in equal_but_for_start(rest, left, self._options, apart=self._graph.makes_cycle)
             ]
             units += left
         self._done += [u for u in units if len(u.members) > 1]
@@ -123,6 +128,7 @@ class _Grown:
             tolerance=options.tolerance,
         )
         possible: dict[_Pair, tuple[float, Unit]] = {}
+        unwritable: dict[_Pair, tuple[float, Unit, str]] = {}
         for (i, j), rectangle in sorted(shared.items()):
             unit = joined(units[i], own[j], rectangle, omega=options.omega)
             if unit is None:
@@ -131,8 +137,13 @@ class _Grown:
             if why is None:
                 possible[i, j] = (unit.similarity_of_last(), unit)
             else:
-                self._refused.append(replace(_refused(units[i], own[j], "emission", unit), detail=why))
-        return self._assigned(units, own, possible)
+                unwritable[i, j] = (unit.similarity_of_last(), unit, why)
+        found = self._assigned(units, own, possible)
+        taken = {j for j, _ in found.values()}
+        left = {(i, j): v for (i, j), v in unwritable.items() if i not in found and j not in taken}
+        for pair in best_assignment({p: v[0] for p, v in left.items()}, (_places(units), _places(own))):
+            self._refused.append(_refused(left[pair][1], "emission", left[pair][2]))
+        return found
 
     def _assigned(
         self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[_Pair, tuple[float, Unit]]
@@ -140,11 +151,13 @@ class _Grown:
         found: dict[int, tuple[int, Unit]] = {}
         left = dict(possible)
         while left:
-            chosen = best_assignment({pair: weight for pair, (weight, _) in left.items()})
+            chosen = best_assignment(
+                {pair: weight for pair, (weight, _) in left.items()}, (_places(units), _places(own))
+            )
             for i, j in sorted(chosen, key=lambda p: (-left[p][0], p)):
                 a, b, unit = units[i].keys[0], own[j].keys[0], left[i, j][1]
                 if self._graph.makes_cycle(a, b):
-                    self._refused.append(_refused(units[i], own[j], "cycle", unit))
+                    self._refused.append(_refused(unit, "cycle"))
                 else:
                     self._graph.contract(a, b)
                     found[i] = (j, unit)
@@ -158,11 +171,11 @@ class _Grown:
         return found
 
 
-def _refused(
-    a: Unit, b: Unit, reason: Literal["start", "cycle", "emission"], unit: Unit | None = None
-) -> Refused:
-    return Refused(
-        names=tuple(m.operator.node.name for m in (*a.members, *b.members)),
-        reason=reason,
-        similarity=1.0 if unit is None else unit.similarity_of_last(),
-    )
+def _places(units: Sequence[Unit]) -> list[int]:
+    """Where each stands among its (first member's) model's operators."""
+    return [u.keys[0][1] for u in units]
+
+
+def _refused(unit: Unit, reason: Literal["start", "cycle", "emission"], detail: str = "") -> Refused:
+    names = tuple(m.operator.node.name for m in unit.members)
+    return Refused(names=names, reason=reason, similarity=unit.similarity_of_last(), detail=detail)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import numpy as np
 
 from gkestimator.merging.matching.assignment import best_assignment
-from gkestimator.merging.matching.units import Unit
-from gkestimator.merging.operators import WeightMatrix
+from gkestimator.merging.matching.units import Unit, joined
+from gkestimator.merging.operators import Rectangle, WeightMatrix
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
@@ -74,11 +74,11 @@ def equal_but_for_start(
     options: MergeOptions,
     *,
     apart: Callable[[tuple[int, int], tuple[int, int]], bool],
-) -> Iterator[tuple[Unit, Unit]]:
-    """Pairs that would be merged but that they do not start together: of one kind, with equal weights.
+) -> Iterator[Unit]:
+    """What would be one if it started together: of one kind, the weight equal to the whole block of the other.
 
-    Each operator at most once (the best assignment), pairs of which ``apart`` says that they make a cycle not. Only
-    equal weights are looked for: the search for shifted blocks in all pairs would cost more than it tells.
+    Each operator at most once (the best assignment); not what ``apart`` says would make a cycle. Only equal weights
+    are looked for: the search for shifted blocks in all pairs would cost more than it tells.
     """
     if math.isinf(options.tau_ms):
         return
@@ -86,25 +86,33 @@ def equal_but_for_start(
     for side, all_of in enumerate((units, own)):
         for place, unit in enumerate(all_of):
             sides[_kind(unit), unit.block.rows, unit.block.columns][side].append(place)
-    weights: dict[tuple[int, int], float] = {}
+    possible: dict[tuple[int, int], Unit] = {}
     for lefts, rights in sides.values():
         if not lefts or not rights:
             continue
         a = np.stack([_sample(units[i].block) for i in lefts])
         b = np.stack([_sample(own[j].block) for j in rights])
+        rows, columns = own[rights[0]].block.rows, own[rights[0]].block.columns
+        whole = Rectangle(rows=rows, columns=columns, row_a=0, column_a=0, row_b=0, column_b=0)
         for k, row in enumerate(a):
-            alike = (np.abs(row - b) <= options.tolerance) | (row == b)
+            with np.errstate(invalid="ignore"):  # equal infinities
+                alike = (np.abs(row - b) <= options.tolerance) | (row == b)
             for n in np.flatnonzero(alike.all(axis=1)):
                 i, j = lefts[k], rights[n]
                 one, other = units[i], own[j]
                 if together(one, other, options.tau_ms) or apart(one.keys[0], other.keys[0]):
                     continue
-                if equal_values(
+                if not equal_values(
                     one.block.values, other.block.values, options.tolerance, dtype=one.block.dtype
                 ):
-                    weights[i, j] = 1.0
-    for i, j in best_assignment(weights):
-        yield units[i], own[j]
+                    continue
+                grown = joined(one, other, whole, omega=options.omega)
+                if grown is not None:
+                    possible[i, j] = grown
+    places = [u.keys[0][1] for u in units], [u.keys[0][1] for u in own]
+    weights = {pair: unit.similarity_of_last() for pair, unit in possible.items()}
+    for pair in best_assignment(weights, places):
+        yield possible[pair]
 
 
 def _kind(unit: Unit) -> Hashable:

@@ -15,11 +15,19 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import UsageError
 from gkestimator.onnx_io.editing import Values
 
-__all__ = ["checked_tolerance", "equal_cells", "equal_everywhere", "equal_values", "floats"]
+__all__ = [
+    "checked_tolerance",
+    "equal_cells",
+    "equal_everywhere",
+    "equal_in_all_taps",
+    "equal_values",
+    "floats",
+]
 
 _CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
 _SAMPLES = 64
 _FLOATS = ("float16", "float32", "float64", "uint16")
+_WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def checked_tolerance(tolerance: float) -> float:
@@ -34,13 +42,13 @@ def floats(a: np.ndarray) -> np.ndarray:
 
     Raises UsageError for other types than float16, bfloat16, float32 and float64.
     """
+    if a.dtype in _WIDE:
+        return a
     if a.dtype == np.uint16:
         return (a.astype(np.uint32) << 16).view(np.float32)
-    if a.dtype == np.float16:
-        return a.astype(np.float32)
-    if a.dtype.name not in _FLOATS:
+    if a.dtype != np.float16:
         raise UsageError(f"weights of type {a.dtype} cannot be compared: expected {', '.join(_FLOATS)}")
-    return a
+    return a.astype(np.float32)
 
 
 def equal_cells(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
@@ -53,13 +61,19 @@ def equal_cells(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[n
     return same
 
 
+def equal_in_all_taps(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
+    """The same for cells of several values: the last axis."""
+    same: npt.NDArray[np.bool_] = np.asarray(equal_cells(a, b, tolerance).all(axis=-1))
+    return same
+
+
 def equal_everywhere(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     """Whether all of ``a`` equals ``b`` (one type, one shape): in memory order, a chunk at a time, ends early.
 
     A sample over the whole goes first: one unequal value proves the answer no.
     """
-    if a.size == 0:
-        return True
+    if a.size <= _CHUNK:
+        return _chunk_equal(a, b, tolerance)
     order = sorted(range(a.ndim), key=lambda i: -abs(a.strides[i]))
     a, b = a.transpose(order), b.transpose(order)
     sample = np.unravel_index(np.linspace(0, a.size - 1, _SAMPLES, dtype=np.int64), a.shape)
@@ -79,6 +93,11 @@ def _chunks(a: np.ndarray, b: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]
 
 
 def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+    if a.dtype.itemsize == 2:  # NumPy compares half precision by conversion: the bits first
+        infinity = 0x7F80 if a.dtype == np.uint16 else 0x7C00
+        bits, other = a.view(np.uint16), b.view(np.uint16)
+        if np.array_equal(bits, other):
+            return not bool(((bits & 0x7FFF) > infinity).any())
     return bool(equal_cells(a, b, tolerance).all())
 
 

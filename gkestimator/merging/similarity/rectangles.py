@@ -3,7 +3,8 @@
 Dynamic programming row by row, a row as one array: ``height`` is the number of ones above and at a cell, ``left``
 and ``right`` how far all these rows are ones to both sides. Every rectangle that cannot be made larger is
 ``height`` x (``right`` - ``left``) of some cell of its last row, so the largest is among them. The loop is over the
-shorter axis.
+shorter axis. Neighbouring rows that are alike are one row of their joint height, columns likewise: no rectangle that
+cannot be made larger ends between them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy.typing as npt
 
 __all__ = ["largest_rectangles"]
 
+_LARGE = 1 << 12  # cells of a mask from which on a look for rows that are alike pays
+
 _Ints = npt.NDArray[np.int64]
 
 
@@ -21,39 +24,55 @@ def largest_rectangles(masks: npt.NDArray[np.bool_]) -> tuple[_Ints, _Ints, _Int
 
     Of several: the smallest row, then the smallest column, then the most rows. All 0 where a mask has no ones.
     """
+    rows = np.arange(masks.shape[1] + 1, dtype=np.int32)
+    columns = np.arange(masks.shape[2] + 1, dtype=np.int32)
+    if masks.shape[0] == 1 and masks.size > _LARGE:
+        changes = (masks[0, 1:] != masks[0, :-1]).any(axis=1)
+        rows = rows[np.concatenate([[True], changes, [True]])]
+        masks = masks[:, rows[:-1]]
+        changes = (masks[0, :, 1:] != masks[0, :, :-1]).any(axis=0)
+        columns = columns[np.concatenate([[True], changes, [True]])]
+        masks = masks[:, :, columns[:-1]]
     if masks.shape[1] > masks.shape[2]:
-        left, top, width, height = _by_rows(masks.transpose(0, 2, 1), transposed=True)
+        left, top, width, height = _by_rows(masks.transpose(0, 2, 1), columns, rows, transposed=True)
         return top, left, height, width
-    return _by_rows(masks, transposed=False)
+    return _by_rows(masks, rows, columns, transposed=False)
 
 
-def _by_rows(masks: npt.NDArray[np.bool_], *, transposed: bool) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+def _by_rows(
+    masks: npt.NDArray[np.bool_],
+    edges: npt.NDArray[np.int32],
+    across: npt.NDArray[np.int32],
+    *,
+    transposed: bool,
+) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+    """The same with row i from ``edges[i]`` to ``edges[i + 1]``, column j from ``across[j]`` to ``across[j + 1]``."""
     count, rows, columns = masks.shape
-    index = np.arange(columns, dtype=np.int32)
+    width = across[-1]
     height = np.zeros((count, columns), np.int32)
     left = np.zeros((count, columns), np.int32)
-    right = np.full((count, columns), columns, np.int32)
+    right = np.full((count, columns), width, np.int32)
     best = np.zeros((5, count), np.int64)  # area, row, column, rows, columns
     for i in range(rows):
         here = masks[:, i, :]
-        height += 1
+        height += edges[i + 1] - edges[i]
         height *= here
-        stop = np.maximum.accumulate(np.where(here, 0, index + 1), axis=1)
+        stop = np.maximum.accumulate(np.where(here, 0, across[1:]), axis=1)
         left = np.where(here, np.maximum(left, stop), 0)
-        stop = np.minimum.accumulate(np.where(here, columns, index)[:, ::-1], axis=1)[:, ::-1]
-        right = np.where(here, np.minimum(right, stop), columns)
+        stop = np.minimum.accumulate(np.where(here, width, across[:-1])[:, ::-1], axis=1)[:, ::-1]
+        right = np.where(here, np.minimum(right, stop), width)
         area = height.astype(np.int64) * (right - left)
         most = area.max(axis=1, initial=0)
         chosen = np.flatnonzero((most >= best[0]) & (most > 0))
         if chosen.size:
-            _update(best, chosen, i, area, most, height, left, right, transposed)
+            _update(best, chosen, int(edges[i + 1]), area, most, height, left, right, transposed)
     return best[1], best[2], best[3], best[4]
 
 
 def _update(
     best: _Ints,
     chosen: _Ints,
-    i: int,
+    bottom: int,
     area: _Ints,
     most: _Ints,
     height: npt.NDArray[np.int32],
@@ -61,13 +80,13 @@ def _update(
     right: npt.NDArray[np.int32],
     transposed: bool,
 ) -> None:
-    """Take the rectangles that end in row ``i`` where they are larger, or as large and earlier."""
+    """Take the rectangles that end before row ``bottom`` where they are larger, or as large and earlier."""
     where, cell = np.nonzero(area[chosen] == most[chosen, None])
     mask = chosen[where]
     tall = height[mask, cell].astype(np.int64)
     first = left[mask, cell].astype(np.int64)
     wide = right[mask, cell] - first
-    top = i + 1 - tall
+    top = bottom - tall
     # The order is that of the mask as it was given.
     keys = (-wide, top, first) if transposed else (-tall, first, top)
     order = np.lexsort((*keys, mask))
@@ -75,11 +94,9 @@ def _update(
     mask = mask[lead]
     new = np.stack([most[mask], top[lead], first[lead], tall[lead], wide[lead]])
     old = best[:, mask]
-    a, b = ((2, 1, 4) if transposed else (1, 2, 3)), new
-    larger = new[0] > old[0]
-    equal = new[0] == old[0]
-    earlier = (b[a[0]] < old[a[0]]) | (
-        (b[a[0]] == old[a[0]]) & ((b[a[1]] < old[a[1]]) | ((b[a[1]] == old[a[1]]) & (b[a[2]] > old[a[2]])))
-    )
-    taken = larger | (equal & earlier)
-    best[:, mask[taken]] = new[:, taken]
+    row, column, size = (2, 1, 4) if transposed else (1, 2, 3)
+    better = new[size] > old[size]
+    better = (new[column] < old[column]) | ((new[column] == old[column]) & better)
+    better = (new[row] < old[row]) | ((new[row] == old[row]) & better)
+    better = (new[0] > old[0]) | ((new[0] == old[0]) & better)
+    best[:, mask[better]] = new[:, better]

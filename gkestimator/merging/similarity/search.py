@@ -2,72 +2,67 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.errors import UsageError
-from gkestimator.merging.operators import Rectangle, WeightMatrix, similarity
-from gkestimator.merging.similarity.equality import checked_tolerance, equal_cells, equal_everywhere
-from gkestimator.merging.similarity.rectangles import largest_rectangles
-from gkestimator.merging.similarity.shifts import by_every_shift, cost_of_every_shift
+from gkestimator.merging.operators import Rectangle
+from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere, floats
+from gkestimator.merging.similarity.pair_search import by_anchors
+from gkestimator.merging.similarity.shifts import by_every_shift, cost_of_every_shift, earlier
 
-__all__ = ["largest_common_rectangle", "similar_pairs"]
+__all__ = ["largest_common_rectangle"]
+
+_SMALL = 1 << 18  # comparisons that every shift may cost: beyond, anchors are faster
+_NARROWER = 8  # how much smaller a rectangle is looked for when none was found
 
 
 def largest_common_rectangle(
     a: np.ndarray, b: np.ndarray, *, tolerance: float, least: int = 1
 ) -> Rectangle | None:
-    """The largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` have in common, at any offset."""
+    """The largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` have in common, at any offset.
+
+    ``a`` and ``b``: [rows, columns, taps] of one type (float16, float32, float64, or uint16 for bfloat16) and as many
+    taps. ``least``: values (rows x columns x taps) it must have, else None; the more, the faster. Of several largest
+    ones: the smallest row, then column in ``a``, then in ``b``, then the one of more rows. Values are equal as in
+    :mod:`gkestimator.merging.similarity.equality`.
+
+    ``exact`` is False where so many places look alike (weights of few distinct values) that the search stopped before
+    it had seen all. None is then no proof either.
+
+    Raises UsageError for a negative or infinite tolerance and for weights that cannot be compared.
+    """
     tolerance = checked_tolerance(tolerance)
     if a.ndim != 3 or b.ndim != 3 or a.dtype != b.dtype or a.shape[2] != b.shape[2]:
-        raise UsageError("two weights of one type and of as many taps are compared")
+        raise UsageError(
+            f"weights of shapes {list(a.shape)} ({a.dtype}) and {list(b.shape)} ({b.dtype}): expected rows, columns "
+            "and taps of both, of one type and as many taps"
+        )
     if a.size == 0 or b.size == 0:
         return None
-    if a.shape == b.shape and equal_everywhere(a, b, tolerance):
-        found: Rectangle | None = _whole(a.shape[0], a.shape[1])
-    elif cost_of_every_shift(a, b) <= 1 << 24:
-        found = by_every_shift(a, b, tolerance=tolerance)
-    else:
-        found = _same_place(a, b, tolerance)
-    return found if found and found.rows * found.columns * a.shape[2] >= least else None
-
-
-def similar_pairs(
-    left: Sequence[WeightMatrix],
-    right: Sequence[WeightMatrix],
-    pairs: Iterable[tuple[int, int]],
-    *,
-    omega: float,
-    tolerance: float,
-) -> dict[tuple[int, int], Rectangle]:
-    """The pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, and what they share."""
-    found: dict[tuple[int, int], Rectangle] = {}
-    for i, j in pairs:
-        a, b = left[i], right[j]
-        if a.dtype is not b.dtype or a.taps != b.taps:
-            continue
-        least = math.ceil(omega * (a.elements + b.elements) / 2 - 1e-9)
-        if min(a.rows, b.rows) * min(a.columns, b.columns) * a.taps < least:
-            continue
-        r = largest_common_rectangle(a.array(), b.array(), tolerance=tolerance, least=least)
-        if r is not None and similarity(a, b, r) >= omega:
-            found[i, j] = r
-    return found
-
-
-def _same_place(a: np.ndarray, b: np.ndarray, tolerance: float) -> Rectangle | None:
-    """The largest block at equal offsets: not known to be the largest of all."""
-    rows, columns = min(a.shape[0], b.shape[0]), min(a.shape[1], b.shape[1])
-    mask = equal_cells(a[:rows, :columns], b[:rows, :columns], tolerance).all(axis=-1)
-    row, column, tall, wide = (int(v[0]) for v in largest_rectangles(mask[None]))
-    if tall == 0:
+    floats(a[:0])  # the type's error
+    taps = a.shape[2]
+    smallest = max(1, -(-least // taps))
+    most = min(a.shape[0], b.shape[0]) * min(a.shape[1], b.shape[1])
+    if smallest > most:
         return None
-    return Rectangle(
-        rows=tall, columns=wide, row_a=row, column_a=column, row_b=row, column_b=column, exact=False
-    )
+    if a.shape == b.shape and equal_everywhere(a, b, tolerance):
+        return whole(a.shape[0], a.shape[1])
+    if cost_of_every_shift(a, b) <= _SMALL:
+        found = by_every_shift(a, b, tolerance=tolerance)
+        return found if found is not None and found.rows * found.columns >= smallest else None
+    certain, best, cells = True, None, max(smallest, most // 2)
+    while True:
+        found, exact = by_anchors(a, b, tolerance=tolerance, cells=cells)
+        certain &= exact
+        if found is not None and earlier(found, best):
+            best = found
+        if cells == smallest or (best is not None and best.rows * best.columns >= cells):
+            return best if best is None or certain else replace(best, exact=False)
+        cells = max(smallest, cells // _NARROWER)
 
 
-def _whole(rows: int, columns: int) -> Rectangle:
+def whole(rows: int, columns: int) -> Rectangle:
+    """The rectangle of two equal weights."""
     return Rectangle(rows=rows, columns=columns, row_a=0, column_a=0, row_b=0, column_b=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.equality import equal_cells, floats
+from gkestimator.merging.similarity.equality import equal_in_all_taps, floats
 from gkestimator.merging.similarity.rectangles import largest_rectangles
 
 __all__ = ["by_every_shift", "cost_of_every_shift", "earlier"]
@@ -15,7 +15,7 @@ _AT_ONCE = 1 << 20  # comparisons held at a time
 
 def cost_of_every_shift(a: np.ndarray, b: np.ndarray) -> int:
     """How many values :func:`by_every_shift` compares."""
-    return (a.shape[0] + b.shape[0] - 1) * (a.shape[1] + b.shape[1] - 1) * a.size
+    return int((a.shape[0] + b.shape[0] - 1) * (a.shape[1] + b.shape[1] - 1) * a.size)
 
 
 def earlier(found: Rectangle, than: Rectangle | None) -> bool:
@@ -42,7 +42,7 @@ def by_every_shift(a: np.ndarray, b: np.ndarray, *, tolerance: float) -> Rectang
     windows = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=(0, 1))
     windows = windows.transpose(0, 1, 3, 4, 2)
     for down in range(0, windows.shape[0], step):
-        masks = equal_cells(a, windows[down : down + step], tolerance).all(axis=-1)
+        masks = equal_in_all_taps(a, windows[down : down + step], tolerance)
         row, column, tall, wide = largest_rectangles(masks.reshape(-1, rows, columns))
         area = tall * wide
         most = int(area.max(initial=0))

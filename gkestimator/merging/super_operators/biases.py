@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gkestimator.merging.operators import Member
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.super_operators.form import Sheet
+from gkestimator.merging.super_operators.pieces import joint
 from gkestimator.onnx_io.editing import Block, Rearranged, Values, Weight
 
 __all__ = ["Span", "common"]
@@ -15,39 +16,44 @@ __all__ = ["Span", "common"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Values ``start`` to ``stop`` of a member's bias."""
+    """Parts of a member's bias, one after the other: from the first to the second number of each range."""
 
     weight: Weight
-    start: int
-    stop: int
+    ranges: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, member: Member, start: int, stop: int) -> Span | None:
-        """That part of ``member``'s bias; None where it has none or the part is empty."""
+    def of(cls, member: Member, ranges: Sequence[tuple[int, int]]) -> Span | None:
+        """Those parts of ``member``'s bias; None where it has none."""
         weight = member.operator.bias
-        return None if weight is None or start >= stop else cls(weight=weight, start=start, stop=stop)
+        return None if weight is None else cls(weight=weight, ranges=tuple(ranges))
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return sum(stop - start for start, stop in self.ranges)
 
     @property
     def all(self) -> bool:
         """Whether it is the whole bias."""
-        return self.start == 0 and self.stop == self.weight.elements
+        return self.ranges == ((0, self.weight.elements),)
 
     @property
     def values(self) -> Values:
-        """The values, of shape [stop - start]."""
-        return Block(base=self.weight.values, start=(self.start,), stop=(self.stop,))
+        """The values, of shape [count]."""
+        parts = [Block(base=self.weight.values, start=(a,), stop=(b,)) for a, b in self.ranges]
+        return joint(parts, 0)
 
     def named(self, sheet: Sheet, hint: str) -> str:
         """The name of a weight with these values, for a node that takes one value per column."""
         if self.all:
             return self.weight.name
-        return sheet.weight(f"{hint}_bias", self.weight.dtype, [self.stop - self.start], self.values)
+        return sheet.weight(f"{hint}_bias", self.weight.dtype, [self.count], self.values)
 
     def spread(self, sheet: Sheet, hint: str, trailing: int) -> str:
         """The same for Add: ``trailing`` axes of size 1 follow the columns."""
         if not trailing:
             return self.named(sheet, hint)
-        shape = (self.stop - self.start, *[1] * trailing)
+        shape = (self.count, *[1] * trailing)
         values = Rearranged(base=self.values, shape=shape)
         return sheet.weight(f"{hint}_bias", self.weight.dtype, shape, values)
 

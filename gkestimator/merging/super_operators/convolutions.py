@@ -27,7 +27,7 @@ def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | No
         if len(dims) != 2 + len(operator.geometry[0]):
             return f"{name} has an input of {len(dims)} axes for a kernel of {len(operator.geometry[0])}"
         if None in dims[2:]:
-            return f"the height or width of {name}'s input is not static"
+            return f"the height or width of {name}'s input is not static (--dim fixes it)"
     return None
 
 
@@ -102,15 +102,13 @@ class _Lane:
     into: int
     out: int
 
-    def channels(self, piece: Piece) -> tuple[int, int]:
-        """First and last channel (exclusive) of the result that a piece of the weight is for."""
-        if self.grouped:
-            return piece.top * self.out, piece.bottom * self.out
-        return piece.left, piece.right
-
     def bias(self, piece: Piece) -> Span | None:
-        """The bias of these channels."""
-        return Span.of(self.member, *self.channels(piece))
+        """The bias of the channels of the result that a piece of the weight is for."""
+        if self.grouped:
+            ranges = [(block.top * self.out, block.bottom * self.out) for block in piece.blocks]
+        else:
+            ranges = [(block.left, block.right) for block in piece.blocks]
+        return Span.of(self.member, ranges)
 
     def weight(self, sheet: Sheet, piece: Piece) -> str:
         """A piece of the weight in Conv's layout [channels out, channels in of a group, kernel...]."""
@@ -150,7 +148,7 @@ def emit_convolutions(
     lanes = [_lane(op, member, shapes[member.operator.x]) for member in op.members]
     window = _window([m.operator.geometry for m in op.members], [lane.size for lane in lanes])
     inner = [
-        sheet.spans(m.operator.x, [rows * lane.into for rows in lane.pieces.row_sizes], 1, "channels")
+        sheet.spans(m.operator.x, [rows * lane.into for rows in lane.pieces.rows], 1, "channels")
         for m, lane in zip(op.members, lanes, strict=True)
     ]
     filled = [_filled(sheet, window, k, parts[1]) for k, parts in enumerate(inner)]
@@ -243,24 +241,21 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
     """A member's result, from its part of the shared convolution and its residual ones."""
     pieces = lane.pieces
     above, _, below = rows
-    residues = [(x, piece) for x, piece in ((above, pieces.above), (below, pieces.below)) if not piece.empty]
-    if not lane.grouped:
+    if not lane.grouped and not pieces.border.empty:
         # A residual convolution adds the member's own bias for nothing.
-        terms = [part]
-        for x, piece in residues:
-            terms.append(lane.residual(sheet, x, piece, bias))
-            bias = None
-        part = sheet.added(terms, "sum")
+        x = sheet.joined([value for value in (above, below) if value], 1, "border_channels")
+        part = sheet.node("Add", [part, lane.residual(sheet, x, pieces.border, bias)], "sum")
+        bias = None
     if bias is not None:
         part = sheet.node("Add", [part, bias.spread(sheet, "own", len(lane.size))], "biased")
-    x = lane.member.operator.x
-    sides = (
-        [(above, pieces.above), (below, pieces.below)]
-        if lane.grouped
-        else [(x, pieces.left), (x, pieces.right)]
-    )
-    before, after = (
-        [] if piece.empty else [lane.residual(sheet, source, piece, lane.bias(piece))]
-        for source, piece in sides
-    )
-    return sheet.joined([*before, part, *after], 1, "channels_out")
+    before, after = "", ""
+    if lane.grouped:
+        before, after = (
+            "" if piece.empty else lane.residual(sheet, x, piece, lane.bias(piece))
+            for x, piece in ((above, pieces.above), (below, pieces.below))
+        )
+    elif not pieces.sides.empty:
+        sides = lane.residual(sheet, lane.member.operator.x, pieces.sides, lane.bias(pieces.sides))
+        left, _, right = pieces.columns
+        before, after = sheet.spans(sides, [left, right], 1, "side_channels")
+    return sheet.joined([value for value in (before, part, after) if value], 1, "channels_out")

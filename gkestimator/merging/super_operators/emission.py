@@ -1,4 +1,4 @@
-"""A super-operator as nodes (USHER, OSDI 2024, section 3.4, figure 9)."""
+"""A super-operator as nodes (USHER, OSDI 2024, section 3.4)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def emit(
     """Nodes that multiply the members' activations by the shared block at once and give each member its result.
 
     Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya are
-    Xa[..., ra:ra+h] C plus the products of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are stacked along
+    Xa[..., ra:ra+h] C plus the product of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are stacked along
     axis 0 and multiplied by C once. What is left of the weights is in
     :mod:`gkestimator.merging.super_operators.pieces`. Conv the same way, on channels.
 

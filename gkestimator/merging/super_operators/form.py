@@ -134,12 +134,6 @@ class Sheet:
         parts = iter(self.parted(value, present, axis, hint, len(present)))
         return [next(parts) if size else "" for size in sizes]
 
-    def added(self, terms: Sequence[str], hint: str) -> str:
-        """The sum of the terms, in one node."""
-        if len(terms) == 1:
-            return terms[0]
-        return self.node("Add" if len(terms) == 2 else "Sum", terms, hint)
-
     def leading(self, value: str, stop: int, hint: str) -> str:
         """The sizes of ``value``'s axes before ``stop`` (negative: counted from the end), at run time: [n] int64."""
         if self.opset >= SHAPE_ENDS:

@@ -9,26 +9,49 @@
              |      |  below  |       |
              +------+---------+-------+  K
 
-``left`` and ``right`` have all rows, so their products read the whole activation; ``above`` and ``below`` are added
-to the member's part of the shared product. (The four blocks are USHER's residual products, section 3.4; which of
-them has the corners is our reading: so no product of a corner is computed twice and no sum is longer than three.)
+``left`` and ``right``, the sides, have all rows: one product of the whole activation by both, taken apart and put at
+both ends of the result. ``above`` and ``below``, the border, have the other rows of the block's columns: one product
+by both, added to the member's part of the shared product. (The blocks are USHER's residual products, section 3.4; to
+give the corners to the sides and to multiply by both sides and both borders at once is our reading: no value is
+multiplied twice, and a thin product costs a GPU far more than the copy of a few columns.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from gkestimator.merging.operators import Member, SuperOperator
 from gkestimator.onnx_io.editing import Block, Values
 
-__all__ = ["Piece", "Pieces", "pieces_of"]
+__all__ = ["Piece", "Pieces", "Stacked", "joint", "pieces_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stacked:
+    """Values one after the other along ``axis``; copied together when they are read, not before."""
+
+    parts: tuple[Values, ...]
+    axis: int
+
+    def array(self) -> np.ndarray:
+        """A copy; see :class:`gkestimator.onnx_io.editing.Values`."""
+        found = np.concatenate([part.array() for part in self.parts], axis=self.axis)
+        found.flags.writeable = False
+        return found
+
+
+def joint(parts: Sequence[Values], axis: int) -> Values:
+    """``parts`` one after the other along ``axis``; a single one as it stands."""
+    return parts[0] if len(parts) == 1 else Stacked(parts=tuple(parts), axis=axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Area:
     """Rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are equal."""
 
-    hint: str
     top: int
     bottom: int
     left: int
@@ -38,16 +61,6 @@ class Piece:
     def empty(self) -> bool:
         """Whether nothing is in it."""
         return self.top >= self.bottom or self.left >= self.right
-
-    @property
-    def rows(self) -> int:
-        """How many rows it has."""
-        return self.bottom - self.top
-
-    @property
-    def columns(self) -> int:
-        """How many columns it has."""
-        return self.right - self.left
 
     def values(self, member: Member) -> Values:
         """Its values in ``member``'s weight: a view of [rows, columns, taps]."""
@@ -60,24 +73,55 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One or two rectangles of a weight, side by side (``axis`` 1) or one above the other (0)."""
+
+    hint: str
+    blocks: tuple[Area, ...]
+    axis: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in it."""
+        return not self.blocks
+
+    @property
+    def row_sizes(self) -> list[int]:
+        """Rows of each rectangle."""
+        return [block.bottom - block.top for block in self.blocks]
+
+    @property
+    def column_sizes(self) -> list[int]:
+        """Columns of each rectangle."""
+        return [block.right - block.left for block in self.blocks]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(self.row_sizes if self.axis == 0 else self.row_sizes[:1])
+
+    @property
+    def columns(self) -> int:
+        """How many columns it has."""
+        return sum(self.column_sizes if self.axis == 1 else self.column_sizes[:1])
+
+    def values(self, member: Member) -> Values:
+        """Its values in ``member``'s weight, [rows, columns, taps]."""
+        return joint([block.values(member) for block in self.blocks], self.axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """The parts of one member's weight; see the module."""
+    """The parts of one member's weight; see the module. ``rows``: rows above, in and below the block;
+    ``columns``: columns left of it, in it and right of it."""
 
     shared: Piece
-    left: Piece
-    right: Piece
     above: Piece
     below: Piece
-
-    @property
-    def row_sizes(self) -> tuple[int, int, int]:
-        """Rows above, in and below the shared block."""
-        return self.above.rows, self.shared.rows, self.below.rows
-
-    @property
-    def residues(self) -> tuple[Piece, ...]:
-        """What is left in the block's columns, without empty pieces."""
-        return tuple(piece for piece in (self.above, self.below) if not piece.empty)
+    border: Piece
+    sides: Piece
+    rows: tuple[int, int, int]
+    columns: tuple[int, int, int]
 
 
 def pieces_of(op: SuperOperator, member: Member) -> Pieces:
@@ -85,10 +129,20 @@ def pieces_of(op: SuperOperator, member: Member) -> Pieces:
     matrix = member.operator.matrix
     top, left = member.row, member.column
     bottom, right = top + op.rows, left + op.columns
+
+    def piece(hint: str, *blocks: Area, axis: int = 0) -> Piece:
+        return Piece(hint=hint, blocks=tuple(block for block in blocks if not block.empty), axis=axis)
+
+    above = Area(top=0, bottom=top, left=left, right=right)
+    below = Area(top=bottom, bottom=matrix.rows, left=left, right=right)
+    before = Area(top=0, bottom=matrix.rows, left=0, right=left)
+    after = Area(top=0, bottom=matrix.rows, left=right, right=matrix.columns)
     return Pieces(
-        shared=Piece(hint="shared", top=top, bottom=bottom, left=left, right=right),
-        left=Piece(hint="left", top=0, bottom=matrix.rows, left=0, right=left),
-        right=Piece(hint="right", top=0, bottom=matrix.rows, left=right, right=matrix.columns),
-        above=Piece(hint="above", top=0, bottom=top, left=left, right=right),
-        below=Piece(hint="below", top=bottom, bottom=matrix.rows, left=left, right=right),
+        shared=piece("shared", Area(top=top, bottom=bottom, left=left, right=right)),
+        above=piece("above", above),
+        below=piece("below", below),
+        border=piece("border", above, below, axis=0),
+        sides=piece("sides", before, after, axis=1),
+        rows=(top, op.rows, matrix.rows - bottom),
+        columns=(left, op.columns, matrix.columns - right),
     )

@@ -70,8 +70,8 @@ def emit_products(
     and the last are equal and static, else as rows [-1, K].
     """
     lanes = _lanes(sheet, op, shapes)
-    inner = [sheet.spans(lane.x, lane.pieces.row_sizes, -1, "rows") for lane in lanes]
-    spans = [Span.of(lane.member, lane.pieces.shared.left, lane.pieces.shared.right) for lane in lanes]
+    inner = [sheet.spans(lane.x, lane.pieces.rows, -1, "rows") for lane in lanes]
+    spans = [_bias(lane, lane.pieces.shared) for lane in lanes]
     shared_bias = common(spans, tolerance)
     stacked = sheet.joined([parts[1] for parts in inner], 0, "stacked")
     product = _shared_product(sheet, op, lanes, stacked, spans[0] if shared_bias else None)
@@ -122,26 +122,30 @@ def _shared_product(
 
 def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
     """A member's result, from its part of the shared product and its residual products."""
-    pieces, member = lane.pieces, lane.member
+    pieces = lane.pieces
     above, _, below = rows
-    residues = [(x, piece) for x, piece in ((above, pieces.above), (below, pieces.below)) if not piece.empty]
-    if lane.two:
-        # Gemm adds for nothing: each residual product takes the sum so far as its C.
-        for x, piece in residues:
-            part = lane.product(sheet, x, piece, added=part)
-    else:
-        part = sheet.added([part, *(lane.product(sheet, x, piece) for x, piece in residues)], "sum")
+    if not pieces.border.empty:
+        x = sheet.joined([value for value in (above, below) if value], -1, "border_rows")
+        if lane.two:
+            # Gemm adds for nothing.
+            part = lane.product(sheet, x, pieces.border, added=part)
+        else:
+            part = sheet.node("Add", [part, lane.product(sheet, x, pieces.border)], "sum")
     if bias is not None:
         part = sheet.node("Add", [part, bias.spread(sheet, "own", 0)], "biased")
-    columns = [
-        part
-        if piece is None
-        else lane.product(sheet, lane.x, piece, bias=Span.of(member, piece.left, piece.right))
-        for piece in (pieces.left, None, pieces.right)
-        if piece is None or not piece.empty
-    ]
+    columns = [part]
+    if not pieces.sides.empty:
+        sides = lane.product(sheet, lane.x, pieces.sides, bias=_bias(lane, pieces.sides))
+        left, _, right = pieces.columns
+        before, after = sheet.spans(sides, [left, right], -1, "side_columns")
+        columns = [value for value in (before, part, after) if value]
     result = sheet.joined(columns, -1, "columns")
     return _unflattened(sheet, lane, result) if lane.flat else result
+
+
+def _bias(lane: _Lane, piece: Piece) -> Span | None:
+    """The bias of a piece's columns."""
+    return Span.of(lane.member, [(block.left, block.right) for block in piece.blocks])
 
 
 def _unflattened(sheet: Sheet, lane: _Lane, value: str) -> str:

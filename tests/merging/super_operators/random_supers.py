@@ -24,6 +24,7 @@ ONNX = {
     DType.INT64: onnx.TensorProto.INT64,
     DType.BFLOAT16: onnx.TensorProto.BFLOAT16,
 }
+OPSETS = range(13, min(24, onnx.defs.onnx_opset_version()) + 1)
 BOUND = {DType.FLOAT: 1e-5, DType.FLOAT16: 2e-3}
 
 
@@ -56,7 +57,7 @@ class Case:
         prefix = f"m{len(self.operators)}"
         names = [f"{prefix}/w", *([f"{prefix}/b"] if bias is not None else [])]
         for name, array in zip(names, (weight, bias), strict=False):
-            held = np.ascontiguousarray(array, NUMPY[self.dtype])
+            held = _stored(array, self.dtype)
             self.weights[name] = Weight(name=name, dtype=self.dtype, shape=held.shape, values=Held(held=held))
         node = Node(
             name=f"{prefix}/node",
@@ -80,7 +81,7 @@ class Case:
         assert len(found) == 1, f"{node} is no candidate"
         self.operators.append(found[0])
         self.places.append(place)
-        self.xs.append(np.asarray(x, NUMPY[self.dtype]))
+        self.xs.append(np.asarray(x, NUMPY.get(self.dtype, np.float32)))
         self.static.append(known)
 
     @property
@@ -160,6 +161,12 @@ class Case:
         return new
 
 
+def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
+    if dtype is DType.BFLOAT16:
+        return (np.ascontiguousarray(array, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return np.ascontiguousarray(array, NUMPY[dtype])
+
+
 def to_proto(node: Node) -> onnx.NodeProto:
     return helper.make_node(
         node.op_type, list(node.inputs), list(node.outputs), node.name, domain=node.domain, **node.attributes
@@ -172,8 +179,16 @@ def to_tensor(weight: Weight) -> onnx.TensorProto:
     return helper.make_tensor(weight.name, ONNX[weight.dtype], weight.shape, array.tobytes(), raw=True)
 
 
-def _draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float32)
+class _Draw:
+    """Normal values, or whole numbers from -1 to 1 (sums of which stay exact in bfloat16)."""
+
+    def __init__(self, rng: np.random.Generator, whole_numbers: bool) -> None:
+        self.rng, self.whole_numbers = rng, whole_numbers
+
+    def __call__(self, *shape: int) -> np.ndarray:
+        if self.whole_numbers:
+            return self.rng.integers(-1, 2, shape).astype(np.float32)
+        return self.rng.standard_normal(shape).astype(np.float32)
 
 
 def _hidden(rng: np.random.Generator, known: tuple[int, ...], least: int) -> tuple[int | None, ...]:
@@ -185,26 +200,33 @@ def _block(rng: np.random.Generator, most: int) -> int:
     return int(rng.integers(1, most + 1))
 
 
-def random_product(seed: int, dtype: DType = DType.FLOAT) -> Case:
+def random_product(seed: int, dtype: DType = DType.FLOAT, *, whole_numbers: bool = False) -> Case:
     """MatMul and Gemm: ranks 2 to 4, batches, known and unknown sizes, whole and partial blocks, biases."""
     rng = np.random.default_rng(seed)
+    draw = _Draw(rng, whole_numbers)
     rows, columns, count = _block(rng, 7), _block(rng, 7), int(rng.integers(2, 5))
     whole, same = rng.random() < 0.35, rng.random() < 0.5
     kinds = [("MatMul",), ("Gemm",), ("MatMul", "Gemm")][rng.integers(3)]
-    case = Case("MatMul", dtype, rows, columns, opset=int(rng.choice([13, 14, 15, 17, 18, 21])))
-    block = _draw(rng, rows, columns)
-    bias = [None, _draw(rng, columns)][rng.integers(2)]
+    case = Case(
+        "MatMul",
+        dtype,
+        rows,
+        columns,
+        opset=int(rng.choice(OPSETS[9:] if dtype is DType.BFLOAT16 else OPSETS)),
+    )
+    block = draw(rows, columns)
+    bias = [None, draw(columns)][rng.integers(2)]
     rank, inner = int(rng.integers(2, 5)), [int(rng.integers(1, 4)) for _ in range(2)]
     for _ in range(count):
         pads = [0] * 4 if whole else [int(rng.integers(0, 4)) * int(rng.random() < 0.6) for _ in range(4)]
         top, bottom, left, right = pads
-        weight = _draw(rng, top + rows + bottom, left + columns + right)
+        weight = draw(top + rows + bottom, left + columns + right)
         weight[top : top + rows, left : left + columns] = block
         kind = kinds[rng.integers(len(kinds))]
         own = rank if same else int(rng.integers(2, 5))
         own = 2 if kind == "Gemm" else own
         middle = inner if same else [int(rng.integers(1, 4)) for _ in range(2)]
-        x = _draw(rng, int(rng.integers(1, 4)), *middle[: own - 2], len(weight))
+        x = draw(int(rng.integers(1, 4)), *middle[: own - 2], len(weight))
         static = _hidden(rng, x.shape, 1 if same else own - 1)
         if kind == "MatMul":
             case.add(x, weight, (top, left), static=static, op_type="MatMul")
@@ -212,7 +234,7 @@ def random_product(seed: int, dtype: DType = DType.FLOAT) -> Case:
         turned = int(rng.integers(2))
         mine = None
         if bias is not None:
-            mine = _draw(rng, weight.shape[1])
+            mine = draw(weight.shape[1])
             if same:
                 mine[left : left + columns] = bias
             mine = mine[None] if rng.random() < 0.3 else mine
@@ -228,9 +250,10 @@ def random_product(seed: int, dtype: DType = DType.FLOAT) -> Case:
     return case
 
 
-def random_convolution(seed: int, dtype: DType = DType.FLOAT) -> Case:
+def random_convolution(seed: int, dtype: DType = DType.FLOAT, *, whole_numbers: bool = False) -> Case:
     """Conv of one to three dimensions: strides, dilations, pads, unequal sizes, whole and partial blocks, biases."""
     rng = np.random.default_rng(seed)
+    draw = _Draw(rng, whole_numbers)
     rank, count = int(rng.choice([1, 2, 2, 2, 3])), int(rng.integers(2, 4))
     kernel, strides = ([int(k) for k in rng.integers(1, most, rank)] for most in (4, 3))
     dilations = [int(d) for d in rng.integers(1, 3, rank)]
@@ -238,9 +261,11 @@ def random_convolution(seed: int, dtype: DType = DType.FLOAT) -> Case:
     rows, columns, grouped = _block(rng, 4), _block(rng, 4), rng.random() < 0.4
     into, out = (_block(rng, 2), _block(rng, 2)) if grouped else (1, 1)
     rows, columns = (rows + 1, 1) if grouped else (rows, columns)
-    case = Case("Conv", dtype, rows, columns, opset=int(rng.choice([13, 15, 17, 18, 21])))
-    block = _draw(rng, rows * out, into, *kernel) if grouped else _draw(rng, columns, rows, *kernel)
-    whole, same, bias = rng.random() < 0.35, rng.random() < 0.5, _draw(rng, len(block))
+    case = Case(
+        "Conv", dtype, rows, columns, opset=int(rng.choice(OPSETS[9:] if dtype is DType.BFLOAT16 else OPSETS))
+    )
+    block = draw(rows * out, into, *kernel) if grouped else draw(columns, rows, *kernel)
+    whole, same, bias = rng.random() < 0.35, rng.random() < 0.5, draw(len(block))
     auto = str(rng.choice(["NOTSET", "NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
     if auto.startswith("SAME"):
         dilations = [1] * rank
@@ -250,20 +275,20 @@ def random_convolution(seed: int, dtype: DType = DType.FLOAT) -> Case:
         top, bottom, left, right = (0 if whole else int(rng.integers(0, 3)) for _ in range(4))
         if grouped:
             left, right = top * out, bottom * out
-            weight = _draw(rng, left + rows * out + right, into, *kernel)
+            weight = draw(left + rows * out + right, into, *kernel)
             weight[left : left + rows * out] = block
             channels = into * (top + rows + bottom)
         else:
-            weight = _draw(rng, left + columns + right, top + rows + bottom, *kernel)
+            weight = draw(left + columns + right, top + rows + bottom, *kernel)
             weight[left : left + columns, top : top + rows] = block
             channels = top + rows + bottom
         mine = None
         if biased and (alike or rng.random() < 0.8):
-            mine = _draw(rng, len(weight))
+            mine = draw(len(weight))
             if alike:
                 mine[left : left + len(block)] = bias
         own = size if same else [int(s) for s in rng.integers(6, 9, rank)]
-        x = _draw(rng, int(rng.integers(1, 4)), channels, *own)
+        x = draw(int(rng.integers(1, 4)), channels, *own)
         geometry = {"strides": tuple(strides), "dilations": tuple(dilations)}
         if auto == "NOTSET":
             geometry["pads"] = tuple(pads)

@@ -1,0 +1,119 @@
+"""Does a merged file give what its originals give? Families with random weights, every way of being alike, in ONNX Runtime.
+
+    python benchmarks/merge_exactness.py [--samples 1000] [--report docs/merging/exactness.md]
+
+Every case is merged with ``--always`` and any start (``tau inf``), so that all that can be merged is; originals and merged
+file then run on the same random inputs on the CPU. ``difference`` is the largest over outputs and samples of
+max |merged - original| / max |original|. ``changed`` are predictions (rows of class scores) whose largest score moved.
+Bars of the project: 1e-5 in FP32 and 2e-3 in FP16 for equal weights, 1e-4 for weights within 1e-7 of each other. The paper
+(USHER, OSDI 2024) states an accuracy change of 0.0003 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "merging"))
+
+import families
+
+import gkestimator
+from gkestimator.tables import write_bytes
+from gkestimator.tables.layout import TextColumn, markdown_table, text_table
+
+FLOAT16 = onnx.TensorProto.FLOAT16
+Build = Callable[..., onnx.ModelProto]
+# By family: how it is built, and a larger build of it.
+FAMILIES: Mapping[str, tuple[Build, dict[str, Any], dict[str, Any]]] = {
+    "ResNet-like": (families.resnet_like, {"width": 16, "blocks": (2, 2, 2), "image": 64}, {"image": 48}),
+    "MobileNet-like": (families.mobilenet_like, {"width": 16, "image": 64}, {"image": 48}),
+    "BERT-like": (families.bert_like, {"layers": 4, "width": 128}, {"sequence": 24}),
+    "GPT-like": (families.gpt_like, {"layers": 4, "width": 128}, {"sequence": 24}),
+}
+EQUAL, HALF, NEAR = 1e-5, 2e-3, 1e-4
+
+
+def cases(name: str) -> Iterator[tuple[str, list[onnx.ModelProto], float, tuple[int, ...]]]:
+    """What is compared: title, models, bar, batch sizes (one for each model)."""
+    build, size, other = FAMILIES[name]
+    base = build(**size)
+    yield "last 2 layers fine-tuned", [base, families.sibling(base, last=2)], EQUAL, (2, 2)
+    yield "last 5 layers fine-tuned", [base, families.sibling(base, last=5)], EQUAL, (2, 2)
+    yield "the same model twice", [base, base], EQUAL, (2, 2)
+    yield "batches of 1 and 5", [base, families.sibling(base, last=2)], EQUAL, (1, 5)
+    yield (
+        "three models",
+        [base, families.sibling(base, last=2), families.sibling(base, last=5, seed=2)],
+        EQUAL,
+        (3, 1, 2),
+    )
+    yield "blocks shifted", [base, families.shifted(base, share=0.8)], EQUAL, (2, 3)
+    yield "inputs of other size", [base, families.sibling(build(**size | other), last=2)], EQUAL, (2, 2)
+    yield "weights within 1e-7", [base, families.nudged(base, by=5e-8)], NEAR, (2, 2)
+    half = build(**size, dtype=FLOAT16)
+    yield "FP16, last 2 fine-tuned", [half, families.sibling(half, last=2)], HALF, (2, 2)
+    yield "FP16, blocks shifted", [half, families.shifted(half, share=0.8)], HALF, (2, 2)
+
+
+def main() -> int:
+    """Merge and compare every case; exit status 1 where one is beyond its bar."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--report", type=Path)
+    asked = parser.parse_args()
+    rows: list[list[str]] = []
+    predictions = changed = beyond = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for family in FAMILIES:
+            for title, models, bar, batches in cases(family):
+                paths = [families.saved(m, Path(folder, f"m{i}.onnx")) for i, m in enumerate(models)]
+                report = gkestimator.merge(
+                    paths, Path(folder, "merged.onnx"), always=True, tau_ms=float("inf"), batch_sizes=batches,
+                    samples=asked.samples,
+                ).report  # fmt: skip
+                check = report.check
+                if check is None:
+                    sys.exit(f"outputs were not compared: {report.check_reason}")
+                worst = check.largest_relative_difference
+                good = worst is not None and worst <= bar
+                beyond += not good
+                predictions += check.predictions
+                changed += check.changed_predictions
+                rows.append([
+                    family, title, f"{report.pairs}", f"{report.saved_bytes / 2**10:,.0f}",
+                    "unknown" if worst is None else f"{worst:.1e}", f"{bar:.0e}", "yes" if good else "**no**",
+                    f"{check.changed_predictions} of {check.predictions:,}",
+                ])  # fmt: skip
+                print(" · ".join(rows[-1]), file=sys.stderr, flush=True)
+    headings = (
+        "family",
+        "case",
+        "operators merged",
+        "KiB read once",
+        "difference",
+        "bar",
+        "within",
+        "changed",
+    )
+    columns = [TextColumn(heading=h, cells=[r[i] for r in rows], right=i > 1) for i, h in enumerate(headings)]
+    percent = 100 * changed / predictions if predictions else float("nan")
+    words = (
+        f"{len(rows) - beyond} of {len(rows)} cases within their bars; {changed} of {predictions:,} predictions "
+        f"changed ({percent:.4f} %; the paper: 0.0003 %)."
+    )
+    print("\n".join([*text_table(columns, limit=160), "", words]))
+    if asked.report:
+        page = ["# Merging: outputs of merged files against their originals", "", (__doc__ or "").strip(), ""]
+        write_bytes(asked.report, "\n".join([*page, *markdown_table(columns), "", words, ""]).encode())
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

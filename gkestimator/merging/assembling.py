@@ -1,0 +1,63 @@
+"""The combined graph with super-operators in place of their members."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gkestimator.merging.lifting import lift
+from gkestimator.merging.naming import OWN_PREFIX
+from gkestimator.merging.operators import SuperOperator
+from gkestimator.merging.pricing import Built
+from gkestimator.merging.super_operators import emit, share_helpers
+from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, combine, order_nodes
+
+__all__ = ["Assembler"]
+
+
+class Assembler:
+    """Builds the merged graph of ``models`` for any choice of super-operators.
+
+    ``shapes``: what is static of each value of each model (:func:`gkestimator.onnx_io.editing.value_shapes`).
+    """
+
+    def __init__(
+        self, models: Sequence[EditableModel], shapes: Mapping[str, ValueShape], *, tolerance: float
+    ) -> None:
+        self._combined = combine(models, "merged")
+        self._shapes = shapes
+        self._tolerance = tolerance
+
+    def __call__(self, supers: Sequence[SuperOperator], lifted: bool) -> Built:
+        """All models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
+        once as well. ``replaces`` of the result: the original nodes behind each new node; ``parts``: the nodes made
+        for each of ``supers``, where nothing was lifted. No super-operator: the models side by side."""
+        combined = self._combined
+        weights = dict(combined.weights)
+        made: list[Node] = []
+        replaces: dict[str, tuple[str, ...]] = {}
+        parts: list[tuple[str, ...]] = []
+        for number, op in enumerate(supers):
+            emitted = emit(
+                op,
+                shapes=self._shapes,
+                tolerance=self._tolerance,
+                name=f"{OWN_PREFIX}{number}",
+                opset=combined.opsets[""],
+            )
+            made += emitted.nodes
+            weights |= {w.name: w for w in emitted.weights}
+            replaces |= emitted.replaces
+            parts.append(tuple(n.name for n in emitted.nodes))
+        if lifted:  # else every super-operator keeps its own, to be priced by itself
+            made = share_helpers(made)
+            names = {n.name for n in made}
+            replaces = {name: originals for name, originals in replaces.items() if name in names}
+        gone = {m.operator.node.name for op in supers for m in op.members}
+        nodes = [n for n in combined.nodes if n.name not in gone] + made
+        ordered = order_nodes(nodes, [*weights, *(i.name for i in combined.inputs)])
+        model = dataclasses.replace(combined, nodes=ordered, weights=weights)
+        if not (lifted and supers):
+            return Built(model=model, replaces=replaces, parts=tuple(parts))
+        higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
+        return Built(model=higher.model, replaces=higher.replaces)

@@ -1,0 +1,45 @@
+"""Groups of models of one architecture: DBSCAN on the graph edit distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.graph import OperatorGraph
+from gkestimator.merging.grouping.dbscan import dbscan
+from gkestimator.merging.grouping.edit_distance import EditDistance, distances
+from gkestimator.merging.grouping.skeletons import skeletons
+
+__all__ = ["Grouping", "group_models"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """``groups``: indices of the models, each in exactly one group, groups in the order of their first members.
+
+    ``distances``: of every two models (i, j) with i < j; the upper bound of two that are certainly further apart than
+    epsilon is a rough one.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    distances: Mapping[tuple[int, int], EditDistance]
+
+
+def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping:
+    """DBSCAN on :attr:`EditDistance.changed`, with at least one sample in a group.
+
+    So two models are in one group where a chain of models leads from one to the other, each step at most
+    ``epsilon``; a model without a neighbour is a group of its own. (Two models that share a GPU are worth merging, so
+    one neighbour is enough: a larger least number of samples would only call pairs noise.) Raises UsageError
+    without SciPy where two graphs differ.
+    """
+    between = distances(skeletons(graphs), within=epsilon)
+    matrix = np.zeros((len(graphs), len(graphs)))
+    for (i, j), found in between.items():
+        matrix[i, j] = matrix[j, i] = found.changed
+    members: dict[int, list[int]] = {}
+    for i, label in enumerate(dbscan(matrix, epsilon=epsilon, least=1).tolist()):
+        members.setdefault(label, []).append(i)
+    return Grouping(groups=tuple(tuple(m) for m in members.values()), distances=between)

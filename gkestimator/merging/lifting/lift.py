@@ -1,0 +1,161 @@
+"""``lift``: runs the operators between super-operators once where the models' branches do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gkestimator.merging.lifting.bundles import Binder, Bundle
+from gkestimator.merging.lifting.graph import Graph
+from gkestimator.merging.lifting.helper_shapes import learn_shapes
+from gkestimator.merging.lifting.lifter import Lifter
+from gkestimator.merging.lifting.operands import Operand
+from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
+from gkestimator.merging.lifting.terms import Term, Terms
+from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, order_nodes
+
+__all__ = ["Lifted", "lift"]
+
+_OLDEST_OPSET = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted:
+    """The model after lifting. ``replaces``: names of merged nodes -> the original nodes they stand for."""
+
+    model: EditableModel
+    replaces: Mapping[str, tuple[str, ...]]
+
+
+def lift(
+    model: EditableModel,
+    *,
+    shapes: Mapping[str, ValueShape],
+    replaces: Mapping[str, tuple[str, ...]],
+    tolerance: float,
+) -> Lifted:
+    """Run once, on the whole, what follows ``Split`` along axis 0 on all branches alike (our reading of USHER 3.4).
+
+    ``model`` holds the super-operators; ``replaces`` names their nodes, with ``()`` for the Concat, Split and Slice
+    around them, which are where lifting begins. ``shapes`` are those of the originals' values (of values that
+    emission added they are worked out). Nodes of n branches become one where they are alike, their inputs are parts
+    of one value or constants that are equal within ``tolerance``, and a rule proves that index i of axis 0 of the
+    result depends on index i of the inputs alone. The results keep their names by a Split, which goes where nobody
+    reads it. Concat of all parts in order becomes the value itself; what stands above a Concat is lifted too where
+    no more elements have to be joined then. ``model`` is not changed; outputs are the same up to the rounding of
+    kernels for other batch sizes, and the constants' tolerance. Standard opsets below 13 are returned as they came.
+    """
+    if model.opsets.get("", 1) < _OLDEST_OPSET:
+        return Lifted(model=model, replaces=dict(replaces))
+    graph = Graph(model)
+    terms = Terms(model.inputs, graph.weights, shapes)
+    binder = Binder(graph, terms, tolerance)
+    binder.replaces.update(replaces)
+    helpers = {name for name, originals in replaces.items() if not originals}
+    for node in model.nodes:
+        terms.work_out(node)
+        learn_shapes(node, terms)
+        binder.note_steady(node)
+        if node.name in helpers:
+            _begin(node, binder, terms)
+        _spread_sizes(node, binder, terms)
+    lifter = Lifter(graph, terms, binder)
+    lifter.run()
+    return _finished(model, graph, binder, lifter)
+
+
+def _begin(node: Node, binder: Binder, terms: Terms) -> None:
+    """Note what a helper Concat or Split along axis 0 says of its parts."""
+    if binder.is_join(node) and len(node.inputs) > 1:
+        sizes = tuple(terms.size(n, 0) for n in node.inputs)
+        if node.inputs not in binder.bundles:
+            binder.register(Bundle(parts=node.inputs, whole=node.outputs[0], sizes=sizes, joined=True))
+    elif node.op_type == "Split" and not node.domain and node.attributes.get("axis", 0) == 0:
+        parts = node.outputs
+        if len(parts) < 2 or not all(parts):
+            return
+        vector = terms.vector(node.inputs[1]) if len(node.inputs) > 1 else None
+        if vector is not None and len(vector[0]) == len(parts):
+            for part, size in zip(parts, vector[0], strict=True):
+                if size is not None:
+                    terms.set_size(part, 0, size)
+        sizes = tuple(terms.size(n, 0) for n in parts)
+        binder.register(Bundle(parts=parts, whole=node.inputs[0], sizes=sizes, joined=False))
+
+
+def _spread_sizes(node: Node, binder: Binder, terms: Terms) -> None:
+    """Note which results are as long along axis 0 as the inputs, where that is no number."""
+    open_outputs = [
+        n for n in node.writes if (terms.dims(n) or (0,))[0] is None and terms.size(n, 0) == (n, 0, 1)
+    ]
+    if not open_outputs:
+        return
+    found: Term | None = None
+    rule = RULES.get((node.domain, node.op_type))
+    shape_input = SHAPE_INPUT.get((node.domain, node.op_type))
+    if rule is not None:
+        found = _size_by_rule(node, binder, terms)
+    if found is None and shape_input is not None and len(node.inputs) > shape_input:
+        vector = terms.vector(node.inputs[shape_input])
+        entry = vector[0][0] if vector is not None and vector[0] and not vector[1] else None
+        found = entry if isinstance(entry, tuple) else None
+        if node.op_type == "Expand" and not _reaches(node, terms, vector[0] if vector else ()):
+            found = None
+    if found is not None:
+        for name in open_outputs:
+            terms.set_size(name, 0, found)
+
+
+def _reaches(node: Node, terms: Terms, entries: tuple[Term | None, ...]) -> bool:
+    """Whether an Expand's first entry is axis 0 of the result and the input is 1 there, or has no such axis."""
+    dims = terms.dims(node.inputs[0])
+    return dims is not None and (len(dims) < len(entries) or (len(dims) == len(entries) and dims[0] == 1))
+
+
+def _size_by_rule(node: Node, binder: Binder, terms: Terms) -> Term | None:
+    """The size of axis 0 that all inputs of an open size share, if a rule says that the results keep it."""
+    shape_input = SHAPE_INPUT.get((node.domain, node.op_type))
+    sizes: set[Term] = set()
+    operands: list[Operand] = []
+    for place, name in enumerate(node.inputs):
+        dims = terms.dims(name) if name else None
+        size = terms.size(name, 0) if dims else None
+        bound = binder.find((name,))
+        if place == shape_input and (bound is None or bound.operand.role != "absent"):
+            operands.append(binder.other((name,)))
+        elif isinstance(size, tuple):
+            sizes.add(size)
+            operands.append(binder.batch((name,)))
+        elif bound is not None:
+            operands.append(bound.operand)
+    if len(sizes) != 1 or len(operands) != len(node.inputs):
+        return None
+    (size,) = sizes
+    rule = RULES[node.domain, node.op_type]
+    rewrite = rule(binder.question((node,), operands, (size,)))
+    if rewrite is None:
+        return None
+    return size if rewrite.sizes is None else rewrite.sizes[0]
+
+
+def _finished(model: EditableModel, graph: Graph, binder: Binder, lifter: Lifter) -> Lifted:
+    """The model without what nobody needs any more; originals that went with a lifted node are counted to it."""
+    known = [*graph.weights, *(v.name for v in model.inputs)]
+    ordered = order_nodes(list(graph.nodes.values()), known)
+    alive = {graph.nodes[n].name for n in graph.alive()}
+    kept = [n for n in ordered if n.name in alive]
+    replaces = {name: originals for name, originals in binder.replaces.items() if name in alive}
+    owners = dict(lifter.dropped)
+    extra: dict[str, list[str]] = {}
+    for node in reversed(ordered):
+        if node.name in alive:
+            continue
+        owner = next((owners[n] for n in node.writes if n in owners), None)
+        if owner is not None and owner in alive:
+            extra.setdefault(owner, []).extend(binder.replaces.get(node.name, (node.name,)))
+            owners.update((n, owner) for n in node.reads)
+    for name, originals in extra.items():
+        replaces[name] = (*replaces.get(name, (name,)), *reversed(originals))
+    read = {n for node in kept for n in node.reads} | graph.outputs
+    weights = {n: w for n, w in graph.weights.items() if n in model.weights or n in read}
+    return Lifted(model=replace(model, nodes=kept, weights=weights), replaces=replaces)

@@ -1,0 +1,143 @@
+"""How values of branches, which nothing joins yet, could become one value: joined where they are, or further up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from gkestimator.merging.lifting.bundles import Binder, alike
+from gkestimator.merging.lifting.graph import Graph
+from gkestimator.merging.lifting.operands import Operand, product
+from gkestimator.merging.lifting.rules import CHANGES_SIZE, RULES, SHAPE_INPUT
+from gkestimator.merging.lifting.terms import Term, Terms
+from gkestimator.onnx_io.editing import Node
+
+__all__ = ["Group", "Plan", "Planner"]
+
+_DEEPEST = 64
+
+#: Numbers of nodes, one of each branch, that become one.
+Group: TypeAlias = "tuple[int, ...]"
+Sizes: TypeAlias = "tuple[Term, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Join each of ``leaves`` by a Concat, then make each group of ``steps`` one node, in this order.
+
+    With each the sizes along axis 0 of its (batch) inputs.
+    """
+
+    leaves: tuple[tuple[tuple[str, ...], Sizes], ...]
+    steps: tuple[tuple[Group, Sizes], ...]
+
+
+class Planner:
+    """Looks up the branches for the cheapest place to join them. Changes nothing but what constants are shared."""
+
+    def __init__(self, graph: Graph, terms: Terms, binder: Binder) -> None:
+        """Plan on ``graph``."""
+        self._graph = graph
+        self._terms = terms
+        self._binder = binder
+
+    def plan(self, names: tuple[str, ...], sizes: tuple[Term, ...]) -> Plan | None:
+        """How to join ``names``, whose sizes along axis 0 must be ``sizes``; None where it cannot be done.
+
+        Alike nodes above them are made one where no more elements of a sample have to be joined for that.
+        """
+        return self._plan(names, sizes, {}, 0)
+
+    def _plan(
+        self,
+        names: tuple[str, ...],
+        sizes: Sizes,
+        known: dict[tuple[str, ...], Plan | None],
+        depth: int,
+    ) -> Plan | None:
+        if names in known:
+            return known[names]
+        known[names] = None
+        if depth > _DEEPEST or len(set(names)) != len(names) or not self._fits(names, sizes):
+            return None
+        here = self.elements(names)
+        above = self._above(names, sizes, known, depth)
+        if above is not None and here is not None:
+            needed = [self._joined(leaf, cut, sizes) for leaf, cut in above.leaves]
+            if any(n is None for n in needed) or sum(n for n in needed if n is not None) > here:
+                above = None
+        if above is None and here is not None:
+            above = Plan(leaves=((names, sizes),), steps=())
+        known[names] = above
+        return above
+
+    def _fits(self, names: tuple[str, ...], sizes: tuple[Term, ...]) -> bool:
+        """Whether these are no constants, and of the sizes that are asked for along axis 0."""
+        if any(n in self._graph.weights or not self._terms.dims(n) for n in names):
+            return False
+        return all(self._terms.size(n, 0) == size for n, size in zip(names, sizes, strict=True))
+
+    def elements(self, names: tuple[str, ...]) -> int | None:
+        """Elements of one sample, where the values can be joined as they are: equal types and other sizes."""
+        shapes = [self._terms.shape(n) for n in names]
+        found = self._binder.common(names)
+        if found is None or any(s is None or shapes[0] is None or s.dtype != shapes[0].dtype for s in shapes):
+            return None
+        return product(found[1:])
+
+    def _joined(self, leaf: tuple[str, ...], cut: Sizes, sizes: Sizes) -> Fraction | None:
+        """Elements of ``leaf`` for each index of axis 0 of a value of ``sizes``."""
+        found = self.elements(leaf)
+        one, other = (s if isinstance(s, int) else s[2] for s in (cut[0], sizes[0]))
+        return None if found is None else Fraction(found * one, max(other, 1))
+
+    def _above(
+        self,
+        names: tuple[str, ...],
+        sizes: Sizes,
+        known: dict[tuple[str, ...], Plan | None],
+        depth: int,
+    ) -> Plan | None:
+        group = self.makers(names)
+        if group is None:
+            return None
+        nodes = tuple(self._graph.nodes[n] for n in group)
+        if (nodes[0].domain, nodes[0].op_type) in CHANGES_SIZE and self._terms.dims(nodes[0].inputs[0]):
+            inner = tuple(self._terms.size(n.inputs[0], 0) for n in nodes)
+        else:
+            inner = sizes
+        leaves: dict[tuple[tuple[str, ...], Sizes], None] = {}
+        steps: dict[tuple[Group, Sizes], None] = {}
+        operands: list[Operand] = []
+        for place, inputs in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
+            bound = self._binder.find(inputs)
+            if bound is not None:
+                if bound.bundle is not None and bound.bundle.sizes != inner:
+                    return None
+                operands.append(bound.operand)
+            elif place == SHAPE_INPUT.get((nodes[0].domain, nodes[0].op_type)):
+                operands.append(self._binder.other(inputs))
+            else:
+                plan = self._plan(inputs, inner, known, depth + 1) if all(inputs) else None
+                if plan is None:
+                    return None
+                leaves.update(dict.fromkeys(plan.leaves))
+                steps.update(dict.fromkeys(plan.steps))
+                operands.append(self._binder.batch(inputs))
+        rule = RULES[nodes[0].domain, nodes[0].op_type]
+        rewrite = rule(self._binder.question(nodes, operands, inner))
+        if rewrite is None or (inner if rewrite.sizes is None else rewrite.sizes) != sizes:
+            return None
+        return Plan(leaves=tuple(leaves), steps=(*steps, (group, inner)))
+
+    def makers(self, names: tuple[str, ...]) -> Group | None:
+        """The nodes that write ``names``, if they are alike, write them at one place and have a rule."""
+        numbers = tuple(n for n in map(self._graph.maker.get, names) if n is not None)
+        if len(set(numbers)) != len(names):
+            return None
+        nodes: tuple[Node, ...] = tuple(self._graph.nodes[n] for n in numbers)
+        if (nodes[0].domain, nodes[0].op_type) not in RULES or not alike(nodes):
+            return None
+        places = {n.outputs.index(name) for n, name in zip(nodes, names, strict=True)}
+        return numbers if len(places) == 1 else None

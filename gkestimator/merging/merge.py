@@ -1,0 +1,213 @@
+"""From files to one merged file and its report: the steps of a merge, in order."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gkestimator.errors import ModelError, UsageError
+from gkestimator.estimation.collection import rare_collection
+from gkestimator.merging.assembling import Assembler
+from gkestimator.merging.checking import OutputCheck, check_outputs
+from gkestimator.merging.grouping import Grouping, group_models
+from gkestimator.merging.matching import Matching, candidates, match_all
+from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.pricing import Pricer, decide
+from gkestimator.merging.report import MergeReport
+from gkestimator.merging.reporting import Found, report_of
+from gkestimator.merging.sources import MergeSource, sources_of
+from gkestimator.merging.super_operators import can_emit
+from gkestimator.onnx_io.editing import (
+    EditableModel,
+    ValueShape,
+    align_opsets,
+    check_editable,
+    fix_dims,
+    read_editable,
+    symbolic_dims,
+    tidy,
+    value_shapes,
+    write_editable,
+)
+from gkestimator.outputs import by_suffix, refuse_overwriting
+
+__all__ = ["MergeResult", "merge", "merge_sources"]
+
+_Progress = Callable[[str, int, int], None]
+_STEPS = ("reading", "grouping", "matching", "pricing", "writing", "checking outputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """``report``: what was merged and what it should save. ``files``: what was written (the ONNX file, and the file
+    of its weights where they are beyond 2 GB)."""
+
+    report: MergeReport
+    files: tuple[Path, ...]
+
+
+def merge(
+    models: Sequence[str | Path],
+    output: str | Path | None = None,
+    *,
+    samples: int = 0,
+    progress: _Progress | None = None,
+    **options: Any,
+) -> MergeResult:
+    """Merge the operator graphs of ONNX files that share a GPU and weights into one file (USHER, section 3.4).
+
+    ``models``: at least two paths, at most 64; one may stand there twice. ``output``: the file to write, wholly or
+    not at all (None: the report alone). Inputs and outputs keep their names behind the model's (``bert/input_ids``);
+    models that have nothing in common stand side by side. ``samples``: random inputs on which originals and merged
+    file are run in ONNX Runtime (0: not compared). ``options``: the fields of
+    :class:`gkestimator.merging.options.MergeOptions` (``omega``, ``tolerance``, ``gpu``, ``batch_sizes``, ...).
+    ``progress(step, done, total)`` is called as steps begin. Raises UsageError (options, too few models, SciPy or
+    scikit-learn missing), ModelError (a file that is no model, lacks its weights, ...), OutputError.
+
+        >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
+        >>> result.report.saved_bytes, result.report.after.latency_ms
+    """
+    if isinstance(models, str | Path) or not all(isinstance(m, str | Path) for m in models):
+        raise UsageError("models: expected a list of at least two paths")
+    for name in ("bundles", "gpu_specs"):
+        given = options.get(name, ())
+        options[name] = (Path(given),) if isinstance(given, str | Path) else tuple(Path(p) for p in given)
+    if isinstance(options.get("batch_sizes"), int):
+        options["batch_sizes"] = (options["batch_sizes"],)
+    elif options.get("batch_sizes") is not None:
+        options["batch_sizes"] = tuple(options["batch_sizes"])
+    try:
+        settings = MergeOptions(**options)
+    except TypeError as e:
+        raise UsageError(f"merge: {e}") from e
+    sources = sources_of([Path(m) for m in models], settings)
+    target = None if output is None else Path(output)
+    refuse_overwriting({"output": target}, [*(s.path for s in sources), *settings.gpu_specs])
+    return merge_sources(sources, settings, target, samples=samples, progress=progress)
+
+
+def merge_sources(
+    sources: Sequence[MergeSource],
+    options: MergeOptions,
+    output: Path | None,
+    *,
+    samples: int = 0,
+    keep_unmerged: bool = True,
+    progress: _Progress | None = None,
+) -> MergeResult:
+    """Merge ``sources``; see :func:`merge`. Their batch sizes and dims count, not those of ``options``.
+
+    ``keep_unmerged`` False: no file is written where nothing is merged. ``output`` must not be one of the sources.
+    """
+    if output is not None:
+        by_suffix("-o", output, {".onnx": "onnx"})
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
+        raise UsageError(f"samples is {samples!r}: expected a whole number from 0")
+    step = _steps(progress)
+    with rare_collection():
+        step("reading")
+        pricer = Pricer(options)
+        models, sources = _read(sources)
+        step("grouping")
+        batches = [s.batch_size for s in sources]
+        graphs = [pricer.graph(m, n) for m, n in zip(models, batches, strict=True)]
+        grouping = group_models(graphs, epsilon=options.group_distance)
+        step("matching")
+        shapes: dict[str, ValueShape] = {}
+        for model in models:
+            shapes |= value_shapes(model, {})
+        matching = _match(models, batches, grouping, shapes, pricer)
+        step("pricing")
+        build = Assembler(models, shapes, tolerance=options.tolerance)
+        decision = decide(models, matching.supers, build, pricer, batch_sizes=batches)
+        merged = tidy(decision.built.model)
+        check_editable(merged)
+        found = Found(
+            sources=sources, models=models, graphs=graphs, grouping=grouping, matching=matching,
+            decision=decision, merged=merged, pricer=pricer,
+        )  # fmt: skip
+        wanted = output if keep_unmerged or decision.kept else None
+        step("writing")
+        files = () if wanted is None else write_editable(merged, wanted)
+        check: OutputCheck | str = "not asked for (--samples)"
+        if samples:
+            step("checking outputs")
+            check = _check(merged, wanted, sources, samples)
+    return MergeResult(report=report_of(found, files, check), files=tuple(files))
+
+
+def _steps(progress: _Progress | None) -> Callable[[str], None]:
+    def step(name: str) -> None:
+        if progress is not None:
+            progress(name, _STEPS.index(name), len(_STEPS))
+
+    return step
+
+
+def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
+    """The models under their prefixes, at one opset, with the dims that were given; the sources with the dims that
+    their models have. Raises UsageError for a dim that no model has."""
+    models = align_opsets([read_editable(s.path, prefix=f"{s.name}/", name=s.name) for s in sources])
+    known = [{d.removeprefix(f"{m.name}/") for d in symbolic_dims(m)} for m in models]
+    told = [
+        dataclasses.replace(s, dims={name: n for name, n in s.dims.items() if name in own})
+        for s, own in zip(sources, known, strict=True)
+    ]
+    used = {name for source in told for name in source.dims}
+    for name in (name for source in sources for name in source.dims):
+        if name not in used:
+            there = ", ".join(sorted(set().union(*known))) or "none"
+            raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
+    return [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)], told
+
+
+def _match(
+    models: Sequence[EditableModel],
+    batches: Sequence[int | None],
+    grouping: Grouping,
+    shapes: Mapping[str, ValueShape],
+    pricer: Pricer,
+) -> Matching:
+    """Starts are compared at one batch size for all: the least of those that are priced."""
+    together = {i for group in grouping.groups if len(group) > 1 for i in group}
+    reference = min(n or 1 for n in batches)
+    operators = [
+        candidates(model, i, shapes, pricer.starts(model, batch_size=reference)) if i in together else []
+        for i, model in enumerate(models)
+    ]
+    return match_all(
+        models,
+        operators,
+        grouping.groups,
+        pricer.options,
+        can_emit=functools.partial(can_emit, shapes=shapes),
+    )
+
+
+def _check(
+    merged: EditableModel, written: Path | None, sources: Sequence[MergeSource], samples: int
+) -> OutputCheck | str:
+    """Run the originals and the merged file (written for this where nobody asked for it). Text: why they could not be
+    compared, which is no fault of the merge. Raises ModelError where the merged file alone does not run."""
+    with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
+        if written is None:
+            written = Path(folder, "merged.onnx")
+            write_editable(merged, written)
+        try:
+            found = check_outputs(
+                written,
+                {s.name: s.path for s in sources},
+                samples=samples,
+                batch_sizes={s.name: s.batch_size for s in sources},
+                dims={s.name: s.dims for s in sources},
+            )
+        except ModelError as e:  # the originals run first
+            if str(e).startswith(f"{written.name}: "):
+                raise
+            return str(e)
+    return "ONNX Runtime is not installed" if found is None else found

@@ -1,0 +1,44 @@
+"""What the models of a merge are called: the prefixes of their inputs and outputs in the merged file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gkestimator.naming import distinct_names
+
+__all__ = ["OWN_PREFIX", "distinct_prefixes", "model_names"]
+
+OWN_PREFIX = "merged/"
+"""New nodes, values and weights begin with this; no model may be called so."""
+
+
+def model_names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """A name for each of ``paths`` (:func:`gkestimator.naming.distinct_names`) that may be a prefix."""
+    return distinct_prefixes(distinct_names(paths))
+
+
+def distinct_prefixes(names: Sequence[str]) -> tuple[str, ...]:
+    """``names`` fit to be prefixes of ONNX names, in the same order.
+
+    What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none with
+    ``merged/``, so that two models never share a name whatever they call their own values: the later is numbered.
+    """
+    found: list[str] = []
+    for name in names:
+        plain = "".join(c if c.isprintable() and not "\ud800" <= c <= "\udfff" else "_" for c in name)
+        found.append(_free(plain.strip("/") or "model", found))
+    return tuple(found)
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    candidate, number = name, 1
+    while any(_clash(candidate, other) for other in (*taken, OWN_PREFIX.rstrip("/"))):
+        number += 1
+        head, slash, rest = name.partition("/")
+        candidate = f"{head}#{number}{slash}{rest}"
+    return candidate
+
+
+def _clash(a: str, b: str) -> bool:
+    return f"{a}/".startswith(f"{b}/") or f"{b}/".startswith(f"{a}/")

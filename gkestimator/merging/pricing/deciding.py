@@ -1,0 +1,265 @@
+"""Which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper too.
+
+USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a shared
+product (Concat, Split) can cost more than reading its weight once saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gkestimator.dtypes import DType
+from gkestimator.kernels import Kernel
+from gkestimator.merging.operators import SuperOperator
+from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
+from gkestimator.merging.pricing.price import Price, Priced
+from gkestimator.merging.pricing.regions import Region, find_regions
+from gkestimator.onnx_io.editing import EditableModel
+
+__all__ = ["Build", "Prices", "decide"]
+
+_ROUNDING = 1e-9
+
+
+class Build(Protocol):
+    """Makes the merged graph that has ``supers`` in it; ``lifted``: and what follows them run once."""
+
+    def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
+        """The graph, its nodes in an order that can be executed."""
+        ...
+
+
+class Prices(Protocol):
+    """What is asked of :class:`gkestimator.merging.pricing.Pricer`."""
+
+    @property
+    def options(self) -> MergeOptions:
+        """Under which prices are."""
+        ...
+
+    @property
+    def l2_bytes(self) -> int:
+        """The GPU's L2 cache."""
+        ...
+
+    def stored_bytes(self, dtype: DType, elements: int) -> int:
+        """Bytes of values of the file in the GPU's memory."""
+        ...
+
+    def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
+        """The originals one after the other."""
+        ...
+
+    def merged(
+        self, model: EditableModel, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]
+    ) -> Priced:
+        """A graph that was made of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A graph that was built and priced, with the places of its super-operators."""
+
+    places: tuple[int, ...]
+    lifted: bool
+    built: Built
+    priced: Priced
+
+
+def decide(
+    models: Sequence[EditableModel],
+    supers: Sequence[SuperOperator],
+    build: Build,
+    pricer: Prices,
+    *,
+    batch_sizes: Sequence[int | None],
+) -> Decision:
+    """Choose among ``supers`` and build the graph of those that stay.
+
+    All are built and lifted first, and once more without those that share a part of a weight only, where there are
+    both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper graph, every region
+    (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it replaces, both priced where they
+    are on their timelines. What does not pay, or was left out, is taken apart: each super-operator is built by itself,
+    not lifted, and stays where its own price falls. Of all graphs so found the one with the lowest price is chosen,
+    and where it is no lower than the originals one after the other, nothing is merged. ``MergeOptions.always`` keeps
+    all without asking. The same input gives the same decision: ties go to the graph with fewer super-operators.
+    Raises what pricing and ``build`` raise.
+    """
+    options = pricer.options
+    before = pricer.originals(models, batch_sizes)
+    choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
+    chosen: _Try | None = None
+    tried: list[PricedRegion] = []
+    if supers:
+        tries = [choice.attempt(range(len(supers)), lifted=True)]
+        if not options.always:
+            clean = [place for place, op in enumerate(supers) if op.whole]
+            if 0 < len(clean) < len(supers):
+                tries.append(choice.attempt(clean, lifted=True))
+            base = choice.cheapest(tries)
+            tried = choice.regions(base)
+            tries += choice.apart(base, tried)
+        best = choice.cheapest(tries)
+        if options.always or _falls(before.price, best.priced.price, options.price):
+            chosen = best
+    if chosen is None:
+        chosen = choice.attempt((), lifted=False)
+    regions = choice.deciding(chosen, tried)
+    return Decision(
+        built=chosen.built,
+        supers=choice.told(chosen, regions),
+        regions=tuple(regions),
+        before=before.price,
+        after=chosen.priced.price,
+        confidence=_confidence(before.price, chosen.priced.price) if chosen.places else None,
+        l2_bytes=pricer.l2_bytes,
+        unknown_operators=before.unknown_operators,
+    )
+
+
+def _falls(before: Price, after: Price, which: str) -> bool:
+    """By more than the rounding of sums in another order."""
+    return after.measure(which) < before.measure(which) * (1 - _ROUNDING)
+
+
+def _confidence(before: Price, after: Price) -> Confidence:
+    ends = (before.latency_low_ms, before.latency_high_ms, after.latency_low_ms, after.latency_high_ms)
+    if any(end is None for end in ends):
+        return "open"
+    low, high, after_low, after_high = (float(end) for end in ends if end is not None)
+    if after_high < low:
+        return "apart"
+    return "alike" if after_low < low and after_high < high else "open"
+
+
+class _Choice:
+    """The steps of :func:`decide` over what does not change."""
+
+    def __init__(
+        self,
+        models: Sequence[EditableModel],
+        supers: tuple[SuperOperator, ...],
+        build: Build,
+        pricer: Prices,
+        batch_sizes: Sequence[int | None],
+        before: Priced,
+    ) -> None:
+        self._models = models
+        self._supers = supers
+        self._build = build
+        self._pricer = pricer
+        self._batch_sizes = batch_sizes
+        self._before = before
+        self._members = [tuple(m.operator.node.name for m in op.members) for op in supers]
+
+    def attempt(self, places: Collection[int], *, lifted: bool) -> _Try:
+        """Build and price the graph of the super-operators at ``places``."""
+        built = self._build([self._supers[place] for place in places], lifted)
+        priced = self._pricer.merged(built.model, self._models, self._batch_sizes)
+        return _Try(tuple(places), lifted, built, priced)
+
+    def cheapest(self, tries: Sequence[_Try]) -> _Try:
+        """The graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
+        which = self._pricer.options.price
+        return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
+
+    def regions(self, tried: _Try) -> list[PricedRegion]:
+        """The regions of a graph with their prices."""
+        found = find_regions(
+            tried.built.model,
+            tried.built.replaces,
+            [self._members[place] for place in tried.places],
+            self._before,
+            tried.priced,
+            parts=() if tried.lifted else tried.built.parts,
+        )
+        return [self._priced(region, tried) for region in found]
+
+    def _priced(self, region: Region, tried: _Try) -> PricedRegion:
+        before, after = self._before.piece(region.originals), tried.priced.piece(region.merged)
+        return PricedRegion(
+            supers=tuple(tried.places[at] for at in region.supers),
+            originals=tuple(sorted(region.originals)),
+            merged=tuple(sorted(region.merged)),
+            before=before,
+            after=after,
+            pays=_falls(before, after, self._pricer.options.price),
+            lifted=tried.lifted,
+        )
+
+    def apart(self, base: _Try, tried: list[PricedRegion]) -> list[_Try]:
+        """Graphs without what does not pay in ``base``, and with what pays by itself.
+
+        What is learned of single super-operators is added to ``tried``, the regions of ``base``.
+        """
+        staying = sorted(place for region in tried if region.pays for place in region.supers)
+        failed = sorted(set(range(len(self._supers))).difference(staying))
+        if not failed:
+            return []
+        alone = self.attempt(failed, lifted=False)
+        singles = self.regions(alone)
+        tried += singles
+        paying = [place for region in singles if region.pays for place in region.supers]
+        both = tuple(sorted((*staying, *paying)))
+        known = {base.places}
+        tries = [
+            self.attempt(places, lifted=True)
+            for places in dict.fromkeys((tuple(staying), both))
+            if places and places not in known
+        ]
+        if paying:  # what failed lifted may pay only as it was priced: not lifted
+            tries.append(self.attempt(both, lifted=False))
+        return tries
+
+    def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> list[PricedRegion]:
+        """The regions of the graph that was chosen, then those that spoke against each of the others last."""
+        against = {place: at for at, region in enumerate(tried) for place in region.supers}
+        refused = {at for place, at in against.items() if place not in chosen.places}
+        return [*self.regions(chosen), *(region for at, region in enumerate(tried) if at in refused)]
+
+    def told(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
+        """What is told of every super-operator."""
+        by_original: dict[str, list[str]] = {}
+        for name, originals in chosen.built.replaces.items():
+            for original in originals:
+                by_original.setdefault(original, []).append(name)
+        kept = set(chosen.places)
+        decided: dict[int, int] = {}
+        for at, region in enumerate(regions):
+            for place in region.supers:
+                if place not in kept or place not in decided:
+                    decided[place] = at
+        return tuple(
+            self._told(place, decided[place], by_original if place in kept else None, chosen)
+            for place in range(len(self._supers))
+        )
+
+    def _told(
+        self, place: int, region: int, by_original: Mapping[str, list[str]] | None, chosen: _Try
+    ) -> PricedSuper:
+        op, members = self._supers[place], self._members[place]
+        matrix = op.members[0].operator.matrix
+        block = self._pricer.stored_bytes(matrix.dtype, op.rows * op.columns * matrix.taps)
+        after: Price | None = None
+        largest: Kernel | None = None
+        if by_original is not None:
+            nodes = sorted({name for member in members for name in by_original.get(member, ())})
+            after, largest = chosen.priced.piece(nodes), chosen.priced.largest_kernel(nodes)
+        working = None if largest is None else largest.read_bytes + largest.write_bytes
+        l2 = self._pricer.l2_bytes
+        return PricedSuper(
+            op=op,
+            kept=by_original is not None,
+            region=region,
+            before=self._before.piece(members),
+            after=after,
+            block_bytes=block,
+            saved_bytes=(len(members) - 1) * block,
+            block_fits_l2=block <= l2,
+            working_bytes=working,
+            fits_l2=None if working is None else working <= l2,
+        )

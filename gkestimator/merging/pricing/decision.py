@@ -1,0 +1,114 @@
+"""What is said of a decision: the graph, and of every super-operator and region what it costs and saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gkestimator.merging.operators import SuperOperator
+from gkestimator.merging.pricing.price import Price
+from gkestimator.onnx_io.editing import EditableModel
+
+__all__ = ["Built", "Confidence", "Decision", "PricedRegion", "PricedSuper"]
+
+Confidence: TypeAlias = Literal["apart", "alike", "open"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
+    helpers). ``parts[i]``: the nodes that super-operator i was emitted as, where nothing was lifted; else ``()``."""
+
+    model: EditableModel
+    replaces: Mapping[str, tuple[str, ...]]
+    parts: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedRegion:
+    """A region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
+    super-operator by itself, after its region did not pay."""
+
+    supers: tuple[int, ...]
+    originals: tuple[str, ...]
+    merged: tuple[str, ...]
+    before: Price
+    after: Price
+    pays: bool
+    lifted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedSuper:
+    """One super-operator with what is told of it.
+
+    ``region``: its place in ``Decision.regions``: of the graph where it was kept, else what spoke against it (a region
+    that pays, where the whole did not). ``before``: the members' calls among the originals;
+    ``after``: the calls that multiply in their place, without the copies around them, which are the region's; None
+    where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n times, so
+    that ``saved_bytes`` = (n - 1) * block_bytes. ``working_bytes``: what the shared product reads and writes
+    (None: not kept). ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
+    """
+
+    op: SuperOperator
+    kept: bool
+    region: int
+    before: Price
+    after: Price | None
+    block_bytes: int
+    saved_bytes: int
+    block_fits_l2: bool
+    working_bytes: int | None
+    fits_l2: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided.
+
+    ``supers`` in the order given. ``regions``: those of the graph, then those of what was refused. ``before``: the
+    originals one after the other, launched back to back. ``after``: the graph that was chosen (with nothing merged:
+    the originals side by side in it).
+
+    ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals of
+    before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it pays
+    wherever the estimator errs alike for both, as for the same kernels on the same GPU it mostly does. ``open``:
+    cannot be told, or it does not fall. None: nothing merged.
+    """
+
+    built: Built
+    supers: tuple[PricedSuper, ...]
+    regions: tuple[PricedRegion, ...]
+    before: Price
+    after: Price
+    confidence: Confidence | None
+    l2_bytes: int
+    unknown_operators: tuple[str, ...]
+
+    @property
+    def kept(self) -> tuple[SuperOperator, ...]:
+        """The super-operators in the graph."""
+        return tuple(s.op for s in self.supers if s.kept)
+
+    @property
+    def refused(self) -> tuple[SuperOperator, ...]:
+        """Those that did not pay."""
+        return tuple(s.op for s in self.supers if not s.kept)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of weights read once instead of once for each member."""
+        return sum(s.saved_bytes for s in self.supers if s.kept)
+
+    @property
+    def extra_flops(self) -> int:
+        """FLOPs that padding and sums add (below 0: that lifting saves)."""
+        return self.after.flops - self.before.flops
+
+    @property
+    def extra_activation_bytes(self) -> int:
+        """DRAM bytes besides weights that the copies add (below 0: that lifting saves)."""
+        return (self.after.dram_bytes - self.after.weight_bytes) - (
+            self.before.dram_bytes - self.before.weight_bytes
+        )

@@ -1,0 +1,116 @@
+"""Which parts of a merged graph are decided on together: merged nodes that touch, with what they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gkestimator.merging.pricing.price import Priced
+from gkestimator.onnx_io.editing import EditableModel
+
+__all__ = ["Region", "find_regions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Nodes that are priced as one. ``originals`` run before merging, ``merged`` in their place after it.
+
+    Both hold every node of a call that the runtime fuses over the region's edge (a product and the bias behind it),
+    so that before and after do the same work. ``supers``: places of its super-operators.
+    """
+
+    originals: frozenset[str]
+    merged: frozenset[str]
+    supers: tuple[int, ...]
+
+
+class _Sets:
+    """Disjoint sets of names (union by first member: which one stands for a set does not matter)."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, str] = {}
+
+    def find(self, name: str) -> str:
+        above = self._above
+        root = name
+        while (up := above.get(root, root)) != root:
+            root = up
+        while name != root:
+            above[name], name = root, above.get(name, root)
+        return root
+
+    def join(self, names: Iterable[str]) -> None:
+        first: str | None = None
+        for name in names:
+            root = self.find(name)
+            if first is None:
+                first = root
+            elif root != first:
+                self._above[root] = first
+
+
+def find_regions(
+    model: EditableModel,
+    replaces: Mapping[str, tuple[str, ...]],
+    members: Sequence[Sequence[str]],
+    before: Priced,
+    after: Priced,
+    *,
+    parts: Sequence[Sequence[str]] = (),
+) -> list[Region]:
+    """The regions of ``model``, in the order of their first super-operator (or node).
+
+    ``replaces``: what every merged node stands for (helpers: nothing). ``members``: names of the original nodes of
+    every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they are given, nodes of
+    different parts that merely touch stay apart, so that every super-operator has a price of its own.
+    """
+    sets = _Sets()
+    if parts:
+        for part in parts:
+            sets.join(part)
+    else:
+        maker = {value: node.name for node in model.nodes if node.name in replaces for value in node.writes}
+        for node in model.nodes:
+            if node.name in replaces:
+                sets.join((node.name, *(maker[value] for value in node.reads if value in maker)))
+    for name, originals in replaces.items():
+        sets.join((name, *originals))
+    for names in members:
+        sets.join(names)
+    for priced in (before, after):
+        for group in priced.groups.values():
+            sets.join(group)
+    replaced = {name for originals in replaces.values() for name in originals}
+    staying = {node.name for node in model.nodes}
+    merged: dict[str, set[str]] = {}
+    originals_of: dict[str, set[str]] = {}
+    order: dict[str, int] = {}
+    for node in model.nodes:
+        if node.name in replaces:
+            root = sets.find(node.name)
+            order.setdefault(root, len(order))
+            merged.setdefault(root, set()).add(node.name)
+            originals_of.setdefault(root, set()).update(replaces[node.name])
+    for priced in (before, after):
+        for group in priced.groups.values():
+            root = sets.find(group[0])
+            if root not in order:
+                continue
+            for name in group:
+                if name in replaced:
+                    originals_of[root].add(name)
+                elif name in staying and name not in replaces:
+                    merged[root].add(name)
+                    originals_of[root].add(name)
+    supers: dict[str, list[int]] = {}
+    for place, names in enumerate(members):
+        supers.setdefault(sets.find(names[0]), []).append(place)
+    found = [
+        Region(
+            originals=frozenset(originals_of[root]),
+            merged=frozenset(merged[root]),
+            supers=tuple(supers.get(root, ())),
+        )
+        for root in order
+    ]
+    return sorted(found, key=lambda region: region.supers or (len(members),))

@@ -1,0 +1,128 @@
+"""Random inputs that a model takes: token numbers within the table they look up, masks that hide nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from gkestimator.dtypes import DType
+from gkestimator.errors import ModelError
+from gkestimator.graph import Operator, OperatorGraph, Tensor
+
+__all__ = ["index_limits", "random_inputs"]
+
+_NUMPY = {
+    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
+    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
+    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
+    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
+}  # fmt: skip
+# Operators that hand values on as they are, and by which of their inputs.
+_FIRST = (
+    "Cast", "CastLike", "CenterCropPad", "Clip", "Compress", "Expand", "Flatten", "Gather", "GatherElements",
+    "GatherND", "Identity", "Pad", "Reshape", "ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "TopK",
+    "Transpose", "Trilu", "Unique", "Unsqueeze", "ReduceMax", "ReduceMin",
+)  # fmt: skip
+_HANDED_ON: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(_FIRST, (0,)),
+    "Where": (1, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Concat": None,  # all
+    "Max": None,
+    "Min": None,
+}
+# com.microsoft: positions of (indices, table) pairs.
+_EMBEDDINGS = {"EmbedLayerNormalization": ((0, 2), (1, 4), (7, 3))}
+
+
+def random_inputs(
+    graph: OperatorGraph, *, limits: Mapping[str, int], seed: int, sample: int
+) -> dict[str, np.ndarray]:
+    """Values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
+
+    Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by: uniform within
+    the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over their range (pixels). Other
+    integers: ones. Raises ModelError where an input is no tensor or of a type that NumPy lacks.
+    """
+    return {name: _values(graph, value, limits, seed, sample) for name, value in _tensors(graph)}
+
+
+def _tensors(graph: OperatorGraph) -> Iterator[tuple[str, Tensor]]:
+    for value in graph.inputs:
+        if not isinstance(value, Tensor):
+            raise ModelError(
+                f"{graph.name}: input {value.name!r} is a sequence: no random values are made of it"
+            )
+        yield value.name, value
+
+
+def _values(
+    graph: OperatorGraph, tensor: Tensor, limits: Mapping[str, int], seed: int, sample: int
+) -> np.ndarray:
+    if tensor.dtype not in _NUMPY:
+        raise ModelError(
+            f"{graph.name}: input {tensor.name!r} is {tensor.dtype.value}: no random values are made of this type"
+        )
+    dtype = np.dtype(_NUMPY[tensor.dtype])
+    digest = hashlib.sha256(f"{seed}\0{sample}\0{graph.name}\0{tensor.name}".encode()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
+    if tensor.dtype is DType.BOOL or "mask" in tensor.name.lower():
+        return np.ones(tensor.shape, dtype)
+    if tensor.name in limits:
+        below = max(1, limits[tensor.name])
+        if dtype.kind in "iu":
+            below = min(below, int(np.iinfo(dtype).max) + 1)
+        return rng.integers(0, below, tensor.shape).astype(dtype)
+    if dtype.kind in "iu" and dtype.itemsize == 1:
+        span = np.iinfo(dtype)
+        return rng.integers(span.min, int(span.max) + 1, tensor.shape).astype(dtype)
+    if dtype.kind in "iu":
+        return np.ones(tensor.shape, dtype)
+    found = rng.standard_normal(tensor.shape)
+    return (found + 1j * rng.standard_normal(tensor.shape) if dtype.kind == "c" else found).astype(dtype)
+
+
+def index_limits(graph: OperatorGraph) -> dict[str, int]:
+    """Of each input whose values become indices: the rows of the smallest table that they look up.
+
+    Followed through operators that hand values on as they are; what is calculated from an input is not its value.
+    """
+    origin: dict[str, frozenset[str]] = {v.name: frozenset([v.name]) for v in graph.inputs}
+    limits: dict[str, int] = {}
+    for op in graph.operators:
+        sources = [origin.get(v.name, frozenset()) if v is not None else frozenset() for v in op.inputs]
+        for position, rows in _lookups(op):
+            for name in sources[position]:
+                limits[name] = min(rows, limits.get(name, rows))
+        handed = _HANDED_ON.get(op.op_type, ()) if not op.domain else ()
+        places = range(len(sources)) if handed is None else handed
+        found = frozenset[str]().union(*(sources[p] for p in places if p < len(sources)))
+        if found:
+            origin.update((v.name, found) for v in op.outputs if v is not None)
+    return limits
+
+
+def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
+    """(position of an input that holds indices, how many entries it may point at)."""
+    if op.key in (("", "Gather"), ("", "GatherElements"), ("", "ScatterElements")):
+        shape, axis = _shape(op, 0), op.attributes.get("axis", 0)
+        if shape and isinstance(axis, int):
+            yield 1, shape[axis]
+    elif op.key in (("", "GatherND"), ("", "ScatterND")):
+        shape, indices = _shape(op, 0), _shape(op, 1)
+        batch = op.attributes.get("batch_dims", 0)
+        if shape and indices and isinstance(batch, int):
+            yield 1, min(shape[batch : batch + indices[-1]], default=1)
+    elif op.domain == "com.microsoft":
+        for position, table in _EMBEDDINGS.get(op.op_type, ()):
+            shape = _shape(op, table)
+            if shape and position < len(op.inputs):
+                yield position, shape[0]
+
+
+def _shape(op: Operator, position: int) -> tuple[int, ...]:
+    value = op.inputs[position] if position < len(op.inputs) else None
+    return value.shape if isinstance(value, Tensor) else ()

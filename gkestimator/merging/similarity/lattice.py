@@ -1,0 +1,115 @@
+"""Where anchors are: few places of one weight, and a grid of places of the other, of which two must meet.
+
+Derivation. A common rectangle of at least F cells of weights of R x C and R' x C' cells has at least
+``h0 = ceil(F / min(C, C'))`` rows and ``w0 = ceil(F / min(R, R'))`` columns. A *tile* is ``s1`` x ``s2``
+neighbouring places of the first weight, each the corner of a *pattern* of ``k1`` x ``k2`` cells: it spans
+``e1 = s1 + k1 - 1`` rows and ``e2 = s2 + k2 - 1`` columns. Tiles that start at most ``h0 - e1 + 1`` rows and
+``w0 - e2 + 1`` columns apart leave no room for a window of h0 x w0 that holds none of them wholly. Where a
+rectangle that holds a tile lies in the second weight, the tile's places are ``s1`` x ``s2`` neighbours there too,
+and exactly one of these has a row that ``s1`` divides and a column that ``s2`` divides. So the patterns at all
+places of all tiles of the first weight, and at every ``s1``-th row and ``s2``-th column of the second, are enough.
+With s1 s2 about the root of the number of cells, both are about that many: the search is below linear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Lattice", "lattice", "slacks"]
+
+VALUES = 16  # of a pattern, at most: a hash of few values meets by chance too often
+_MOST_TILE = 64  # places along one axis of a tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lattice:
+    """``window``: least rows and columns of a rectangle; ``pattern``: rows, columns, taps; ``tile``: rows, columns."""
+
+    window: tuple[int, int]
+    pattern: tuple[int, int, int]
+    tile: tuple[int, int]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Rows and columns of a tile and its patterns: a rectangle has them wholly."""
+        return self.tile[0] + self.pattern[0] - 1, self.tile[1] + self.pattern[1] - 1
+
+    @property
+    def values(self) -> int:
+        """How many values a pattern has."""
+        return math.prod(self.pattern)
+
+    def starts(self, axis: int, size: int, slack: float) -> npt.NDArray[np.int64]:
+        """Where tiles start along ``axis`` of a weight with ``size`` rows or columns.
+
+        Every window has one wholly. ``slack`` in [0, 1] says which of the allowed places are taken.
+        """
+        window, span = self.window[axis], self.span[axis]
+        windows = size - window + 1
+        count = -(-windows // (window - span + 1))
+        step = -(-windows // count)
+        first = np.arange(0, windows, step, dtype=np.int64)
+        last = np.minimum(first + step, windows) - 1
+        # A window that starts anywhere in [first, last] holds a tile that starts in [last, first + window - span].
+        chosen: npt.NDArray[np.int64] = last + np.floor((first + window - span - last) * slack).astype(
+            np.int64
+        )
+        return chosen
+
+
+def slacks() -> Iterator[tuple[float, float]]:
+    """Choices of the tiles' places, for weights where some places tell little (zeros)."""
+    for rows in (0.5, 0.0, 1.0, 0.25, 0.75):
+        for columns in (0.5, 0.0, 1.0):
+            yield rows, columns
+
+
+def lattice(
+    a: tuple[int, int, int],
+    b: tuple[int, int, int],
+    *,
+    cells: int,
+    many: tuple[int, int] = (1, 1),
+    values: int = VALUES,
+) -> Lattice:
+    """The lattice for weights of shapes ``a`` and ``b`` that finds every rectangle of at least ``cells`` cells.
+
+    ``many``: how many weights there are of each, which share the lattice. The tile is chosen for the least work.
+    ``cells`` is at most min(rows) x min(columns).
+    """
+    high, wide = min(a[0], b[0]), min(a[1], b[1])
+    window = -(-cells // wide), -(-cells // high)
+    taps = min(a[2], values)
+    columns = _part(values // taps, window[1])
+    rows = _part(values // (taps * columns), window[0])
+    best: tuple[float, tuple[int, int]] | None = None
+    for s1 in _sizes(window[0] - rows + 1):
+        for s2 in _sizes(window[1] - columns + 1):
+            made = Lattice(window=window, pattern=(rows, columns, taps), tile=(s1, s2))
+            work = many[0] * _places(made, a, 0) * _places(made, a, 1)
+            work += many[1] * -(-b[0] // s1) * -(-b[1] // s2)
+            if best is None or work < best[0]:
+                best = work, (s1, s2)
+    assert best is not None
+    return Lattice(window=window, pattern=(rows, columns, taps), tile=best[1])
+
+
+def _part(wanted: int, window: int) -> int:
+    """How much of a window the pattern takes: half at most where that is less than wanted."""
+    return max(1, min(wanted, (window + 1) // 2))
+
+
+def _sizes(most: int) -> list[int]:
+    """Tile sizes worth a try: at most ``most``, and no more than leaves some choice of the places."""
+    top = min(_MOST_TILE, max(1, most // 2))
+    return [s for k in range(top.bit_length()) if (s := 1 << k) <= top]
+
+
+def _places(made: Lattice, shape: tuple[int, int, int], axis: int) -> int:
+    window, span = made.window[axis], made.span[axis]
+    return -(-(shape[axis] - window + 1) // (window - span + 1)) * made.tile[axis]

@@ -1,0 +1,141 @@
+"""Many pairs at once: every weight is hashed once for all weights of one shape that it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gkestimator.errors import UsageError
+from gkestimator.merging.operators import Rectangle, WeightMatrix, similarity
+from gkestimator.merging.similarity.anchors import Anchors, anchors_of, samples_of
+from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere
+from gkestimator.merging.similarity.pair_search import FIRST_SLACK, by_plan, plan_of
+from gkestimator.merging.similarity.search import whole
+
+__all__ = ["least_cells", "similar_pairs"]
+
+_ENTRIES = 1 << 22  # hashes held at a time
+
+_Pair: TypeAlias = tuple[int, int]
+_Class: TypeAlias = tuple[int, int, int, int, int, str]
+
+
+def similar_pairs(
+    left: Sequence[WeightMatrix],
+    right: Sequence[WeightMatrix],
+    pairs: Iterable[_Pair],
+    *,
+    omega: float,
+    tolerance: float,
+) -> dict[_Pair, Rectangle]:
+    """The pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the largest block.
+
+    In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are found by
+    comparing them once; for all others see :mod:`~gkestimator.merging.similarity.lattice`. A pair whose search gave
+    up without a find is not among them (see :func:`~gkestimator.merging.similarity.largest_common_rectangle`).
+
+    Raises UsageError for a tolerance that is negative or an omega that is not in (0, 1], ModelError where a file does
+    not hold the values.
+    """
+    tolerance = checked_tolerance(tolerance)
+    if not 0 < omega <= 1:
+        raise UsageError(f"omega is {omega}: expected a number above 0 to 1")
+    found: dict[_Pair, Rectangle] = {}
+    asked = list(dict.fromkeys(pairs))
+    classes: dict[_Class, list[_Pair]] = {}
+    for i, j in asked:
+        a, b = left[i], right[j]
+        if a.dtype is not b.dtype or a.taps != b.taps or least_cells(a, b, omega) is None:
+            continue
+        if (a.rows, a.columns) == (b.rows, b.columns) and equal_everywhere(a.array(), b.array(), tolerance):
+            found[i, j] = whole(a.rows, a.columns)
+            continue
+        kind = (a.rows, a.columns, b.rows, b.columns, a.taps, str(a.dtype))
+        classes.setdefault(kind, []).append((i, j))
+    for some in classes.values():
+        found.update(_of_class(left, right, some, omega=omega, tolerance=tolerance))
+    return {pair: found[pair] for pair in asked if pair in found}
+
+
+def least_cells(a: WeightMatrix, b: WeightMatrix, omega: float) -> int | None:
+    """Rows x columns from which on a common block makes a similarity of at least ``omega``; None: none can."""
+    most = min(a.rows, b.rows) * min(a.columns, b.columns)
+    if most == 0 or a.taps == 0:
+        return None
+    cells = max(1, int(omega * (a.elements + b.elements) / (2 * a.taps)) - 1)
+    while _similarity_of(a, b, cells) < omega:  # twice or thrice: as similarity() rounds
+        cells += 1
+    return cells if cells <= most else None
+
+
+def _similarity_of(a: WeightMatrix, b: WeightMatrix, cells: int) -> float:
+    block = Rectangle(rows=cells, columns=1, row_a=0, column_a=0, row_b=0, column_b=0)
+    return similarity(a, b, block)
+
+
+def _of_class(
+    left: Sequence[WeightMatrix],
+    right: Sequence[WeightMatrix],
+    pairs: Sequence[_Pair],
+    *,
+    omega: float,
+    tolerance: float,
+) -> dict[_Pair, Rectangle]:
+    """Pairs of one shape on either side."""
+    cells = least_cells(left[pairs[0][0]], right[pairs[0][1]], omega)
+    assert cells is not None
+    of_left = {i: left[i].array() for i in sorted({i for i, _ in pairs})}
+    of_right = {j: right[j].array() for j in sorted({j for _, j in pairs})}
+    found: dict[_Pair, Rectangle] = {}
+    plan, bucket = plan_of([*of_left.values()], [*of_right.values()], cells=cells, tolerance=tolerance)
+    waiting = list(of_left)
+    while waiting:
+        held: dict[int, Anchors] = {}
+        while waiting and sum(k.keys.size for k in held.values()) < _ENTRIES:
+            made = anchors_of(of_left[waiting[0]], plan, bucket, FIRST_SLACK)
+            if made.crowded and plan.values > 1:
+                values = plan.values // 2
+                held, waiting = {}, [*held, *waiting]
+                plan, bucket = plan_of(
+                    [*of_left.values()], [*of_right.values()], cells=cells, tolerance=tolerance, values=values
+                )
+                continue
+            held[waiting.pop(0)] = made
+        wanted: dict[int, list[int]] = {}
+        for i, j in pairs:
+            if i in held:
+                wanted.setdefault(j, []).append(i)
+        index = _Index(held)
+        for j, lefts in wanted.items():
+            samples = samples_of(of_right[j], plan, bucket)
+            for i in index.meets(samples, lefts):
+                block, _ = by_plan(of_left[i], of_right[j], held[i], samples, plan, bucket, cells=cells)
+                if block is not None:
+                    found[i, j] = block
+    return found
+
+
+class _Index:
+    """The hashes of several weights in one ascending list."""
+
+    def __init__(self, held: dict[int, Anchors]) -> None:
+        own = [np.unique(a.keys) for a in held.values()]
+        keys = np.concatenate(own)
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._owner: npt.NDArray[np.int64] = np.repeat(list(held), [k.size for k in own])[order]
+
+    def meets(self, samples: Anchors, wanted: Sequence[int]) -> Iterator[int]:
+        """Those of ``wanted`` that have a hash in common with ``samples``."""
+        keys = samples.keys[np.flatnonzero(np.diff(samples.keys, prepend=samples.keys[:1] + np.uint64(1)))]
+        low = np.searchsorted(self._keys, keys, "left")
+        high = np.searchsorted(self._keys, keys, "right")
+        kept = high > low
+        change = np.zeros(self._keys.size + 1, np.int64)
+        change[low[kept]] += 1
+        change[high[kept]] -= 1
+        met = set(self._owner[np.cumsum(change[:-1]) > 0].tolist())
+        return (i for i in wanted if i in met)

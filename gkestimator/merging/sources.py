@@ -1,0 +1,82 @@
+"""Which files are merged, and at which batch size and lengths each is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gkestimator.errors import UsageError
+from gkestimator.estimation.request import MAX_BATCH_SIZE
+from gkestimator.merging.naming import model_names
+from gkestimator.merging.options import MOST_MODELS, MergeOptions
+from gkestimator.naming import find_models
+
+__all__ = ["MergeSource", "files_of", "sources_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSource:
+    """One model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is priced at
+    (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions."""
+
+    path: Path
+    name: str
+    batch_size: int | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
+    """The files that ``arguments`` mean, in their order: a file as often as it is named (a model may be merged with
+    itself), a folder or a pattern as for an estimate. Raises UsageError for what means none."""
+    found: list[Path] = []
+    for argument in arguments:
+        path = Path(argument)
+        try:
+            if path.is_file():
+                found.append(path)
+                continue
+            matches, failures = find_models([argument])
+        except (OSError, ValueError) as e:
+            raise UsageError(f"{argument}: cannot be looked up: {e}") from e
+        if failures:
+            raise failures[0][1]
+        for match in matches:
+            if not match.is_file():
+                raise UsageError(f"{match}: found no such file, expected an ONNX file, a folder or a pattern")
+        found += matches
+    return tuple(found)
+
+
+def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSource, ...]:
+    """``paths`` with their names and the batch sizes of ``options``. Raises UsageError: fewer than two models, more
+    than ``MOST_MODELS``, batch sizes that are neither one for all nor one each."""
+    if len(paths) < 2:
+        raise UsageError(
+            f"found {len(paths)} model{'' if len(paths) == 1 else 's'}, expected at least two to merge"
+        )
+    if len(paths) > MOST_MODELS:
+        raise UsageError(f"found {len(paths):,} models, expected at most {MOST_MODELS} in one file")
+    batches = _batches(options.batch_sizes, len(paths))
+    names = model_names(paths)
+    return tuple(
+        MergeSource(path=path, name=name, batch_size=batch, dims=_dims(options.dims, name, names))
+        for path, name, batch in zip(paths, names, batches, strict=True)
+    )
+
+
+def _dims(given: Mapping[str, int], name: str, names: Sequence[str]) -> dict[str, int]:
+    """``seq`` is for every model, ``bert/seq`` for the model of that name alone, and goes before."""
+    everyone = {k: n for k, n in given.items() if not any(k.startswith(f"{other}/") for other in names)}
+    return everyone | {k.removeprefix(f"{name}/"): n for k, n in given.items() if k.startswith(f"{name}/")}
+
+
+def _batches(given: tuple[int, ...] | None, models: int) -> tuple[int | None, ...]:
+    if given is None:
+        return (None,) * models
+    for size in given:
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH_SIZE:
+            raise UsageError(f"batch size is {size!r}: expected a whole number from 1 to {MAX_BATCH_SIZE}")
+    if len(given) not in (1, models):
+        raise UsageError(f"found {len(given)} batch sizes for {models} models, expected one, or one for each")
+    return given * models if len(given) == 1 else given

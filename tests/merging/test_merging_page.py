@@ -1,0 +1,32 @@
+"""The example of docs/merging.md is what the program prints today."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scipy")
+pytest.importorskip("onnxruntime")
+
+REFRESH = Path(__file__).parents[2] / "docs" / "refresh_readme.py"
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+ROUNDING = re.compile(r"(largest relative difference) (\S+)")
+
+
+def test_the_example_is_current(tmp_path: Path) -> None:
+    loading = importlib.util.spec_from_file_location("refresh_merging", REFRESH)
+    assert loading is not None and loading.loader is not None
+    module = importlib.util.module_from_spec(loading)
+    loading.loader.exec_module(module)
+    (block,) = module.BLOCK.finditer(module.MERGING.read_text(encoding="utf-8"))
+    found = module.output_of(block["arguments"], module.merging_folder(tmp_path))
+    difference = ROUNDING.search(found)
+    assert difference is not None and float(difference[2]) <= 1e-5
+    # Another processor rounds otherwise, in the outputs and in the last digit of a figure.
+    shown, now = (ROUNDING.sub(r"\1", text) for text in (block["output"], found))
+    assert " ".join(NUMBER.sub("#", shown).split()) == " ".join(NUMBER.sub("#", now).split())
+    numbers = [[float(n.replace(",", "")) for n in NUMBER.findall(text)] for text in (shown, now)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.01, abs=0.11), "run: python docs/refresh_readme.py"
