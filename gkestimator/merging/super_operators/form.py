@@ -24,8 +24,9 @@ class Emitted:
 
     ``nodes`` in an order that can be executed; they write every member's output under the name it had. ``weights``
     are new: parts of the members' (views; what is put together of two parts is copied when it is read) and small
-    constants. A constant has one name for one value in all super-operators, so that they can be put into one table. ``replaces``: for each node the names of
-    the original nodes whose products it computes; () for those that only move or add.
+    constants. A constant has one name for one value in all super-operators, so that they can be put into one table.
+    ``replaces``: for each node the names of the original nodes whose products it computes; () for those that only
+    move or add.
     """
 
     nodes: tuple[Node, ...]
