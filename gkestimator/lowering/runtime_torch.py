@@ -69,14 +69,15 @@ def folded_batchnorm(op: Operator) -> bool:
 
     The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
     invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
-    three), which no convolution's result has: that of a module's own call is ``conv2d``.
+    three), which no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the
+    model's name and a slash before each of them.
     """
     if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
         return False
     weight, bias = op.inputs[1], op.inputs[2]
     if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and weight.is_weight and bias.is_weight):
         return False
-    if weight.name.startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
+    if weight.name.rpartition("/")[2].startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
         return True
     return _rewritten(op)
 
@@ -92,7 +93,7 @@ def _rewritten(op: Operator) -> bool:
     return (
         result is not None
         and _REWRITTEN.fullmatch(op.name.rpartition("/")[2]) is not None
-        and _NORMALISED.fullmatch(result.name) is not None
+        and _NORMALISED.fullmatch(result.name.rpartition("/")[2]) is not None
     )
 
 

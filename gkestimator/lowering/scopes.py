@@ -14,8 +14,12 @@ __all__ = ["held_arguments", "module_path"]
 
 
 def module_path(name: str) -> tuple[str, ...]:
-    """The modules around a node, outermost first, by the name that TorchScript's exporter gave it; else ``()``."""
-    return tuple(name.split("/")[1:-1]) if name.startswith("/") else ()
+    """The modules around a node, outermost first, by the name that TorchScript's exporter gave it; else ``()``.
+
+    In a merged graph the model's name and a slash stand before that name: the path begins where two slashes meet.
+    """
+    start = 0 if name.startswith("/") else name.find("//") + 1
+    return tuple(name[start:].split("/")[1:-1]) if start or name.startswith("/") else ()
 
 
 def held_arguments(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import ModelError, UsageError
+from gkestimator.errors import ModelError, OutputError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import OutputCheck, check_outputs
@@ -197,7 +197,10 @@ def _check(
     with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
         if written is None:
             written = Path(folder, "merged.onnx")
-            write_editable(merged, written)
+            try:
+                write_editable(merged, written)
+            except OutputError as e:
+                return str(e)
         try:
             found = check_outputs(
                 written,

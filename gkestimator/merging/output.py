@@ -108,18 +108,27 @@ def _models(report: MergeReport) -> list[TextColumn]:
 
 def _operators(report: MergeReport) -> list[TextColumn]:
     found = report.merged
-    return [
+    columns = [
         _text("operators", [o.operators[0] for o in found], 16),
         _column("of", [str(len(o.operators)) for o in found]),
         _text("kind", [o.kind for o in found]),
         _column("block", [f"{o.rows:,} x {o.columns:,}{'' if o.whole else ' of more'}" for o in found]),
         _column("similar", [number_text(o.similarity) for o in found]),
         _column("read once", [bytes_text(o.saved_bytes) for o in found]),
-        _column("extra work", [flops_text(o.extra_flops) for o in found]),
+    ]
+    if any(o.extra_flops for o in found):  # else the names have more room
+        columns.append(_column("extra work", [_more(o.extra_flops) for o in found]))
+    return [
+        *columns,
         _text("in L2", ["yes" if o.block_fits_l2 else "no" for o in found]),
         _column("region", [str(o.region) for o in found]),
         _text("merged", ["yes" if o.merged else "no: price" for o in found]),
     ]
+
+
+def _more(flops: int | None) -> str:
+    """Work that is added; what lifting saves has a minus."""
+    return f"-{flops_text(-flops)}" if flops is not None and flops < 0 else flops_text(flops)
 
 
 def _regions(report: MergeReport) -> list[TextColumn]:
@@ -161,7 +170,11 @@ def _interval(cost: Price) -> str:
 
 def _sizes(report: MergeReport) -> list[str]:
     own = sum(m.weight_bytes for m in report.models)
-    lines = [f"weights: {bytes_text(own)} in the models' files, {bytes_text(report.stored_bytes)} merged"]
+    lines = [
+        f"weights: {bytes_text(own)} in the models' files, {bytes_text(report.stored_bytes)} merged; "
+        f"{bytes_text(report.saved_bytes)} read once instead of once a model",
+        f"extra work: {_more(report.after.flops - report.before.flops)}",
+    ]
     check = report.check
     if check is None:
         return [*lines, f"outputs: not compared: {report.check_reason}"]

@@ -197,13 +197,13 @@ def _paths(plan: Path, sets: Sequence[PlannedSet], models: Sequence[Path]) -> di
     for chosen in sets:
         for model in chosen.models:
             alike = by_stem.get(model.model, [])
-            path: Path | None = known.get(model.model, alike[0] if len(alike) == 1 else None)
-            if path is None:
+            file = known.get(model.model) or (alike[0] if len(alike) == 1 else None)
+            if file is None:
                 raise UsageError(
                     f"{plan}: {chosen.gpus[0]}: model {model.model}: found no such name among {len(models):,} "
                     f"files, expected a file {one_line(model.model, limit=80)}.onnx"
                 )
-            found[model.model] = path
+            found[model.model] = file
     return found
 
 

@@ -162,11 +162,8 @@ class MergeReport:
 
     def document(self) -> dict[str, Any]:
         """The report as the mapping that its JSON holds; unknown figures are null, never 0."""
-        body = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"schema_version": REPORT_VERSION} | {k: _plain(v) for k, v in body.items()} | {
-            "pairs": self.pairs,
-            "saved_bytes": self.saved_bytes,
-        }  # fmt: skip
+        totals = {"pairs": self.pairs, "saved_bytes": self.saved_bytes}
+        return {"schema_version": REPORT_VERSION} | dataclasses.asdict(self) | totals
 
     def words(self) -> tuple[str, ...]:
         """What closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
@@ -204,11 +201,3 @@ class MergeReport:
         old, new = (cost.measure(self.settings.price) for cost in (self.before, self.after))
         change = 100 * (new / old - 1) if old else None
         return percent_text(change) if change is None or change < 0 else f"+{percent_text(change)}"
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return value

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+
+from gkestimator.merging.pricing import Price
+from gkestimator.merging.report import (
+    MergedModel,
+    MergeReport,
+    RefusedOperators,
+    ReportedOperator,
+    ReportedRegion,
+)
 
 pytest.importorskip("scipy")
 pytest.importorskip("onnxruntime")
@@ -30,3 +40,11 @@ def test_the_example_is_current(tmp_path: Path) -> None:
     assert " ".join(NUMBER.sub("#", shown).split()) == " ".join(NUMBER.sub("#", now).split())
     numbers = [[float(n.replace(",", "")) for n in NUMBER.findall(text)] for text in (shown, now)]
     assert numbers[0] == pytest.approx(numbers[1], rel=0.01, abs=0.11), "run: python docs/refresh_readme.py"
+
+
+def test_the_page_names_every_key_of_the_json() -> None:
+    text = (REFRESH.parent / "merging.md").read_text(encoding="utf-8")
+    for kind in (MergeReport, ReportedOperator, ReportedRegion, RefusedOperators, MergedModel, Price):
+        for field in dataclasses.fields(kind):
+            name = field.name.replace("latency_low_ms", "latency_ms").replace("latency_high_ms", "latency_ms")
+            assert f"`{name}`" in text, f"{kind.__name__}.{field.name}"

@@ -12,7 +12,7 @@ what meets is compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gkestimator.merging.similarity.equality import floats
 from gkestimator.merging.similarity.lattice import VALUES, Lattice
 
-__all__ = ["Anchors", "Buckets", "anchors_of", "buckets", "meeting", "samples_of"]
+__all__ = ["Anchors", "Buckets", "Index", "anchors_of", "buckets", "meeting", "samples_of"]
 
 _AT_ONCE = 1 << 17  # places hashed at a time
 _SAMPLE = 1 << 10
@@ -142,6 +142,29 @@ def meeting(a: Anchors, b: Anchors) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     """For each entry of ``b``: the first of ``a`` with its hash, and how many there are."""
     low = np.searchsorted(a.keys, b.keys, "left")
     return low, np.searchsorted(a.keys, b.keys, "right") - low
+
+
+class Index:
+    """The hashes of several weights in one ascending list."""
+
+    def __init__(self, held: dict[int, Anchors]) -> None:
+        own = [np.unique(a.keys) for a in held.values()]
+        keys = np.concatenate(own)
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._owner: npt.NDArray[np.int64] = np.repeat(list(held), [k.size for k in own])[order]
+
+    def meets(self, samples: Anchors, wanted: Sequence[int]) -> Iterator[int]:
+        """Those of ``wanted`` that have a hash in common with ``samples``."""
+        keys = samples.keys[np.flatnonzero(np.diff(samples.keys, prepend=samples.keys[:1] + np.uint64(1)))]
+        low = np.searchsorted(self._keys, keys, "left")
+        high = np.searchsorted(self._keys, keys, "right")
+        kept = high > low
+        change = np.zeros(self._keys.size + 1, np.int64)
+        change[low[kept]] += 1
+        change[high[kept]] -= 1
+        met = set(self._owner[np.cumsum(change[:-1]) > 0].tolist())
+        return (i for i in wanted if i in met)
 
 
 def _blocks(rows: npt.NDArray[np.int64], across: int) -> list[npt.NDArray[np.int64]]:

@@ -6,8 +6,6 @@ infinities are equal). NaN equals nothing, not itself. float16, bfloat16 and flo
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -27,13 +25,14 @@ __all__ = [
 _CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
 _SAMPLES = 64
 _FLOATS = ("float16", "float32", "float64", "uint16")
+_WIDEST = 1e300  # a multiple of it is still finite
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def checked_tolerance(tolerance: float) -> float:
-    """``tolerance`` as it is, if it is a finite number of at least 0. Raises UsageError."""
-    if not (math.isfinite(tolerance) and tolerance >= 0):
-        raise UsageError(f"tolerance is {tolerance}: expected a finite number of at least 0")
+    """``tolerance`` as it is, if it is a number from 0 to 1e300. Raises UsageError."""
+    if not 0 <= tolerance <= _WIDEST:
+        raise UsageError(f"tolerance is {tolerance}: expected a number from 0 to {_WIDEST:g}")
     return float(tolerance)
 
 

@@ -2,8 +2,9 @@
 
 Every rectangle that is searched for holds a tile, so one of the meetings lies in it. From there it reaches at most as
 far as the meeting's row is equal to both sides and the meeting's column up and down: a box, whose area bounds the
-rectangle's. Meetings are looked at in descending order of what the shift leaves of the two weights at all, boxes
-only where they can beat the best rectangle so far, and a mask only of a box.
+rectangle's. Meetings are looked at in descending order of a cheaper bound (what the shift leaves of the two weights,
+and where there are many meetings :mod:`~gkestimator.merging.similarity.reaching`'s), boxes only where they can beat
+the best rectangle so far, and a mask only of a box.
 """
 
 from __future__ import annotations

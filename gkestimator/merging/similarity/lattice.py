@@ -16,14 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Lattice", "lattice", "slacks"]
+__all__ = ["Lattice", "Shape", "lattices", "slacks", "with_fewer_values"]
 
 VALUES = 16  # of a pattern, at most: a hash of few values meets by chance too often
 _MOST_TILE = 64  # places along one axis of a tile
+_RATIOS = (1 << 40, 16, 4, 2)  # of the heights of one class
+_FIXED = 2000  # what a lattice costs for each weight besides its places, in places
+
+Shape: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,34 +74,57 @@ def slacks() -> Iterator[tuple[float, float]]:
             yield rows, columns
 
 
-def lattice(
-    a: tuple[int, int, int],
-    b: tuple[int, int, int],
-    *,
-    cells: int,
-    many: tuple[int, int] = (1, 1),
-    values: int = VALUES,
-) -> Lattice:
-    """The lattice for weights of shapes ``a`` and ``b`` that finds every rectangle of at least ``cells`` cells.
+def lattices(
+    a: Shape, b: Shape, *, cells: int, many: tuple[int, int] = (1, 1), values: int = VALUES
+) -> tuple[Lattice, ...]:
+    """Lattices that together find every rectangle of at least ``cells`` cells in weights of shapes ``a`` and ``b``.
 
-    ``many``: how many weights there are of each, which share the lattice. The tile is chosen for the least work.
-    ``cells`` is at most min(rows) x min(columns).
+    One window for all heights is small where rectangles may be flat as well as tall, so heights are cut into classes
+    (from ``h`` to some multiple of it), each with its own lattice and window, if that is less work. ``many``: how many
+    weights there are of each, which share the lattices. ``cells`` is at most min(rows) x min(columns).
     """
     high, wide = min(a[0], b[0]), min(a[1], b[1])
-    window = -(-cells // wide), -(-cells // high)
+    best: tuple[int, tuple[Lattice, ...]] | None = None
+    for ratio in _RATIOS:
+        made = [_lattice(a, b, w, many, values) for w in _windows(high, wide, cells, ratio)]
+        work = sum(w for w, _ in made) + _FIXED * sum(many) * len(made)
+        if best is None or work < best[0]:
+            best = work, tuple(m for _, m in made)
+    assert best is not None
+    return best[1]
+
+
+def with_fewer_values(made: Lattice, a: Shape, b: Shape, *, many: tuple[int, int]) -> Lattice:
+    """The lattice for the same window with patterns of half as many values."""
+    return _lattice(a, b, made.window, many, max(1, made.values // 2))[1]
+
+
+def _windows(high: int, wide: int, cells: int, ratio: int) -> Iterator[tuple[int, int]]:
+    """Least rows and columns of rectangles of ``cells`` cells, by classes of their height."""
+    low = -(-cells // wide)
+    while low <= high:
+        top = min(high, low * ratio - 1)
+        yield low, -(-cells // top)
+        low = top + 1
+
+
+def _lattice(
+    a: Shape, b: Shape, window: tuple[int, int], many: tuple[int, int], values: int
+) -> tuple[int, Lattice]:
+    """The lattice for one window with the tile of the least work, and how many places it hashes."""
     taps = min(a[2], values)
     columns = _part(values // taps, window[1])
     rows = _part(values // (taps * columns), window[0])
-    best: tuple[float, tuple[int, int]] | None = None
+    best: tuple[int, Lattice] | None = None
     for s1 in _sizes(window[0] - rows + 1):
         for s2 in _sizes(window[1] - columns + 1):
             made = Lattice(window=window, pattern=(rows, columns, taps), tile=(s1, s2))
             work = many[0] * _places(made, a, 0) * _places(made, a, 1)
             work += many[1] * -(-b[0] // s1) * -(-b[1] // s2)
             if best is None or work < best[0]:
-                best = work, (s1, s2)
+                best = work, made
     assert best is not None
-    return Lattice(window=window, pattern=(rows, columns, taps), tile=best[1])
+    return best
 
 
 def _part(wanted: int, window: int) -> int:
@@ -110,6 +138,6 @@ def _sizes(most: int) -> list[int]:
     return [s for k in range(top.bit_length()) if (s := 1 << k) <= top]
 
 
-def _places(made: Lattice, shape: tuple[int, int, int], axis: int) -> int:
+def _places(made: Lattice, shape: Shape, axis: int) -> int:
     window, span = made.window[axis], made.span[axis]
     return -(-(shape[axis] - window + 1) // (window - span + 1)) * made.tile[axis]

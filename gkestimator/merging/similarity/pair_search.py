@@ -1,36 +1,35 @@
-"""One pair of weights: the largest rectangle of at least so many cells, by anchors."""
+"""The largest rectangle of at least so many cells that two weights have in common, by anchors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.anchors import Anchors, Buckets, anchors_of, buckets, meeting, samples_of
+from gkestimator.merging.similarity.anchors import (
+    Anchors,
+    Buckets,
+    Index,
+    anchors_of,
+    buckets,
+    meeting,
+    samples_of,
+)
 from gkestimator.merging.similarity.growing import Meetings, best_of, largest_at_shift
-from gkestimator.merging.similarity.lattice import VALUES, Lattice, lattice, slacks
+from gkestimator.merging.similarity.lattice import Lattice, Shape, lattices, slacks, with_fewer_values
 from gkestimator.merging.similarity.reaching import Reach
+from gkestimator.merging.similarity.shifts import earlier
 
-__all__ = ["FIRST_SLACK", "by_anchors", "by_plan", "plan_of"]
+__all__ = ["by_anchors", "by_anchors_of_all"]
 
-FIRST_SLACK = next(slacks())
+_FIRST_SLACK = next(slacks())
 _MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
+_FEW = 1 << 18  # hashes of a weight up to which other places are tried
+_HELD = 1 << 22
 _MOST = 1 << 24  # meetings of a pair that are looked at
 _AT_ONCE = 1 << 17
-
-_Shape = tuple[int, int, int]
-
-
-def plan_of(
-    a: list[np.ndarray], b: list[np.ndarray], *, cells: int, tolerance: float, values: int = VALUES
-) -> tuple[Lattice, Buckets]:
-    """The lattice and the buckets for all pairs of ``a`` (one shape) and ``b`` (one shape)."""
-    shape_a, shape_b = _shape(a[0]), _shape(b[0])
-    bucket = buckets((*a, *b), tolerance=tolerance)
-    many = len(a), len(b)
-    return lattice(shape_a, shape_b, cells=cells, many=many, values=min(values, bucket.values)), bucket
 
 
 def by_anchors(
@@ -42,17 +41,57 @@ def by_anchors(
     """
     if min(a.shape[0], b.shape[0]) * min(a.shape[1], b.shape[1]) < cells:
         return None, True
-    values = VALUES
-    while True:
-        plan, bucket = plan_of([a], [b], cells=cells, tolerance=tolerance, values=values)
-        found = anchors_of(a, plan, bucket, FIRST_SLACK)
-        if not found.crowded or plan.values == 1:
-            break
-        values = plan.values // 2
-    return by_plan(a, b, found, samples_of(b, plan, bucket), plan, bucket, cells=cells)
+    return by_anchors_of_all({0: a}, {0: b}, [(0, 0)], tolerance=tolerance, cells=cells)[0, 0]
 
 
-def by_plan(
+def by_anchors_of_all(
+    left: Mapping[int, np.ndarray],
+    right: Mapping[int, np.ndarray],
+    pairs: Sequence[tuple[int, int]],
+    *,
+    tolerance: float,
+    cells: int,
+) -> dict[tuple[int, int], tuple[Rectangle | None, bool]]:
+    """The same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of one type.
+
+    Each weight is hashed once for all it is paired with, as long as :data:`_HELD` hashes hold those of ``left``.
+    """
+    shapes = _shape(next(iter(left.values()))), _shape(next(iter(right.values())))
+    many = len(left), len(right)
+    bucket = buckets((*left.values(), *right.values()), tolerance=tolerance)
+    found: dict[tuple[int, int], tuple[Rectangle | None, bool]] = dict.fromkeys(pairs, (None, True))
+    for plan in lattices(*shapes, cells=cells, many=many, values=bucket.values):
+        waiting = list(left)
+        while waiting:
+            held: dict[int, Anchors] = {}
+            while waiting and sum(k.keys.size for k in held.values()) < _HELD:
+                made = anchors_of(left[waiting[0]], plan, bucket, _FIRST_SLACK)
+                if made.crowded and plan.values > 1:
+                    # Those held were made with the longer patterns: they are made again.
+                    held, waiting = {}, [*held, *waiting]
+                    plan = with_fewer_values(plan, *shapes, many=many)
+                else:
+                    held[waiting.pop(0)] = made
+            index = Index(held)
+            wanted: dict[int, list[int]] = {}
+            for i, j in found:
+                if i in held:
+                    wanted.setdefault(j, []).append(i)
+            for j, lefts in wanted.items():
+                samples = samples_of(right[j], plan, bucket)
+                for i in index.meets(samples, lefts):
+                    best, certain = found[i, j]
+                    best, now = _by_plan(
+                        left[i], right[j], held[i], samples, plan, bucket, cells=cells, best=best
+                    )
+                    found[i, j] = best, certain and now
+    return {
+        pair: (best if best is None or certain else replace(best, exact=False), certain)
+        for pair, (best, certain) in found.items()
+    }
+
+
+def _by_plan(
     a: np.ndarray,
     b: np.ndarray,
     anchors: Anchors,
@@ -61,28 +100,42 @@ def by_plan(
     bucket: Buckets,
     *,
     cells: int,
+    best: Rectangle | None,
 ) -> tuple[Rectangle | None, bool]:
-    """The same with the anchors of ``a`` and the samples of ``b`` that are known already."""
+    """The better of ``best`` and what one lattice finds, and whether that is certain."""
     low, count = meeting(anchors, samples)
-    best: Rectangle | None = None
     reach: Reach | None = None
     if int(count.sum()) > _MANY:
-        for slack in slacks():
-            other = anchors if slack == FIRST_SLACK else anchors_of(a, plan, bucket, slack)
-            there = meeting(other, samples)
-            if not other.crowded and int(there[1].sum()) < int(count.sum()):
-                anchors, (low, count) = other, there
-        best = largest_at_shift(a, b, (0, 0), tolerance=bucket.tolerance)
-        if best is not None and best.rows * best.columns < cells:
-            best = None
+        if anchors.keys.size <= _FEW:
+            anchors, (low, count) = _telling(a, anchors, samples, plan, bucket, (low, count))
+        same = largest_at_shift(a, b, (0, 0), tolerance=bucket.tolerance)
+        if same is not None and same.rows * same.columns >= cells and earlier(same, best):
+            best = same
         lines_a = np.unique(anchors.rows).astype(np.int64), np.unique(anchors.columns).astype(np.int64)
         lines_b = np.unique(samples.rows).astype(np.int64), np.unique(samples.columns).astype(np.int64)
         reach = Reach(a, b, lines_a, lines_b, bucket.tolerance)
     entries, complete = _looked_at(count)
     met = _meetings(anchors, samples, low, count, entries)
-    found, exact = best_of(a, b, met, plan, reach=reach, tolerance=bucket.tolerance, cells=cells, best=best)
-    exact &= complete
-    return found if found is None or exact else replace(found, exact=False), exact
+    best, exact = best_of(a, b, met, plan, reach=reach, tolerance=bucket.tolerance, cells=cells, best=best)
+    return best, exact and complete
+
+
+def _telling(
+    a: np.ndarray,
+    anchors: Anchors,
+    samples: Anchors,
+    plan: Lattice,
+    bucket: Buckets,
+    met: tuple[np.ndarray, np.ndarray],
+) -> tuple[Anchors, tuple[np.ndarray, np.ndarray]]:
+    """The choice of places whose patterns meet least, and where they do."""
+    for slack in slacks():
+        if slack != _FIRST_SLACK and int(met[1].sum()) > _MANY:
+            other = anchors_of(a, plan, bucket, slack)
+            there = meeting(other, samples)
+            if not other.crowded and int(there[1].sum()) < int(met[1].sum()):
+                anchors, met = other, there
+    return anchors, met
 
 
 def _looked_at(count: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -112,6 +165,6 @@ def _meetings(
         )
 
 
-def _shape(a: np.ndarray) -> _Shape:
+def _shape(a: np.ndarray) -> Shape:
     rows, columns, taps = a.shape
     return rows, columns, taps

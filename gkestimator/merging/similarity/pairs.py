@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from gkestimator.errors import UsageError
 from gkestimator.merging.operators import Rectangle, WeightMatrix, similarity
-from gkestimator.merging.similarity.anchors import Anchors, anchors_of, samples_of
 from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere
-from gkestimator.merging.similarity.pair_search import FIRST_SLACK, by_plan, plan_of
+from gkestimator.merging.similarity.pair_search import by_anchors_of_all
 from gkestimator.merging.similarity.search import whole
 
 __all__ = ["least_cells", "similar_pairs"]
-
-_ENTRIES = 1 << 22  # hashes held at a time
 
 _Pair: TypeAlias = tuple[int, int]
 _Class: TypeAlias = tuple[int, int, int, int, int, str]
@@ -87,55 +81,11 @@ def _of_class(
     """Pairs of one shape on either side."""
     cells = least_cells(left[pairs[0][0]], right[pairs[0][1]], omega)
     assert cells is not None
-    of_left = {i: left[i].array() for i in sorted({i for i, _ in pairs})}
-    of_right = {j: right[j].array() for j in sorted({j for _, j in pairs})}
-    found: dict[_Pair, Rectangle] = {}
-    plan, bucket = plan_of([*of_left.values()], [*of_right.values()], cells=cells, tolerance=tolerance)
-    waiting = list(of_left)
-    while waiting:
-        held: dict[int, Anchors] = {}
-        while waiting and sum(k.keys.size for k in held.values()) < _ENTRIES:
-            made = anchors_of(of_left[waiting[0]], plan, bucket, FIRST_SLACK)
-            if made.crowded and plan.values > 1:
-                values = plan.values // 2
-                held, waiting = {}, [*held, *waiting]
-                plan, bucket = plan_of(
-                    [*of_left.values()], [*of_right.values()], cells=cells, tolerance=tolerance, values=values
-                )
-                continue
-            held[waiting.pop(0)] = made
-        wanted: dict[int, list[int]] = {}
-        for i, j in pairs:
-            if i in held:
-                wanted.setdefault(j, []).append(i)
-        index = _Index(held)
-        for j, lefts in wanted.items():
-            samples = samples_of(of_right[j], plan, bucket)
-            for i in index.meets(samples, lefts):
-                block, _ = by_plan(of_left[i], of_right[j], held[i], samples, plan, bucket, cells=cells)
-                if block is not None:
-                    found[i, j] = block
-    return found
-
-
-class _Index:
-    """The hashes of several weights in one ascending list."""
-
-    def __init__(self, held: dict[int, Anchors]) -> None:
-        own = [np.unique(a.keys) for a in held.values()]
-        keys = np.concatenate(own)
-        order = np.argsort(keys, kind="stable")
-        self._keys = keys[order]
-        self._owner: npt.NDArray[np.int64] = np.repeat(list(held), [k.size for k in own])[order]
-
-    def meets(self, samples: Anchors, wanted: Sequence[int]) -> Iterator[int]:
-        """Those of ``wanted`` that have a hash in common with ``samples``."""
-        keys = samples.keys[np.flatnonzero(np.diff(samples.keys, prepend=samples.keys[:1] + np.uint64(1)))]
-        low = np.searchsorted(self._keys, keys, "left")
-        high = np.searchsorted(self._keys, keys, "right")
-        kept = high > low
-        change = np.zeros(self._keys.size + 1, np.int64)
-        change[low[kept]] += 1
-        change[high[kept]] -= 1
-        met = set(self._owner[np.cumsum(change[:-1]) > 0].tolist())
-        return (i for i in wanted if i in met)
+    found = by_anchors_of_all(
+        {i: left[i].array() for i in sorted({i for i, _ in pairs})},
+        {j: right[j].array() for j in sorted({j for _, j in pairs})},
+        pairs,
+        tolerance=tolerance,
+        cells=cells,
+    )
+    return {pair: block for pair, (block, _) in found.items() if block is not None}

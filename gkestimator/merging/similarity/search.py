@@ -14,7 +14,7 @@ from gkestimator.merging.similarity.shifts import by_every_shift, cost_of_every_
 
 __all__ = ["largest_common_rectangle"]
 
-_SMALL = 1 << 18  # comparisons that every shift may cost: beyond, anchors are faster
+_SMALL = 1 << 15  # comparisons that every shift may cost: beyond, anchors are faster
 _NARROWER = 8  # how much smaller a rectangle is looked for when none was found
 
 

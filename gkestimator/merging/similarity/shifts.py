@@ -33,7 +33,7 @@ def by_every_shift(a: np.ndarray, b: np.ndarray, *, tolerance: float) -> Rectang
     """The largest common rectangle of ``a`` and ``b`` [rows, columns, taps], or None where nothing is equal."""
     rows, columns, _ = a.shape
     a, b = floats(a), floats(b)
-    # NaN equals nothing, so what is outside b is no part of any rectangle.
+    # NaN equals nothing: what is outside b is no part of any rectangle.
     margin = ((rows - 1, rows - 1), (columns - 1, columns - 1), (0, 0))
     padded = np.pad(b, margin, constant_values=np.nan)
     best: Rectangle | None = None

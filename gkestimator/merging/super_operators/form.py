@@ -23,9 +23,10 @@ class Emitted:
     """What stands for the members of a super-operator.
 
     ``nodes`` in an order that can be executed; they write every member's output under the name it had. ``weights``
-    are new: parts of the members' (views; nothing is copied) and small constants. A constant has one name for one
-    value in all super-operators, so that they can be put into one table. ``replaces``: for each node the names of
-    the original nodes whose products it computes; () for those that only move or add.
+    are new: parts of the members' (views; what is put together of two parts is copied when it is read) and small
+    constants. A constant has one name for one value in all super-operators, so that they can be put into one table.
+    ``replaces``: for each node the names of the original nodes whose products it computes; () for those that only
+    move or add.
     """
 
     nodes: tuple[Node, ...]
@@ -98,7 +99,7 @@ class Sheet:
         return name
 
     def weight(self, hint: str, dtype: DType, shape: Sequence[int], values: Values) -> str:
-        """A new weight that is a view of others."""
+        """A new weight, made of parts of others."""
         name = self._free(hint)
         self.weights[name] = Weight(name=name, dtype=dtype, shape=tuple(shape), values=values)
         return name

@@ -67,7 +67,8 @@ def emit_products(
     """Write the shared product, each member's residual products, and what puts the results together.
 
     The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between axis 0
-    and the last are equal and static, else as rows [-1, K].
+    and the last are equal and static, else as rows [-1, K]. In half precision they are rows as well where a residual
+    product is to be added, because Gemm rounds the sum once.
     """
     lanes = _lanes(sheet, op, shapes)
     inner = [sheet.spans(lane.x, lane.pieces.rows, -1, "rows") for lane in lanes]
@@ -85,7 +86,7 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) ->
     every = [shapes[member.operator.x].dims for member in op.members]
     alike = len({len(dims) for dims in every}) == 1
     between = {dims[1:-1] for dims in every}
-    flat = not (alike and len(between) == 1 and None not in next(iter(between)))
+    flat = not (alike and len(between) == 1 and None not in next(iter(between))) or _rounded(op)
     lanes = []
     for member, dims in zip(op.members, every, strict=True):
         x, leading, turned = member.operator.x, dims[:-1], flat and len(dims) > 2
@@ -98,6 +99,12 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) ->
             _Lane(member=member, pieces=pieces_of(op, member), x=x, dims=dims, flat=turned, count=count)
         )
     return lanes
+
+
+def _rounded(op: SuperOperator) -> bool:
+    """Whether a product of half precision gets others added: Gemm does that before it rounds, Add after."""
+    matrices = [member.operator.matrix for member in op.members]
+    return matrices[0].dtype.bits < 32 and any(matrix.rows > op.rows for matrix in matrices)
 
 
 def _shared_product(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 __all__ = ["assignments"]
 
 _LONGEST = 200
+_MOST_DIMENSIONS = 256  # more are no model's; for them no numbers are tried
 _MOST = 1 << 31
 _HALVED = 64  # sizes that are halved several times without a rest
 # Primes, so that sizes differ by what they are made of. The small ones are far below the large ones: a size that is
@@ -27,7 +28,7 @@ _LARGE = (
     (1, (49, 51, 52, 54, 55, 56, 57, 58, 60, 62, 63, 64)),
     (1, (8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22, 24)),
 )
-_BATCH_SMALL, _BATCH_LARGE = 3, 7
+_BATCH_SMALL, _BATCH_LARGE = (3, 0), (7, 3)  # the first, and how much more each further one is
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -45,25 +46,34 @@ def assignments(
     those of ``batches`` (one number), those whose name says how they follow from others (``past + sequence``), and a
     total length, which is tried as the sum of the past and the present one too.
     """
+    if len(free) > _MOST_DIMENSIONS:
+        return [], []
+    trees = {n: tree for n in free if (tree := _tree(n, frozenset(free))) is not None}
     ways = (False, True) if _total_parts(free) else (False,)
     small, large = (
         [
             found
-            for step, sizes in choices
+            for i, (step, sizes) in enumerate(choices)
             for totals in ways
-            if (found := _numbers(free, batches, batch, sizes, step, totals)) is not None
+            if (found := _numbers(free, trees, batches, first + i * more, sizes, step, totals)) is not None
         ]
-        for batch, choices in ((_BATCH_SMALL, _SMALL), (_BATCH_LARGE, _LARGE))
+        for (first, more), choices in ((_BATCH_SMALL, _SMALL), (_BATCH_LARGE, _LARGE))
     )
     return small, large
 
 
 def _numbers(
-    free: Sequence[str], batches: frozenset[str], batch: int, sizes: Sequence[int], step: int, totals: bool
+    free: Sequence[str],
+    trees: Mapping[str, ast.expr],
+    batches: frozenset[str],
+    batch: int,
+    sizes: Sequence[int],
+    step: int,
+    totals: bool,
 ) -> dict[str, int] | None:
     """One number a dimension; None where an expression gives none that can be a size."""
     found: dict[str, int] = {}
-    plain = [n for n in free if n not in batches and _tree(n, free) is None]
+    plain = [n for n in free if n not in batches and n not in trees]
     for position, name in enumerate(plain):
         rounds, index = divmod(position, len(sizes))
         # beyond the list: still different from all before
@@ -73,8 +83,7 @@ def _numbers(
         found[name] = found[past] + found[present]
     for name in free:
         if name not in found:
-            tree = _tree(name, free)
-            value = _value(tree, {_identifier(k): v for k, v in found.items()}) if tree else None
+            value = _value(trees[name], found)
             if value is None or not 0 < value < _MOST:
                 return None
             found[name] = value
@@ -92,11 +101,7 @@ def _total_parts(free: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {n: (pasts[0], presents[0]) for n, w in lengths.items() if "total" in w}
 
 
-def _identifier(name: str) -> str:
-    return name if name.isidentifier() else ""
-
-
-def _tree(name: str, free: Sequence[str]) -> ast.expr | None:
+def _tree(name: str, free: frozenset[str]) -> ast.expr | None:
     """``name`` as an expression of other dimensions; None where it is none."""
     if len(name) > _LONGEST or not re.search(r"[-+*/]", name):
         return None
@@ -106,7 +111,7 @@ def _tree(name: str, free: Sequence[str]) -> ast.expr | None:
         return None
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     allowed = (ast.BinOp, ast.Name, ast.Load, ast.Constant, *_OPERATIONS)
-    fits = all(isinstance(n, allowed) for n in ast.walk(tree)) and names and names <= set(free)
+    fits = all(isinstance(n, allowed) for n in ast.walk(tree)) and names and names <= free
     return tree if fits else None
 
 

@@ -6,6 +6,7 @@ costs one step and none of its pages is read.
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def read_located(path: Path) -> tuple[onnx.ModelProto, Source]:
     The token is drawn anew, so that no file can hold one. Raises ModelError or LimitError; messages of what is in
     the file do not name it yet.
     """
+    path = Path(os.path.abspath(path))  # the working folder may change before the weights are read
     identity = identity_of(path)
     content = mapped_file(path, identity)
     if len(content) > limits.MAX_FILE_BYTES:

@@ -9,6 +9,7 @@ from onnx import AttributeProto, NodeProto
 
 from gkestimator.errors import GkestimatorError, LimitError, ModelError
 from gkestimator.onnx_io.convert import convert_model
+from gkestimator.onnx_io.editing.completing import with_output_types
 from gkestimator.onnx_io.editing.form import EditableModel, Weight
 from gkestimator.onnx_io.editing.locating import read_located
 from gkestimator.onnx_io.editing.nodes import NodeReader
@@ -25,14 +26,14 @@ def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
 
     Weights stay in the file or its external data (regular files below the model's folder) and are mapped when they
     are looked at. Constant nodes become weights, local functions are inlined, initializers that are inputs too
-    become weights only. Left out: documentation strings, metadata, training information, types declared between
-    nodes. Raises ModelError or LimitError naming the file.
+    become weights only, types of outputs that the file leaves open are inferred. Left out: documentation strings,
+    metadata, training information, types declared between nodes. Raises ModelError or LimitError naming the file.
     """
     try:
         proto, source = read_located(path)
         # every check of a stranger's graph: undefined and doubled names, cycles, endless functions
         convert_model(proto)
-        return _model(_inlined(proto), source, prefix, name)
+        return with_output_types(_model(_inlined(proto), source, prefix, name))
     except GkestimatorError as e:
         raise type(e)(str(e) if str(e).startswith(f"{path.name}: ") else f"{path.name}: {e}") from e
     except RecursionError as e:

@@ -46,6 +46,8 @@ def rename_node(node: NodeProto, rename: Rename) -> None:
         names[:] = [rename(n) if n else n for n in names]
     if node.name:
         node.name = rename(node.name)
+    if node.domain == "ai.onnx":
+        node.domain = ""  # the same, and the one that opsets are kept under
     for graph in graphs_of(node):
         _rename_graph(graph, rename)
 

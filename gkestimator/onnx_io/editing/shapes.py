@@ -130,40 +130,42 @@ def graph_of(
 def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) -> dict[str, ValueShape]:
     """What is certain of the tensors of the main graph, whatever the symbolic dimensions are (see ValueShape).
 
-    ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to two numbers each, far apart: a size
-    that is the same both times is static. Sizes that depend on data are not; of what follows from an operator with
-    subgraphs nothing is said, nor of a value whose rank differs or that is no tensor. Where no two different
+    ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to several numbers each, far apart: a
+    size that is the same every time is static. Sizes that depend on data are not; of what follows from an operator
+    with subgraphs nothing is said, nor of a value whose rank differs or that is no tensor. Where no two different
     numbers fit the model, only what depends on no input with symbolic dimensions is static.
     Raises what binding does where no numbers fit at all.
     """
     ready = _bindable(model)
     fixed = {n: size for n in ready.dims if (size := _given(model, dims or {}, n)) is not None}
     free = [n for n in ready.dims if n not in fixed]
-    pair = _pair(ready, model, fixed, free)
+    bindings = _bindings(ready, model, fixed, free)
     unsure = _after(model, {w for n in model.nodes if n.outer or _has_graphs(n) for w in n.writes})
-    if pair is None:
+    if not bindings:
         unsure |= _after(model, {i.name for i in model.inputs if _open(i)})
-        pair = (ready.types(fixed | dict.fromkeys(free, 1)),) * 2
+        bindings = [ready.types(fixed | dict.fromkeys(free, 1))]
     found = {}
     for name in _names(model):
-        type_, other = pair[0].get(name), pair[1].get(name)
-        if name in unsure or not isinstance(type_, TensorType) or not isinstance(other, TensorType):
+        types = [t for b in bindings if isinstance(t := b.get(name), TensorType)]
+        if name in unsure or len(types) < len(bindings) or len({len(t.shape) for t in types}) > 1:
             continue
-        if len(type_.shape) == len(other.shape):
-            certain = not (type_.bounded or other.bounded)
-            both = zip(type_.shape, other.shape, strict=True)
-            found[name] = ValueShape(
-                dtype=type_.dtype, dims=tuple(a if a == b and certain else None for a, b in both)
-            )
+        certain = not any(t.bounded for t in types)
+        sizes = zip(*(t.shape for t in types), strict=True)
+        found[name] = ValueShape(
+            dtype=types[0].dtype, dims=tuple(s[0] if certain and len(set(s)) == 1 else None for s in sizes)
+        )
     return found
 
 
-def _pair(
+def _bindings(
     ready: Model, model: EditableModel, fixed: Mapping[str, int], free: Sequence[str]
-) -> tuple[Mapping[str, ValueType], Mapping[str, ValueType]] | None:
-    """Types under two bindings that differ in every free dimension; None where no two that fit were found."""
+) -> list[Mapping[str, ValueType]]:
+    """Types under bindings that differ in every free dimension: small numbers, large ones, and others if they fit.
+
+    Empty where no small or no large numbers were found that fit.
+    """
     if not free:
-        return (ready.types(fixed),) * 2
+        return [ready.types(fixed)]
     batches = frozenset(n for names in batch_dims(model).values() for n in names)
     tries: tuple[list[dict[str, int]], list[dict[str, int]]] = ([], [])
     for prefix in dict.fromkeys(_prefix(model, n) for n in free):
@@ -173,17 +175,18 @@ def _pair(
             frozenset(n.removeprefix(prefix) for n in mine if n in batches),
         )
         for together, found in zip(tries, bare, strict=True):
-            named = [{prefix + k: v for k, v in one.items()} for one in found]
-            _extend(together, named)
-    types = []
-    for together in tries:
+            _extend(together, [{prefix + k: v for k, v in one.items()} for one in found])
+    bound: list[Mapping[str, ValueType]] = []
+    for together, wanted in zip(tries, (1, 2), strict=True):  # two large ones: rests of divisions differ too
+        enough = len(bound) + wanted
+        least = len(bound) + 1
         for numbers in together:
-            with contextlib.suppress(GkestimatorError):
-                types.append(ready.types({**fixed, **numbers}))
-                break
-        else:
-            return None
-    return types[0], types[1]
+            if len(bound) < enough:
+                with contextlib.suppress(GkestimatorError):
+                    bound.append(ready.types({**fixed, **numbers}))
+        if len(bound) < least:
+            return []
+    return bound
 
 
 def _extend(together: list[dict[str, int]], more: list[dict[str, int]]) -> None:

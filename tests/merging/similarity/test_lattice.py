@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gkestimator.merging.similarity.lattice import Lattice, lattice, slacks
+from gkestimator.merging.similarity.lattice import Lattice, lattices, slacks, with_fewer_values
 
 
 @pytest.mark.parametrize("window", range(1, 13))
@@ -28,19 +28,24 @@ def test_a_rectangle_of_enough_cells_is_as_large_as_the_window() -> None:
     for a, b in itertools.product([(3, 9, 1), (8, 8, 2), (12, 5, 1)], repeat=2):
         high, wide = min(a[0], b[0]), min(a[1], b[1])
         for cells in range(1, high * wide + 1):
-            made = lattice(a, b, cells=cells)
+            every = lattices(a, b, cells=cells)
+            every = (*every, *(with_fewer_values(m, a, b, many=(1, 1)) for m in every))
             for rows, columns in itertools.product(range(1, high + 1), range(1, wide + 1)):
                 if rows * columns >= cells:
-                    assert rows >= made.window[0] and columns >= made.window[1]
-            assert made.span[0] <= made.window[0] and made.span[1] <= made.window[1]
+                    assert any(rows >= m.window[0] and columns >= m.window[1] for m in every)
+            assert all(m.span[0] <= m.window[0] and m.span[1] <= m.window[1] for m in every)
+            assert all(m.window[0] <= high and m.window[1] <= wide for m in every)
 
 
-def test_work_is_below_linear() -> None:
+@pytest.mark.parametrize("omega", [0.4, 0.1, 0.01, 0.001])
+def test_work_is_below_linear(omega: float) -> None:
     shape = (768, 3072, 1)
-    made = lattice(shape, shape, cells=int(0.4 * 768 * 3072))
-    anchors = np.prod([made.starts(k, shape[k], 0.5).size * made.tile[k] for k in (0, 1)])
-    samples = shape[0] * shape[1] / np.prod(made.tile)
-    assert anchors + samples < 10 * (768 * 3072) ** 0.5
+    size = 768 * 3072
+    work = 0
+    for made in lattices(shape, shape, cells=int(omega * size)):
+        work += np.prod([made.starts(k, shape[k], 0.5).size * made.tile[k] for k in (0, 1)])
+        work += size // np.prod(made.tile)
+    assert work < 30 * (size / omega) ** 0.5
 
 
 def test_slacks_are_distinct_and_allowed() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import families
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -39,6 +39,7 @@ def node(name: str, reads: str = "", *, outer: str = "") -> Node:
     )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(
     st.permutations(range(n)),
     st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.booleans()), max_size=30),

@@ -217,6 +217,19 @@ def test_local_functions_are_inlined(saved, tmp_path: Path, run):
     assert np.array_equal(run(out, {"f/x": x})["f/y"], run(path, {"x": x})["y"])
 
 
+def test_functions_of_another_opset(saved, tmp_path: Path, run):
+    """Squeeze had its axes as an attribute in the function's opset, as an input in the model's."""
+    path = saved(
+        """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[N,1,4] x) => (float[N,4] y) { y = own.Flat (x) }
+        <domain: "own", opset_import: ["": 11]> Flat (v) => (o) { o = Squeeze <axes: ints = [1]> (v) }"""
+    )
+    model = read_editable(path, prefix="f/", name="f")
+    [out] = write_editable(model, tmp_path / "out.onnx")
+    x = RNG.standard_normal((2, 1, 4)).astype(np.float32)
+    assert np.array_equal(run(out, {"f/x": x})["f/y"], x[:, 0])
+
+
 def test_functions_without_end(read):
     doubling = "".join(
         f'<domain: "own", opset_import: ["": 17, "own": 1]> F{i} (v) => (o) '

@@ -84,6 +84,19 @@ def test_sizes_cut_off_or_rounded(read):
     assert found["y"][1:] == (None, 8) and found["z"][1:] == (None, 8)
 
 
+def test_rests_of_divisions(read):
+    """A rest after a division by 8, as windows of attention pad it, agrees for many numbers."""
+    found = certain(read, """g (float[b,s,4] x) => (float[b,r,4] y) <int64[1] zero = {0}, int64[1] one = {1},
+        int64[1] two = {2}, int64[1] eight = {8}>
+        { n = Shape (x) s = Slice (n, one, two) r = Mod (s, eight) y = Slice (x, zero, r, one) }""")  # fmt: skip
+    assert found["y"] == (None, None, 4)
+
+
+def test_too_many_dimensions(read):
+    names = ",".join(f"d{i}+d{i + 1}" for i in range(20_000))
+    assert assignments(names.split(","), frozenset()) == ([], [])
+
+
 def test_what_depends_on_data(read):
     found = certain(read, """g (float[4,6] x, bool c) => (int64[2,K] i, float[A,B] y, float[M] m, float[4,6] r)
         <float[2] p = {1.0, 2.0}>
