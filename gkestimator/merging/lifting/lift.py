@@ -40,7 +40,8 @@ def lift(
     around them, which are where lifting begins. ``shapes`` are those of the originals' values (of values that
     emission added they are worked out). Nodes of n branches become one where they are alike, their inputs are parts
     of one value or constants that are equal within ``tolerance``, and a rule proves that index i of axis 0 of the
-    result depends on index i of the inputs alone. The results keep their names by a Split, which goes where nobody
+    result depends on index i of the inputs alone (or, for Reshape and Flatten, that each branch's rows stay
+    together). The results keep their names by a Split, which goes where nobody
     reads it. Concat of all parts in order becomes the value itself; what stands above a Concat is lifted too where
     no more elements have to be joined then. ``model`` is not changed; outputs are the same up to the rounding of
     kernels for other batch sizes, and the constants' tolerance. Standard opsets below 13 are returned as they came.

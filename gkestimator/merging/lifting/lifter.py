@@ -34,7 +34,8 @@ class Lifter:
         self._waiting: set[int] = set()
 
     def run(self) -> None:
-        """Rewrite until nothing changes. Each change takes nodes away, so it comes to an end."""
+        """Rewrite until nothing changes. It comes to an end: each lifting takes an operator away, and each tuple of
+        parts is joined at most once."""
         self._wake(tuple(self._graph.nodes))
         while self._queue:
             number = self._queue.popleft()
@@ -141,9 +142,8 @@ class Lifter:
             bounds[place] = again
         joined = [b.bundle.whole for b in bounds if b.bundle is not None and b.bundle.joined]
         if joined and not set(group).isdisjoint(self._graph.above(joined)):
-            return (
-                False  # one of the nodes is needed for what the other reads: together they would be a cycle
-            )
+            # one of the nodes is needed for what another reads: together they would be a cycle
+            return False
         self._replace(group, bounds, rewrite, sizes)
         return True
 

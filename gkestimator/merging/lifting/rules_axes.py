@@ -82,7 +82,8 @@ def flatten(question: Question) -> Rewrite | None:
     rows = product(data[1 : axis if axis >= 0 else axis + rank])
     if axis in (0, -rank) or not rows:
         return None
-    return Rewrite(sizes=_scaled_sizes(question, rows, 1))
+    sizes = _scaled_sizes(question, rows, 1)
+    return None if sizes is None else Rewrite(sizes=sizes)
 
 
 def _scaled_sizes(question: Question, times: int, over: int) -> tuple[Term, ...] | None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from gkestimator.dtypes import DType
+from gkestimator.merging.lifting.operands import Operand, Question
+from gkestimator.merging.lifting.rules import RULES
 from gkestimator.merging.lifting.terms import Terms, scaled
 from gkestimator.onnx_io.editing import Held, Node, ValueInfo, ValueShape, Weight
 
@@ -90,3 +92,19 @@ def test_large_vectors_and_other_types_are_not_read() -> None:
     assert found.vector("many") is None
     assert found.vector("pair") is None
     assert found.value("many") is None
+
+
+def test_a_flatten_of_more_rows_than_can_be_counted_is_refused() -> None:
+    """The sizes would not be those of the parts."""
+    operand = Operand(role="batch", dims=(None, 2**20, 4))
+
+    def asked(size: int) -> Question:
+        return Question(
+            op_type="Flatten", attributes={"axis": 2}, operands=(operand,), results=(None,), used=(True,),
+            sizes=(1, size), opset=17,
+        )  # fmt: skip
+
+    rule = RULES["", "Flatten"]
+    assert rule(asked(2**20)) is None
+    found = rule(asked(3))
+    assert found is not None and found.sizes == (2**20, 3 * 2**20)
