@@ -31,6 +31,8 @@ class Graph:
         self._outer: set[str] = set()
         self._names = {n.name for n in model.nodes} | set(model.weights) | {v.name for v in model.inputs}
         self._next = 0
+        #: Counts what was changed, for those who remember what they found.
+        self.changes = 0
         for node in model.nodes:
             self._names.update(node.writes)
             self.add(node)
@@ -38,6 +40,7 @@ class Graph:
     def add(self, node: Node) -> int:
         """Take ``node`` in; its number."""
         number, self._next = self._next, self._next + 1
+        self.changes += 1
         self.nodes[number] = node
         for name in node.writes:
             self.maker[name] = number
@@ -49,6 +52,7 @@ class Graph:
     def remove(self, number: int) -> Node:
         """Take a node out; what it wrote has no maker until another is added."""
         node = self.nodes.pop(number)
+        self.changes += 1
         for name in node.writes:
             if self.maker.get(name) == number:
                 del self.maker[name]
@@ -58,6 +62,7 @@ class Graph:
 
     def exchange(self, number: int, node: Node) -> None:
         """Put ``node``, which writes the same names, in the place of the one of that number."""
+        self.changes += 1
         for name in self.nodes[number].reads:
             self._readers[name].pop(number, None)
         self.nodes[number] = node
@@ -80,6 +85,7 @@ class Graph:
     def redirect(self, old: str, new: str) -> tuple[int, ...]:
         """Let every reader of ``old`` read ``new`` instead; their numbers. ``old`` must not be :meth:`fixed`."""
         changed = self.readers(old)
+        self.changes += 1
         for number in changed:
             node = self.nodes[number]
             self.nodes[number] = replace(node, inputs=tuple(new if n == old else n for n in node.inputs))

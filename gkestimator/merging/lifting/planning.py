@@ -41,35 +41,35 @@ class Planner:
         self._graph = graph
         self._terms = terms
         self._binder = binder
+        self._known: dict[tuple[tuple[str, ...], Sizes], Plan | None] = {}
+        self._known_at = -1
 
     def plan(self, names: tuple[str, ...], sizes: tuple[Term, ...]) -> Plan | None:
         """How to join ``names``, whose sizes along axis 0 must be ``sizes``; None where it cannot be done.
 
         Alike nodes above them are made one where no more elements of a sample have to be joined for that.
         """
-        return self._plan(names, sizes, {}, 0)
+        if self._graph.changes != self._known_at:
+            self._known.clear()  # what was found holds for the graph as it was
+        found = self._plan(names, sizes, 0)
+        self._known_at = self._graph.changes
+        return found
 
-    def _plan(
-        self,
-        names: tuple[str, ...],
-        sizes: Sizes,
-        known: dict[tuple[str, ...], Plan | None],
-        depth: int,
-    ) -> Plan | None:
-        if names in known:
-            return known[names]
-        known[names] = None
+    def _plan(self, names: tuple[str, ...], sizes: Sizes, depth: int) -> Plan | None:
+        if (names, sizes) in self._known:
+            return self._known[names, sizes]
+        self._known[names, sizes] = None
         if depth > _DEEPEST or len(set(names)) != len(names) or not self._fits(names, sizes):
             return None
         here = self.elements(names)
-        above = self._above(names, sizes, known, depth)
+        above = self._above(names, sizes, depth)
         if above is not None and here is not None:
             needed = [self._joined(leaf, cut, sizes) for leaf, cut in above.leaves]
             if any(n is None for n in needed) or sum(n for n in needed if n is not None) > here:
                 above = None
         if above is None and here is not None:
             above = Plan(leaves=((names, sizes),), steps=())
-        known[names] = above
+        self._known[names, sizes] = above
         return above
 
     def _fits(self, names: tuple[str, ...], sizes: tuple[Term, ...]) -> bool:
@@ -92,13 +92,7 @@ class Planner:
         one, other = (s if isinstance(s, int) else s[2] for s in (cut[0], sizes[0]))
         return None if found is None else Fraction(found * one, max(other, 1))
 
-    def _above(
-        self,
-        names: tuple[str, ...],
-        sizes: Sizes,
-        known: dict[tuple[str, ...], Plan | None],
-        depth: int,
-    ) -> Plan | None:
+    def _above(self, names: tuple[str, ...], sizes: Sizes, depth: int) -> Plan | None:
         group = self.makers(names)
         if group is None:
             return None
@@ -119,7 +113,7 @@ class Planner:
             elif place == SHAPE_INPUT.get((nodes[0].domain, nodes[0].op_type)):
                 operands.append(self._binder.other(inputs))
             else:
-                plan = self._plan(inputs, inner, known, depth + 1) if all(inputs) else None
+                plan = self._plan(inputs, inner, depth + 1) if all(inputs) else None
                 if plan is None:
                     return None
                 leaves.update(dict.fromkeys(plan.leaves))
