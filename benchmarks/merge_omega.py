@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -33,8 +34,19 @@ from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 
 OMEGAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
-BATCH = 8
+BATCHES = (1, 8)
 GREEN = "#6a994e"
+
+
+class Key(NamedTuple):
+    """One sweep: family, kind of sibling, batch size."""
+
+    name: str
+    kind: str
+    batch: int
+
+
+Results: TypeAlias = dict[Key, tuple[list[MergeReport], list[MergeReport]]]
 
 
 def models() -> Iterator[tuple[str, onnx.ModelProto, int]]:
@@ -67,60 +79,72 @@ def graded(model: onnx.ModelProto, seed: int = 3) -> onnx.ModelProto:
     return new
 
 
-def swept(first: Path, second: Path, gpu: str, *, always: bool) -> list[MergeReport]:
+def swept(first: Path, second: Path, gpu: str, batch: int, *, always: bool) -> list[MergeReport]:
     """One report per omega; nothing is written."""
     return [
         gkestimator.merge(
-            [first, second], gpu=gpu, omega=omega, tau_ms=float("inf"), always=always, batch_sizes=BATCH
+            [first, second], gpu=gpu, omega=omega, tau_ms=float("inf"), always=always, batch_sizes=batch
         ).report
         for omega in OMEGAS
     ]
 
 
-def cells(name: str, kind: str, omega: float, forced: MergeReport, priced: MergeReport) -> list[str]:
-    """One row of the table."""
-    return [
-        name, kind, f"{omega:.1f}", f"{forced.pairs}", f"{forced.saved_bytes / 2**20:,.1f}",
-        f"{forced.before.latency_ms:.2f}", f"{forced.after.latency_ms:.2f}",
-        f"{forced.before.gpu_ms:.2f}", f"{forced.after.gpu_ms:.2f}",
-        f"{priced.pairs}", f"{priced.saved_bytes / 2**20:,.1f}", f"{priced.after.latency_ms:.2f}",
-    ]  # fmt: skip
+def change(report: MergeReport) -> float:
+    """Percent by which the expected time changes."""
+    return 100 * (report.after.latency_ms / report.before.latency_ms - 1)
 
 
 HEADINGS = (
-    "siblings", "kind", "omega", "merged, always", "MiB read once", "ms before", "ms after", "GPU ms before",
-    "GPU ms after", "merged where it pays", "MiB read once", "ms after",
+    "siblings", "kind", "batch", "omega", "merged, always", "MiB read once", "ms before", "ms after", "change %",
+    "merged where it pays", "MiB read once", "ms after", "change %",
 )  # fmt: skip
 
 
-def drawn(results: dict[tuple[str, str], tuple[list[MergeReport], list[MergeReport]]]) -> bytes:
-    """Two rows of panels (operators merged, expected time) by omega, a column per family; graded siblings."""
+def rows_of(key: Key, forced: list[MergeReport], priced: list[MergeReport]) -> list[list[str]]:
+    """Rows of the table; values of omega that give the same share one."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for omega, one, other in zip(OMEGAS, forced, priced, strict=True):
+        cells = (
+            f"{one.pairs}", f"{one.saved_bytes / 2**20:,.1f}", f"{one.before.latency_ms:.2f}",
+            f"{one.after.latency_ms:.2f}", f"{change(one):+.1f}",
+            f"{other.pairs}", f"{other.saved_bytes / 2**20:,.1f}", f"{other.after.latency_ms:.2f}",
+            f"{change(other):+.1f}",
+        )  # fmt: skip
+        found.setdefault(cells, []).append(omega)
+    spans = {c: f"{o[0]:.1f}" if len(o) == 1 else f"{o[0]:.1f} to {o[-1]:.1f}" for c, o in found.items()}
+    return [[key.name, key.kind, f"{key.batch}", spans[c], *c] for c in found]
+
+
+def drawn(results: Results) -> bytes:
+    """A column per family: operators merged, then the change of the expected time at each batch size, by omega."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = list(dict.fromkeys(name for name, _ in results))
+    names = list(dict.fromkeys(key.name for key in results))
     with matplotlib.rc_context(STYLE):
-        figure, axes = plt.subplots(2, len(names), figsize=(9.2, 4.2), layout="constrained", sharex=True)
+        figure, axes = plt.subplots(
+            1 + len(BATCHES), len(names), figsize=(9.2, 5.6), layout="constrained", sharex=True, sharey="row"
+        )
+        lines = (("fine-tuned", 1, GREEN), ("graded", 0, GREY), ("graded", 1, BLUE))
+        words = ("fine-tuned, where it pays", "graded, always", "graded, where it pays")
         for at, name in enumerate(names):
-            forced, priced = results[name, "graded"]
-            above, below = axes[0, at], axes[1, at]
-            above.plot(OMEGAS, [r.pairs for r in forced], "o-", ms=3, color=GREY, label="always")
-            above.plot(OMEGAS, [r.pairs for r in priced], "o-", ms=3, color=BLUE, label="where it pays")
-            above.set_title(name, loc="left")
-            above.set_ylim(bottom=0)
-            before = forced[0].before.latency_ms
-            below.axhline(before, color=INK, lw=0.8, ls="--", label="not merged")
-            below.plot(OMEGAS, [r.after.latency_ms for r in forced], "o-", ms=3, color=GREY, label="always")
-            below.plot(
-                OMEGAS, [r.after.latency_ms for r in priced], "o-", ms=3, color=BLUE, label="where it pays"
-            )
-            below.set_ylim(bottom=0)
-            below.set_xlabel("omega")
-        axes[0, 0].set_ylabel("operators merged")
-        axes[1, 0].set_ylabel(f"expected ms, batch {BATCH}")
-        axes[1, 0].legend(loc="lower left")
+            for (kind, which, colour), label in zip(lines, words, strict=True):
+                counts = [r.pairs for r in results[Key(name, kind, BATCHES[0])][which]]
+                axes[0, at].plot(OMEGAS, counts, "o-", ms=3, color=colour, label=label)
+                for row, batch in enumerate(BATCHES, start=1):
+                    values = [change(r) for r in results[Key(name, kind, batch)][which]]
+                    axes[row, at].plot(OMEGAS, values, "o-", ms=3, color=colour, label=label)
+            for row in range(1, 1 + len(BATCHES)):
+                axes[row, at].axhline(0, color=INK, lw=0.8)
+            axes[0, at].set_title(name, loc="left")
+            axes[-1, at].set_xlabel("omega")
+        axes[0, 0].set_ylabel(f"operators merged, batch {BATCHES[0]}")
+        axes[0, 0].set_ylim(bottom=0)
+        for row, batch in enumerate(BATCHES, start=1):
+            axes[row, 0].set_ylabel(f"change of time, %, batch {batch}")
+        axes[0, 0].legend(loc="upper right")
         data = saved(figure, "png")
         plt.close(figure)
     return data
@@ -133,34 +157,30 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     parser.add_argument("--plot", type=Path)
     asked = parser.parse_args()
-    results: dict[tuple[str, str], tuple[list[MergeReport], list[MergeReport]]] = {}
-    rows: list[list[str]] = []
+    results: Results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, model, last in models():
             first = families.saved(model, Path(folder, "first.onnx"))
             relatives = {"fine-tuned": families.sibling(model, last=last), "graded": graded(model)}
             for kind, relative in relatives.items():
                 second = families.saved(relative, Path(folder, "second.onnx"))
-                forced, priced = (swept(first, second, asked.gpu, always=flag) for flag in (True, False))
-                results[name, kind] = forced, priced
-                for omega, one, other in zip(OMEGAS, forced, priced, strict=True):
-                    rows.append(cells(name, kind, omega, one, other))
-                    print(f"\r{name} {kind} {omega}", end="", file=sys.stderr)
-    print(file=sys.stderr)
+                for batch in BATCHES:
+                    key = Key(name, kind, batch)
+                    forced, priced = (
+                        swept(first, second, asked.gpu, batch, always=flag) for flag in (True, False)
+                    )
+                    results[key] = forced, priced
+                    print(f"{name}, {kind}, batch {batch}", file=sys.stderr)
+    rows = [row for key, (forced, priced) in results.items() for row in rows_of(key, forced, priced)]
     columns = [TextColumn(heading=h, cells=[r[i] for r in rows], right=i > 1) for i, h in enumerate(HEADINGS)]
-    print("\n".join(text_table(columns, limit=160)))
+    print("\n".join(text_table(columns, limit=180)))
     if asked.plot:
         write_bytes(asked.plot, drawn(results))
     if asked.report:
         page = ["# Merging: sensitivity to omega", "", (__doc__ or "").strip(), ""]
         if asked.plot:
-            page += [f"![graded siblings by omega]({asked.plot.name})", ""]
-        page += [
-            f"Expected on {asked.gpu}, batch {BATCH}, runtime onnxruntime.",
-            "",
-            *markdown_table(columns),
-            "",
-        ]
+            page += [f"![operators merged and change of time by omega]({asked.plot.name})", ""]
+        page += [f"Expected on {asked.gpu}, runtime onnxruntime.", "", *markdown_table(columns), ""]
         write_bytes(asked.report, "\n".join(page).encode())
     return 0
 

@@ -6,6 +6,8 @@ infinities are equal). NaN equals nothing, not itself. float16, bfloat16 and flo
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +26,8 @@ __all__ = [
 
 _CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
 _SAMPLES = 64
+_ROUGH = 2.0**-22
+_LEAST_ROUGH = 1e-30  # below, float32 has too few digits for that
 _FLOATS = ("float16", "float32", "float64", "uint16")
 _WIDEST = 1e300  # a multiple of it is still finite
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
@@ -97,7 +101,25 @@ def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
         bits, other = a.view(np.uint16), b.view(np.uint16)
         if np.array_equal(bits, other):
             return not bool(((bits & 0x7FFF) > infinity).any())
+    a, b = _aligned(floats(a)), _aligned(floats(b))
+    start = (0,) * (a.ndim - 1)
+    if a.size > _SAMPLES and (a[start][:_SAMPLES] == b[start][:_SAMPLES]).all() and (a == b).all():
+        return True
+    if a.dtype == np.float32 and tolerance > _LEAST_ROUGH and a.size:
+        # Rounded to float32 the largest difference is off by a 2^-24th: that decides unless it is that near.
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.subtract(a, b)
+            largest = float(np.abs(apart, out=apart).max())
+        if largest <= tolerance * (1 - _ROUGH):
+            return True
+        if tolerance * (1 + _ROUGH) < largest < math.inf:
+            return False
     return bool(equal_cells(a, b, tolerance).all())
+
+
+def _aligned(a: np.ndarray) -> np.ndarray:
+    """A copy where the values lie at odd addresses, as in a file they may: NumPy works on such ones in small pieces."""
+    return a if a.flags.aligned else a.copy()
 
 
 def equal_values(a: Values, b: Values, tolerance: float, *, dtype: DType | None = None) -> bool:

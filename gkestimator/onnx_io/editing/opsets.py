@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx
+import onnx.defs
 import onnx.version_converter
 
 from gkestimator.errors import GkestimatorError, LimitError, ModelError
@@ -37,6 +38,12 @@ def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
                 raise ModelError(
                     f"{model.name}: opset {version} of domain {domain}; {known} was expected, as in {owner}"
                 )
+    known_to_onnx = onnx.defs.onnx_opset_version()
+    if target > known_to_onnx:
+        newest = next(m.name for m in models if m.opsets.get("") == target)
+        raise ModelError(
+            f"{newest}: opset {target}; at most {known_to_onnx} was expected, which onnx {onnx.__version__} knows"
+        )
     return [m if m.opsets.get("", 1) == target else _converted(m, target) for m in models]
 
 

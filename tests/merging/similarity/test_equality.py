@@ -61,6 +61,42 @@ def test_one_value_anywhere_makes_all_unequal(dtype: str, shape: tuple[int, ...]
             assert not equal_everywhere(b, b, tolerance), "NaN equals nothing, not itself"
 
 
+@pytest.mark.parametrize("tolerance", [1e-7, float(np.float32(1e-7)), 2.0**-24, 1e-3, 1e-29, 1e-31, 1e36])
+def test_differences_at_the_tolerance(tolerance: float) -> None:
+    """The rough test in float32 decides nothing that the definition does not: differences around the tolerance."""
+    rng = np.random.default_rng(6)
+    outcomes = set()
+    for _ in range(400):
+        a = (rng.standard_normal((1, 3)) * rng.choice([0.0, 0.02, 1.0, 30.0]) * max(tolerance, 1e-6)).astype(
+            "f4"
+        )
+        b = (a + rng.choice([-1, 1], a.shape) * np.float64(tolerance)).astype("f4")
+        b = np.nextafter(b, rng.choice([-1, 0, 1], b.shape).astype("f4") * np.float32(3e38))
+        expected = all(equal(float(x), float(y), tolerance) for x, y in zip(a.flat, b.flat, strict=True))
+        assert equal_everywhere(a, b, tolerance) is expected
+        outcomes.add(expected)
+    assert outcomes == {True, False}
+
+
+def test_values_at_odd_addresses() -> None:
+    a = np.random.default_rng(1).standard_normal((300, 500)).astype("f4")
+    odd = np.frombuffer(b"x" + a.tobytes(), "u1", offset=1).view("f4").reshape(a.shape)
+    assert not odd.flags.aligned
+    assert equal_everywhere(odd, a, 0.0) and equal_everywhere(a, odd, 1e-7)
+    changed = a.copy()
+    changed[299, 499] += 1
+    assert not equal_everywhere(odd, changed, 0.0) and not equal_everywhere(changed, odd, 1e-7)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_infinities_within_a_tolerance(value: float) -> None:
+    a = np.full((300, 500), value, "f4")
+    assert equal_everywhere(a, a.copy(), 1e-7) is not math.isnan(value)
+    b = a.copy()
+    b[299, 499] = 1
+    assert not equal_everywhere(a, b, 1e-7)
+
+
 def test_memory_orders_do_not_matter() -> None:
     a = np.random.default_rng(1).standard_normal((300, 500)).astype("f4")
     b = np.asfortranarray(a)

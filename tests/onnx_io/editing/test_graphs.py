@@ -203,6 +203,9 @@ def test_opsets_that_cannot_be_aligned(read):
     text = '<ir_version: 8, opset_import: ["": 17, "own": {}]> g (float[4] x) => (float[4] y) {{ y = own.Op (x) }}'
     with pytest.raises(ModelError, match=r"^b: opset 2 of domain own; 1 was expected, as in a$"):
         align_opsets([read(text.format(1), "a"), read(text.format(2), "b")])
+    relu = "g (float[4] x) => (float[4] y) { y = Relu (x) }"
+    with pytest.raises(ModelError, match="^later: opset 99; at most [0-9]+ was expected, which onnx"):
+        align_opsets([read(relu), replace(read(relu, "later"), opsets={"": 99})])
     softmax = helper.make_model(
         helper.make_graph(
             [helper.make_node("Softmax", ["x"], ["y"])],
