@@ -109,7 +109,7 @@ def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     if a.dtype == np.float32 and tolerance > _LEAST_ROUGH and a.size:
         # Rounded to float32 the largest difference is off by a 2^-24th: that decides unless it is that near.
         with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.subtract(a, b, out=np.empty(a.shape, np.float32))  # a scalar's too is an array
+            apart = np.subtract(a, b)
             largest = float(np.abs(apart, out=apart).max())
         if largest <= tolerance * (1 - _ROUGH):
             return True
