@@ -17,7 +17,7 @@ def learn_shapes(node: Node, terms: Terms) -> None:
         return
     find = _FINDERS.get(node.op_type)
     first = terms.shape(node.inputs[0])
-    if find is None or first is None:
+    if find is None or first is None or len(node.inputs) < _INPUTS.get(node.op_type, 1):
         return
     for name, dims in zip(node.outputs, find(node, terms, first.dims), strict=False):
         if name and dims is not None:
@@ -143,3 +143,4 @@ _FINDERS: Mapping[str, Callable[[Node, Terms, Dims], list[Dims | None]]] = {
     "Pad": _pad,
     "Transpose": _transpose,
 }
+_INPUTS: Mapping[str, int] = dict.fromkeys(("MatMul", "Gemm", "Conv", "Reshape"), 2)

@@ -38,11 +38,11 @@ def spread_sizes(node: Node, binder: Binder, terms: Terms) -> None:
 
 def _size_alone(node: Node, terms: Terms) -> Term | None:
     """Operators that mix axis 0 and still say how long the result is: counting up, and picking by indices."""
-    if node.op_type == "Range":
+    if node.op_type == "Range" and len(node.inputs) == 3:
         start, limit, step = (terms.vector(n) for n in node.inputs)
         counts = start == ((0,), True) and step == ((1,), True) and limit is not None and limit[1]
         return limit[0][0] if counts and limit is not None and isinstance(limit[0][0], tuple) else None
-    if node.op_type == "GatherND" and node.attributes.get("batch_dims", 0) == 0:
+    if node.op_type == "GatherND" and node.attributes.get("batch_dims", 0) == 0 and len(node.inputs) == 2:
         ids = terms.dims(node.inputs[1])
         size = terms.size(node.inputs[1], 0) if ids is not None and len(ids) >= 2 else None
         return size if isinstance(size, tuple) else None

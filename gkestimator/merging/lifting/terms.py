@@ -96,7 +96,7 @@ class Terms:
     def work_out(self, node: Node) -> None:
         """Note the vector that ``node`` makes, if it is one of those that shapes are made with."""
         evaluate = _EVALUATORS.get(node.op_type) if not node.domain else None
-        if evaluate is None or len(node.outputs) != 1:
+        if evaluate is None or len(node.outputs) != 1 or len(node.inputs) < _INPUTS.get(node.op_type, 1):
             return
         found = evaluate(self, node)
         if found is not None and len(found[0]) <= FEW:
@@ -293,4 +293,9 @@ _EVALUATORS: Mapping[str, Callable[[Terms, Node], Vector | None]] = {
     "Sub": _arithmetic(lambda a, b: a - b),
     "Mul": _arithmetic(lambda a, b: a * b),
     "Div": _arithmetic(_divide),
+}
+#: How many inputs an operator must have where that is more than one; strangers' files may lack them.
+_INPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("CastLike", "Reshape", "Gather", "Equal", "Add", "Sub", "Mul", "Div"), 2),
+    **dict.fromkeys(("Slice", "Where"), 3),
 }

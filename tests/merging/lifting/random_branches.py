@@ -12,8 +12,12 @@ __all__ = ["random_graph"]
 WIDTH, LENGTH = 4, 3
 
 
-def random_graph(seed: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+def random_graph(
+    seed: int, fixed: tuple[int, int] | None = None
+) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     """A graph whose inputs p and q are [p_batch, 3, 4] and [q_batch, 3, 4], and two sets of inputs.
+
+    ``fixed``: the batches are these numbers, for which there is one set.
 
     Steps are drawn for both branches: the same operator on the same earlier values (with equal constants, or not),
     operators of one branch alone, and "joins": the two branches' newest values through one product, as emission
@@ -44,9 +48,10 @@ def random_graph(seed: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]
     for branch in made:
         nodes += branch.nodes
         constants += branch.constants
+    first = fixed or [f"{b.name}_batch" for b in made]
     inputs = [
-        helper.make_tensor_value_info(b.name, TensorProto.FLOAT, [f"{b.name}_batch", LENGTH, WIDTH])
-        for b in made
+        helper.make_tensor_value_info(b.name, TensorProto.FLOAT, [f, LENGTH, WIDTH])
+        for b, f in zip(made, first, strict=True)
     ]
     ends = [
         helper.make_empty_tensor_value_info(name) for v in values for name in {v[-1], v[len(v) // 2]} - {v[0]}
@@ -58,7 +63,7 @@ def random_graph(seed: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]
             name: np.random.default_rng([seed, batch]).standard_normal((batch, LENGTH, WIDTH), np.float32)
             for name, batch in zip(BRANCHES, batches, strict=True)
         }
-        for batches in ((2, 3), (4, 1))
+        for batches in ([fixed] if fixed else [(2, 3), (4, 1)])
     ]
     return model, feeds
 

@@ -12,11 +12,15 @@ import branches
 from random_branches import random_graph
 
 
-@pytest.mark.parametrize("first", range(0, 100, 20))
-def test_random_graphs_give_what_they_gave(first: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "fixed"),
+    [(0, None), (20, None), (40, None), (60, (1, 1)), (80, (3, 3)), (100, (4, 4)), (120, (3, 1))],
+)
+def test_random_graphs_give_what_they_gave(first: int, fixed: tuple[int, int] | None, tmp_path: Path) -> None:
+    """Also where the batches are numbers that equal each other, or other sizes of the graph."""
     fewer = 0
     for seed in range(first, first + 20):
-        model, feeds = random_graph(seed)
+        model, feeds = random_graph(seed, fixed)
         lifted = branches.lifted(model, feeds, tmp_path)
         fewer += len(lifted.model.nodes) < len(model.graph.node)
         for feed in feeds:

@@ -108,3 +108,12 @@ def test_a_flatten_of_more_rows_than_can_be_counted_is_refused() -> None:
     assert rule(asked(2**20)) is None
     found = rule(asked(3))
     assert found is not None and found.sizes == (2**20, 3 * 2**20)
+
+
+@pytest.mark.parametrize(
+    "op", ["Reshape", "Gather", "Slice", "Where", "Equal", "Add", "CastLike", "Concat", "Shape"]
+)
+def test_operators_that_lack_inputs_say_nothing(op: str) -> None:
+    found = terms(one=[1])
+    assert made(found, op, "one") in (None, ((1,), False))
+    assert made(found, op, "") is None

@@ -142,3 +142,14 @@ def test_a_wrong_tolerance_is_named(tolerance: float) -> None:
     one = Held(held=np.ones(1, "f4"))
     with pytest.raises(UsageError, match="tolerance is .*: expected a number from 0"):
         equal_values(one, one, tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
+def test_scalars(dtype: str) -> None:
+    """A number of no dimensions, as exporters write the 0.5 of a Gelu."""
+    one, same, other = (Held(held=np.array(v, dtype)) for v in (3, 3, 4))
+    assert equal_values(one, same, 1e-7)
+    assert not equal_values(one, other, 1e-7)
+    if dtype != "int64":
+        near = Held(held=np.array(3.5, dtype))
+        assert equal_values(one, near, 0.5) and not equal_values(one, near, 0.25)
