@@ -44,21 +44,24 @@ class _Piece:
     weight: Weight | None
 
 
-def write_editable(model: EditableModel, path: Path) -> tuple[Path, ...]:
+def write_editable(
+    model: EditableModel, path: Path, *, keep: Sequence[EditableModel] = ()
+) -> tuple[Path, ...]:
     """Write ``model`` to ``path``; the files written, the model's first.
 
     Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
     aside and renamed, so that until then the old ones stay. Raises OutputError (a device that is full, a file that
-    the weights are read from), ModelError where a file of weights was changed meanwhile; nothing is left behind.
+    the weights of ``model`` or of a model of ``keep`` are read from), ModelError where a file of weights was changed
+    meanwhile; nothing is left behind.
     """
     graph, rest = _bare(model)
     data = path.with_name(path.name + ".data")
     inline = [_inline(w) for w in model.weights.values()]
     if _total(graph, inline) < INLINE_BELOW:
-        _refuse_sources(model, (path,))
+        _refuse_sources((model, *keep), (path,))
         write_together({path: lambda out: _write_model(out, rest, graph, inline)})
         return (path,)
-    _refuse_sources(model, (path, data))
+    _refuse_sources((model, *keep), (path, data))
     pieces, outside = _external(model, data.name)
     if _total(graph, pieces) >= INLINE_BELOW:
         raise OutputError(
@@ -197,9 +200,9 @@ def _copied(out: IO[bytes], values: Mapped) -> bool:
     return True
 
 
-def _refuse_sources(model: EditableModel, targets: Sequence[Path]) -> None:
+def _refuse_sources(models: Sequence[EditableModel], targets: Sequence[Path]) -> None:
     """A model written over the file that its own weights, or another's, are read from is a slip that costs it."""
-    sources = {p for w in model.weights.values() for p in _paths(w.values)}
+    sources = {p for m in models for w in m.weights.values() for p in _paths(w.values)}
     for target in targets:
         for source in sources:
             try:

@@ -247,6 +247,8 @@ def test_places_that_cannot_be_written(read, tmp_path: Path):
     with pytest.raises(OutputError, match="weights are read from this file"):
         write_editable(model, tmp_path / "link.onnx")
     assert np.array_equal(model.weights["m/w"].values.array(), BIG)
+    with pytest.raises(OutputError, match="weights are read from this file"):
+        write_editable(read(product(), "other"), tmp_path / "m.onnx", keep=[model])
     with pytest.raises(OutputError, match="cannot be written"):
         write_editable(model, Path("/dev/full"))
 
