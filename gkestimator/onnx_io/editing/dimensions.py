@@ -29,7 +29,7 @@ _LARGE = (
     (1, (8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22, 24)),
 )
 _BATCH_SMALL, _BATCH_LARGE = (3, 0), (7, 3)  # the first, and how much more each further one is
-_EVEN, _HUGE = (4, _HALVED), (1 << 12, 1 << 16)  # a batch, and what sizes are multiples of
+_HUGE_BATCH, _HUGE = 1 << 12, 1 << 16  # and what the huge sizes are multiples of
 _MOST_ALONE = 8  # so many dimensions are tried as 1 while the others are not
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b,
@@ -75,8 +75,8 @@ def edges(free: Sequence[str], batches: frozenset[str]) -> list[dict[str, int]]:
     trees = {n: tree for n in free if (tree := _tree(n, frozenset(free))) is not None}
     count = sum(n not in batches and n not in trees for n in free)
     primes = [_SMALL[0][1][i % len(_SMALL[0][1])] for i in range(count)]
-    even, huge = ([step * (i + 2) for i in range(count)] for _, step in (_EVEN, _HUGE))
-    rows = [(1, [1] * count), (1, primes), (1, even), (_EVEN[0], even), (_HUGE[0], huge)]
+    even, huge = ([step * (i + 2) for i in range(count)] for step in (_HALVED, _HUGE))
+    rows = [(1, [1] * count), (1, primes), (1, even), (_HUGE_BATCH, huge)]
     rows += [(_BATCH_SMALL[0], [*primes[:i], 1, *primes[i + 1 :]]) for i in range(min(count, _MOST_ALONE))]
     found: list[dict[str, int]] = []
     for batch, sizes in rows:
