@@ -7,7 +7,7 @@ product (Concat, Split) can cost more than reading its weight once saves.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gkestimator.dtypes import DType
@@ -17,7 +17,7 @@ from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
 from gkestimator.merging.pricing.price import Price, Priced
 from gkestimator.merging.pricing.regions import Region, find_regions
-from gkestimator.onnx_io.editing import EditableModel
+from gkestimator.onnx_io.editing import EditableModel, tidy
 
 __all__ = ["Build", "Prices", "decide"]
 
@@ -109,13 +109,15 @@ def decide(
     if chosen is None:
         chosen = choice.attempt((), lifted=False)
     regions = choice.deciding(chosen, tried)
+    model = tidy(chosen.built.model)  # each weight once: in what is written alone, for all bytes are compared
+    after = pricer.merged(model, models, batch_sizes).price
     return Decision(
-        built=chosen.built,
+        built=replace(chosen.built, model=model),
         supers=choice.told(chosen, regions),
         regions=tuple(regions),
         before=before.price,
-        after=chosen.priced.price,
-        confidence=_confidence(before.price, chosen.priced.price) if chosen.places else None,
+        after=after,
+        confidence=_confidence(before.price, after) if chosen.places else None,
         l2_bytes=pricer.l2_bytes,
         unknown_operators=before.unknown_operators,
     )

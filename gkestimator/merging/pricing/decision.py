@@ -67,9 +67,9 @@ class PricedSuper:
 class Decision:
     """What was decided.
 
-    ``supers`` in the order given. ``regions``: those of the graph, then those of what was refused. ``before``: the
-    originals one after the other, launched back to back. ``after``: the graph that was chosen (with nothing merged:
-    the originals side by side in it).
+    ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those of what
+    was refused. ``before``: the originals one after the other, launched back to back. ``after``: the graph that was
+    chosen (with nothing merged: the originals side by side in it).
 
     ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals of
     before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it pays
