@@ -74,8 +74,9 @@ class ReportedOperator:
     all of every weight. ``similarity``: 2 |block| / (|Wa| + |Wb|), of more than two the least. ``merged``: whether it
     was kept; ``region``: number of the region that decided on it. ``saved_bytes``: the block as often as it is read
     once instead of once a model (of one that was not kept: would be). ``extra_flops``: what the merged product
-    calculates beyond the originals (null: not merged). ``block_fits_l2``: whether the block fits the GPU's
-    second-level cache; ``fits_l2``: the block with all inputs and results of the merged product (null: not merged).
+    and the sums around it calculate beyond the originals (null: not merged). ``block_fits_l2``: whether the block fits
+    the GPU's second-level cache; ``fits_l2``: the block with all inputs and results of the merged product (null: not
+    merged).
     ``gpu_before_ms``, ``gpu_after_ms``: the products' kernels, without the copies around them, which are the region's.
     """
 

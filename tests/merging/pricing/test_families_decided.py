@@ -103,3 +103,22 @@ def test_a_model_merged_with_itself_twice_costs_little_more_than_once(tmp_path: 
     assert found.before.weight_bytes == 3 * alone.weight_bytes
     assert found.after.calls < alone.calls + 12
     assert found.after.latency_ms < 1.3 * alone.latency_ms
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+@pytest.mark.parametrize("builder", [families.resnet_like, families.bert_like])
+def test_the_work_that_parts_of_weights_add_is_told_of_each(
+    builder: object, runtime: str, tmp_path: Path
+) -> None:
+    model = builder()  # type: ignore[operator]
+    found = decided(
+        [model, families.shifted(model, share=0.8)],
+        tmp_path,
+        [2, 1],
+        tau_ms=float("inf"),
+        always=True,
+        runtime=runtime,
+    )
+    extra = [told.extra_flops for told in found.supers]
+    assert all(flops is not None and flops >= 0 for flops in extra)
+    assert sum(flops or 0 for flops in extra) == found.extra_flops > 0
