@@ -56,7 +56,7 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> 
             ),
             *(
                 RefusedOperators(
-                    operators=tuple(m.operator.node.name for m in op.members),
+                    operators=op.names,
                     reason="price",
                     similarity=op.similarity,
                 )
@@ -123,7 +123,7 @@ def _operator(told: PricedSuper) -> ReportedOperator:
     op = told.op
     first = op.members[0].operator
     return ReportedOperator(
-        operators=tuple(m.operator.node.name for m in op.members),
+        operators=op.names,
         kind=first.kind,
         rows=op.rows,
         columns=op.columns,

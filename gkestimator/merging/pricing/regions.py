@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gkestimator.merging.disjoint import DisjointSets
 from gkestimator.merging.pricing.price import Priced
 from gkestimator.onnx_io.editing import EditableModel
 
@@ -24,31 +25,6 @@ class Region:
     supers: tuple[int, ...]
 
 
-class _Sets:
-    """Disjoint sets of names (union by first member: which one stands for a set does not matter)."""
-
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        above = self._above
-        root = name
-        while (up := above.get(root, root)) != root:
-            root = up
-        while name != root:
-            above[name], name = root, above.get(name, root)
-        return root
-
-    def join(self, names: Iterable[str]) -> None:
-        first: str | None = None
-        for name in names:
-            root = self.find(name)
-            if first is None:
-                first = root
-            elif root != first:
-                self._above[root] = first
-
-
 def find_regions(
     model: EditableModel,
     replaces: Mapping[str, tuple[str, ...]],
@@ -64,7 +40,7 @@ def find_regions(
     every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they are given, nodes of
     different parts that merely touch stay apart, so that every super-operator has a price of its own.
     """
-    sets = _Sets()
+    sets = DisjointSets[str]()
     if parts:
         for part in parts:
             sets.join(part)

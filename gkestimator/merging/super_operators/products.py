@@ -10,7 +10,7 @@ from gkestimator.merging.operators import Member, SuperOperator
 from gkestimator.merging.super_operators.biases import Span, common
 from gkestimator.merging.super_operators.form import Sheet
 from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
-from gkestimator.merging.super_operators.stacking import Dims, unstack
+from gkestimator.merging.super_operators.stacking import unstack
 from gkestimator.onnx_io.editing import Rearranged, ValueShape
 
 __all__ = ["emit_products", "product_reason"]
@@ -37,7 +37,7 @@ class _Lane:
     member: Member
     pieces: Pieces
     x: str
-    dims: Dims
+    dims: tuple[int | None, ...]
     flat: bool
     count: int | None
 

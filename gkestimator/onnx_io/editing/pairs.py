@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
 from gkestimator.errors import OutputError
+from gkestimator.tables.files import file_mode, output_errors, write_aside
 
 __all__ = ["write_together"]
 
@@ -28,40 +28,20 @@ def write_together(files: Mapping[Path, Write]) -> None:
     waiting: list[tuple[Path, str]] = []
     try:
         for path, write in files.items():
-            with _output_errors(path):
-                mode = _mode(path)
-                if mode is not None and stat.S_ISDIR(mode):
-                    raise OutputError(f"{path}: found a folder, expected a file name to write to")
+            with output_errors(path):
+                mode = file_mode(path)
                 if mode is not None and not stat.S_ISREG(mode):
                     if len(files) > 1:
                         raise OutputError(f"{path}: found no regular file, which external data need")
                     with open(path, "wb") as stream:
                         write(stream)
                     return
-                waiting.append(_aside(path, write, mode))
+                waiting.append(write_aside(path, write, mode, flush=False))
         _rename(waiting)
     except BaseException:
         for _, name in waiting:
             _remove(name)
         raise
-
-
-def _aside(path: Path, write: Write, mode: int | None) -> tuple[Path, str]:
-    """Write beside ``path``; what it will be called (a link keeps pointing at its file), and what it is called now."""
-    target = Path(os.path.realpath(path))
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            write(stream)
-        if mode is None:
-            umask = os.umask(0)
-            os.umask(umask)
-            mode = 0o666 & ~umask  # mkstemp makes private files; a result is an ordinary file
-        os.chmod(name, stat.S_IMODE(mode))
-    except BaseException:
-        _remove(name)
-        raise
-    return target, name
 
 
 def _rename(waiting: list[tuple[Path, str]]) -> None:
@@ -77,7 +57,7 @@ def _rename(waiting: list[tuple[Path, str]]) -> None:
                 olds.append(Path(f"{name}.old"))
             except OSError:  # there is none, or the file system has no links: then the rename is all there is
                 old = None
-            with _output_errors(target):
+            with output_errors(target):
                 os.replace(name, target)
             if fresh or old is not None:
                 done.append((target, old))
@@ -94,21 +74,6 @@ def _rename(waiting: list[tuple[Path, str]]) -> None:
             _remove(str(kept))
 
 
-def _mode(path: Path) -> int | None:
-    try:
-        return os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-
-
 def _remove(name: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(name)
-
-
-@contextlib.contextmanager
-def _output_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
