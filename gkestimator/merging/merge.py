@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import ModelError, OutputError, UsageError
+from gkestimator.errors import OutputError, UnboundDimensionError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
-from gkestimator.merging.checking import OutputCheck, check_outputs
+from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
 from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
 from gkestimator.merging.options import MergeOptions
@@ -208,8 +208,6 @@ def _check(
                 batch_sizes={s.name: s.batch_size for s in sources},
                 dims={s.name: s.dims for s in sources},
             )
-        except ModelError as e:  # the originals run first
-            if str(e).startswith(f"{written.name}: "):
-                raise
+        except (NotComparedError, UnboundDimensionError) as e:
             return str(e)
     return "ONNX Runtime is not installed" if found is None else found
