@@ -19,7 +19,6 @@ from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
-    json_bytes,
     provenance,
     source_of_raw,
 )
@@ -30,6 +29,7 @@ from gkestimator.profiling.building.sequences import LoweringTable, lowering_doc
 from gkestimator.profiling.building.tools import Tools, default_tools
 from gkestimator.profiling.raw import run_folders
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
+from gkestimator.tables.files import json_bytes
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["BuildResult", "build_dataset"]

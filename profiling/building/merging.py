@@ -19,7 +19,6 @@ from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
-    json_bytes,
     provenance,
 )
 from gkestimator.profiling.building.publishing import write_together
@@ -30,6 +29,7 @@ from gkestimator.profiling.building.sequences import (
     lowering_table,
 )
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
+from gkestimator.tables.files import json_bytes
 from gkestimator.tables.reading import MAX_FILE_BYTES
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
