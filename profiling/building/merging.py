@@ -21,7 +21,6 @@ from gkestimator.profiling.building.provenance import (
     data_format,
     provenance,
 )
-from gkestimator.profiling.building.publishing import write_together
 from gkestimator.profiling.building.sequences import (
     LoweringTable,
     entries_of,
@@ -31,6 +30,7 @@ from gkestimator.profiling.building.sequences import (
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.reading import MAX_FILE_BYTES
+from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["MergeResult", "merge_datasets"]
