@@ -13,12 +13,18 @@ from gkestimator.tables.together import write_together
 
 
 def test_new_files_are_ordinary_and_old_ones_keep_their_mode(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"before")
     old.chmod(0o600)
-    write_together({old: b"after", new: lambda out: None if out.write(b"made") else None})
+
+    def made(stream: IO[bytes]) -> None:
+        stream.write(b"made")
+
+    write_together({old: b"after", new: made})
     assert (old.read_bytes(), new.read_bytes()) == (b"after", b"made")
-    assert old.stat().st_mode & 0o777 == 0o600 and new.stat().st_mode & 0o777 == 0o644
+    assert old.stat().st_mode & 0o777 == 0o600 and new.stat().st_mode & 0o777 == 0o666 & ~umask
     assert sorted(os.listdir(tmp_path)) == ["new", "old"]
 
 
