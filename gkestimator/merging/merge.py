@@ -133,7 +133,7 @@ def merge_sources(
         )  # fmt: skip
         wanted = output if keep_unmerged or decision.kept else None
         step("writing")
-        files = () if wanted is None else write_editable(merged, wanted)
+        files = () if wanted is None else write_editable(merged, wanted, keep=models)
         check: OutputCheck | str = "not asked for (--samples)"
         if samples:
             step("checking outputs")
