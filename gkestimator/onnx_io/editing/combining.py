@@ -11,7 +11,7 @@ from gkestimator.errors import ModelError
 from gkestimator.onnx_io.editing.form import EditableModel, Node, Weight
 from gkestimator.onnx_io.editing.values import Mapped
 
-__all__ = ["combine", "tidy"]
+__all__ = ["alive", "combine", "tidy"]
 
 _SAMPLES = 8
 _SAMPLE_BYTES = 64
@@ -75,7 +75,7 @@ def tidy(model: EditableModel) -> EditableModel:
     Weights are one where type, shape and bytes are equal; the first keeps its name. A weight that is an output, or
     that a subgraph reads, keeps its own. Only weights of one type and shape that agree in a few places are compared.
     """
-    nodes = _alive(model)
+    nodes = alive(model)
     ends = {o.name for o in model.outputs}
     read = ends.union(*(n.reads for n in nodes))
     weights = {k: w for k, w in model.weights.items() if k in read}
@@ -92,7 +92,8 @@ def tidy(model: EditableModel) -> EditableModel:
     return replace(model, nodes=nodes, weights=weights)
 
 
-def _alive(model: EditableModel) -> list[Node]:
+def alive(model: EditableModel) -> list[Node]:
+    """The nodes that an output of ``model`` needs, in their order (one that can be executed)."""
     needed = {o.name for o in model.outputs}
     kept = []
     for node in reversed(model.nodes):
