@@ -110,3 +110,16 @@ def test_products_that_no_output_needs(tmp_path: Path) -> None:
     nodes = [*_chain(helper.make_node("Identity", ["x"], ["c"], name="same")), unread]
     found = _same([_model(nodes, (3, 4), {})] * 2, tmp_path, (3, 4))
     assert [m.operators for m in found.report.merged] == [("a/first", "b/first"), ("a/last", "b/last")]
+
+
+def test_statistics_of_a_batch_norm_that_trains_are_not_shared(tmp_path: Path) -> None:
+    # ONNX Runtime writes the running statistics into the weights they came from; the bias is equal to one of them.
+    # (12 channels: equal weights of 8 values and fewer it shares itself, and is wrong by itself.)
+    names = ["scale", "bias", "mean", "var"]
+    train = helper.make_node(
+        "BatchNormalization", ["x", *names], ["c", "m2", "v2"], name="train", training_mode=1, momentum=0.5
+    )
+    model = _model(_chain(train), (12, 4), {})
+    for name, value in zip(names, (2.0, 1.0, 0.0, 1.0), strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(np.full(12, value, np.float32), name))
+    _same([model] * 2, tmp_path, (12, 4))

@@ -74,13 +74,15 @@ def tidy(model: EditableModel) -> EditableModel:
 
     Weights are one where type, shape and bytes are equal; the first keeps its name. A weight that is an output, or
     that a subgraph reads, keeps its own. Only weights of one type and shape that agree in a few places are compared.
+    The statistics of a BatchNormalization that trains are shared with nobody: ONNX Runtime writes into them.
     """
     nodes = alive(model)
     ends = {o.name for o in model.outputs}
     read = ends.union(*(n.reads for n in nodes))
     weights = {k: w for k, w in model.weights.items() if k in read}
     fixed = ends.union(*(n.outer for n in nodes))
-    twins = _twins(weights, fixed)
+    written = {i for n in nodes if _trains(n) for i in n.inputs[3:5]}
+    twins = _twins({k: w for k, w in weights.items() if k not in written}, fixed)
     if twins:
         nodes = [
             replace(n, inputs=tuple(twins.get(i, i) for i in n.inputs))
@@ -102,6 +104,10 @@ def alive(model: EditableModel) -> list[Node]:
             kept.append(node)
     kept.reverse()
     return kept
+
+
+def _trains(node: Node) -> bool:
+    return node.op_type == "BatchNormalization" and bool(node.attributes.get("training_mode", 0))
 
 
 def _twins(weights: dict[str, Weight], fixed: set[str]) -> dict[str, str]:
