@@ -31,7 +31,6 @@ from gkestimator.onnx_io.editing import (
     fix_dims,
     read_editable,
     symbolic_dims,
-    tidy,
     value_shapes,
     write_editable,
 )
@@ -126,7 +125,7 @@ def merge_sources(
         step("pricing")
         build = Assembler(models, shapes, tolerance=options.tolerance)
         decision = decide(models, matching.supers, build, pricer, batch_sizes=batches)
-        merged = tidy(decision.built.model)
+        merged = decision.built.model
         check_editable(merged)
         found = Found(
             sources=sources, models=models, graphs=graphs, grouping=grouping, matching=matching,
