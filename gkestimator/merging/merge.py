@@ -26,6 +26,7 @@ from gkestimator.onnx_io.editing import (
     EditableModel,
     ValueShape,
     align_opsets,
+    alive,
     check_editable,
     fix_dims,
     read_editable,
@@ -132,7 +133,7 @@ def merge_sources(
         )  # fmt: skip
         wanted = output if keep_unmerged or decision.kept else None
         step("writing")
-        files = () if wanted is None else write_editable(merged, wanted)
+        files = () if wanted is None else write_editable(merged, wanted, keep=models)
         check: OutputCheck | str = "not asked for (--samples)"
         if samples:
             step("checking outputs")
@@ -162,7 +163,8 @@ def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[Mer
         if name not in used:
             there = ", ".join(sorted(set().union(*known))) or "none"
             raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
-    return [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)], told
+    fixed = [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)]
+    return [dataclasses.replace(m, nodes=alive(m)) for m in fixed], told  # what no output needs is not run
 
 
 def _match(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -103,10 +104,16 @@ def test_without_a_file_the_report_alone(gkest: Gkest, tmp_path: Path) -> None:
 def test_other_architectures_stand_side_by_side(gkest: Gkest) -> None:
     status, out, err = gkest("a.onnx", "c.onnx", "-o", "m.onnx")
     assert (status, out) == (0, "")
-    assert err.splitlines()[1].startswith(
-        "Nothing was merged: the models are of different architectures (at least "
+    line = err.splitlines()[1]
+    assert line.startswith(
+        "Nothing was merged: the models are of different architectures (--group-distance 0.08;"
     )
     same("m.onnx", {"a": "a.onnx", "c": "c.onnx"})
+    enough = re.findall(r"from ([0-9.]+) on two of them are alike", line)
+    _, _, err = gkest("a.onnx", "c.onnx", "--group-distance", *enough)
+    assert "no two operators have weights that are similar enough" in err
+    _, _, err = gkest("a.onnx", "c.onnx", "--group-distance", str(float(*enough) - 0.002))
+    assert "of different architectures" in err
 
 
 def test_one_architecture_and_no_weights_in_common(gkest: Gkest) -> None:
