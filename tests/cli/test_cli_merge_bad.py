@@ -319,6 +319,11 @@ def test_what_onnx_runtime_does_not_run_is_merged_and_not_compared(gkest: Callab
     found = json.loads(out)
     assert status == 0 and Path("m.onnx").exists()
     assert found["check"] is None and "x.onnx: onnxruntime does not load it" in found["check_reason"]
+    # an original that is called like the merged file is an original still
+    Path("old").mkdir()
+    Path("x.onnx").rename("old/m.onnx")
+    status, out, _ = gkest("old/m.onnx", "a.onnx", "-o", "m.onnx", "--format", "json")
+    assert status == 0 and "m.onnx: onnxruntime does not load it" in json.loads(out)["check_reason"]
 
 
 def test_a_graph_without_nodes(gkest: Callable[..., Outcome]) -> None:

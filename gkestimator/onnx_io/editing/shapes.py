@@ -165,6 +165,7 @@ def _bindings(
 ) -> list[Mapping[str, ValueType]]:
     """Types under bindings that differ in every free dimension: small numbers, large ones, and what else fits.
 
+    A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is shorter.
     Empty where no small or no large numbers were found that fit.
     """
     if not free:
@@ -189,6 +190,11 @@ def _bindings(
                     bound.append(ready.types({**fixed, **numbers}))
         if len(bound) < least:
             return []
+    alone = dict.fromkeys(batches.intersection(free), 1)
+    for numbers in tries[0] if alone else ():
+        with contextlib.suppress(GkestimatorError):
+            bound.append(ready.types({**fixed, **numbers, **alone}))
+            break
     return bound
 
 

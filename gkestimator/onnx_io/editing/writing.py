@@ -19,11 +19,11 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import OutputError
 from gkestimator.onnx_io.editing.form import EditableModel, Weight
 from gkestimator.onnx_io.editing.mapping import open_same
-from gkestimator.onnx_io.editing.pairs import write_together
 from gkestimator.onnx_io.editing.protos import to_proto
 from gkestimator.onnx_io.editing.tensors import raw_bytes, tensor_proto
 from gkestimator.onnx_io.editing.values import Mapped, Values
 from gkestimator.onnx_io.wire import varint
+from gkestimator.tables.together import write_together
 
 __all__ = ["write_editable"]
 
@@ -50,7 +50,8 @@ def write_editable(
     """Write ``model`` to ``path``; the files written, the model's first.
 
     Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
-    aside and renamed, so that until then the old ones stay. Raises OutputError (a device that is full, a file that
+    aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged model can be made
+    again, and waiting for a disk takes longer than merging. Raises OutputError (a device that is full, a file that
     the weights of ``model`` or of a model of ``keep`` are read from), ModelError where a file of weights was changed
     meanwhile; nothing is left behind.
     """
@@ -59,7 +60,7 @@ def write_editable(
     inline = [_inline(w) for w in model.weights.values()]
     if _total(graph, inline) < INLINE_BELOW:
         _refuse_sources((model, *keep), (path,))
-        write_together({path: lambda out: _write_model(out, rest, graph, inline)})
+        write_together({path: lambda out: _write_model(out, rest, graph, inline)}, flush=False)
         return (path,)
     _refuse_sources((model, *keep), (path, data))
     pieces, outside = _external(model, data.name)
@@ -71,7 +72,8 @@ def write_editable(
         {
             data: lambda out: _write_data(out, outside),
             path: lambda out: _write_model(out, rest, graph, pieces),
-        }
+        },
+        flush=False,
     )
     return (path, data)
 
