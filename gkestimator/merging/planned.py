@@ -20,6 +20,7 @@ from gkestimator.merging.sources import MergeSource
 from gkestimator.naming import distinct_names
 from gkestimator.outputs import refuse_overwriting
 from gkestimator.tables import write_bytes
+from gkestimator.tables.files import json_bytes
 
 __all__ = [
     "INDEX",
@@ -182,8 +183,7 @@ def merge_plan(
     index = _index(plan, placed, sets, results, failures)
     written = [file for _, result in results for file in result.files]
     if output is not None:
-        data = json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_bytes(output / INDEX, data.encode())
+        write_bytes(output / INDEX, json_bytes(index))
         written.append(output / INDEX)
     return PlannedMerge(index=index, results=tuple(results), failures=tuple(failures), files=tuple(written))
 

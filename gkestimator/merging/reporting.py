@@ -132,7 +132,7 @@ def _operator(told: PricedSuper) -> ReportedOperator:
         region=told.region,
         block_bytes=told.block_bytes,
         saved_bytes=told.saved_bytes,
-        extra_flops=None if told.after is None else told.after.flops - told.before.flops,
+        extra_flops=told.extra_flops,
         block_fits_l2=told.block_fits_l2,
         fits_l2=told.fits_l2,
         gpu_before_ms=told.before.gpu_ms,

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from gkestimator.errors import OutputError
 
-__all__ = ["file_mode", "output_errors", "write_aside", "write_atomically"]
+__all__ = ["file_mode", "json_bytes", "output_errors", "write_aside", "write_atomically"]
+
+
+def json_bytes(document: Any) -> bytes:
+    """``document`` as the JSON that files and ``--format json`` hold: indented by 1, UTF-8, no NaN, a newline."""
+    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:

@@ -95,7 +95,7 @@ def test_without_a_file_the_report_alone(gkest: Gkest, tmp_path: Path) -> None:
     assert status == 0 and sorted(tmp_path.iterdir()) == before
     for text in ("models one by one", "a/stem", "outputs: not compared: not asked for"):
         assert text in out
-    assert max(map(len, out.splitlines())) <= 125
+    assert max(map(len, out.splitlines())) <= 100
     assert "Merged 18 operators" in err and "wrote" not in err
     _, markdown, _ = gkest("a.onnx", "b.onnx", "--samples", "0", "--format", "markdown")
     assert "| model | group |" in markdown and "|---|---:|" in markdown
@@ -253,3 +253,11 @@ def test_what_the_closing_words_say(gkest: Gkest) -> None:
     assert "it does not pay, and was merged because --always says so" in err
     _, _, err = gkest("a.onnx", "b.onnx", "--price", "gpu", "--samples", "0")
     assert "ms of the GPU instead of" in err
+    assert "the 90 % intervals of the latency" in err
+
+
+def test_three_models_of_which_two_are_alike(gkest: Gkest) -> None:
+    """The closing line counts the models that were merged; lists in Markdown do not run together."""
+    status, out, err = gkest("a.onnx", "c.onnx", "b.onnx", "--samples", "0", "--format", "markdown")
+    assert status == 0 and "Merged 18 operators of 2 models into 9: " in err
+    assert next(line for line in out.splitlines() if "weights: " in line).startswith("- ")
