@@ -35,6 +35,20 @@ def test_brute_force_on_1000_random_cases(part: int) -> None:
     assert shared > 50
 
 
+def test_brute_force_on_bfloat16() -> None:
+    """The oracle gets the numbers that the bits stand for, widened here by hand."""
+    shared = 0
+    for seed in range(2000, 2150):
+        a, b, tolerance = case(seed, 6)
+        a, b = bfloat16(a), bfloat16(b)
+        numbers = [(w.astype(np.uint32) * 2**16).view(np.float32).tolist() for w in (a, b)]
+        expected = largest_block(*numbers, tolerance)
+        assert block(largest_common_rectangle(a, b, tolerance=tolerance)) == expected, seed
+        assert block(by_anchors(a, b, tolerance=tolerance, cells=1)[0]) == expected, seed
+        shared += expected is not None and expected[0] * expected[1] > 1
+    assert shared > 50
+
+
 @pytest.mark.parametrize("seed", range(0, 300, 2))
 def test_the_bound_is_lowered_until_something_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for large weights, on small ones: also exactly at the least, and just above it."""
