@@ -154,7 +154,7 @@ def _nothing(found: Found) -> str:
     if all(len(group) == 1 for group in found.grouping.groups):
         least = min(d.changed for d in found.grouping.distances.values())
         return (
-            f"the models are of different architectures (at least {number_text(least)} apart, "
+            f"the models are of different architectures (the nearest two are {number_text(least)} apart, "
             f"--group-distance {options.group_distance:g})"
         )
     if found.matching.refused:

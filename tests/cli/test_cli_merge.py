@@ -104,9 +104,17 @@ def test_other_architectures_stand_side_by_side(gkest: Gkest) -> None:
     status, out, err = gkest("a.onnx", "c.onnx", "-o", "m.onnx")
     assert (status, out) == (0, "")
     assert err.splitlines()[1].startswith(
-        "Nothing was merged: the models are of different architectures (at least "
+        "Nothing was merged: the models are of different architectures (the nearest two are "
     )
     same("m.onnx", {"a": "a.onnx", "c": "c.onnx"})
+
+
+def test_a_third_model_of_another_architecture(gkest: Gkest) -> None:
+    status, _, err = gkest("a.onnx", "c.onnx", "b.onnx", "-o", "m.onnx")
+    assert status == 0
+    assert "Merged 18 operators of 2 of the 3 models into 9" in err
+    assert "Merged with none, beside the others in the file: c." in err.splitlines()
+    same("m.onnx", {"a": "a.onnx", "b": "b.onnx", "c": "c.onnx"})
 
 
 def test_one_architecture_and_no_weights_in_common(gkest: Gkest) -> None:
