@@ -67,6 +67,13 @@ _BITS = {
     DType.FLOAT8E4M3FNUZ: 8, DType.FLOAT8E5M2: 8, DType.FLOAT8E5M2FNUZ: 8, DType.UINT4: 4, DType.INT4: 4,
     DType.FLOAT4E2M1: 4, DType.FLOAT8E8M0: 8, DType.UINT2: 2, DType.INT2: 2,
 }  # fmt: skip
+NUMPY_NAMES = {
+    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
+    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
+    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
+    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
+}  # fmt: skip
+"""What NumPy itself calls the types that it has."""
 _FLOATING = frozenset(t for t in DType if t.value.startswith(("float", "bfloat")) or t is DType.DOUBLE)
 
 

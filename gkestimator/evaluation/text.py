@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 from gkestimator.errors import UsageError
@@ -10,6 +9,7 @@ from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostFit
 from gkestimator.tables import SCHEMA_VERSION
+from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
 from gkestimator.tables.writing import encode_csv
@@ -44,7 +44,7 @@ def render_evaluation(result: Evaluation, form: str) -> bytes:
             "rows": [COMPARED.record(r) for r in result.compared],
             "summary": [SUMMARIES.record(r) for r in result.summarised],
         }
-        return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        return json_bytes(document)
     if form == "table":
         return ("\n".join(_blocks(result, text_table, "")) + "\n").encode()
     if form == "markdown":

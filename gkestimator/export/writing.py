@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from gkestimator.errors import OutputError, UsageError
 from gkestimator.export.deployment import ExportFile
+from gkestimator.tables.together import rename_together
 
 __all__ = ["write_files"]
 
@@ -43,7 +44,7 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if target.is_dir() and not target.is_symlink():
                     raise OutputError(f"{target}: found a folder, expected a file name to write to")
-            _rename(waiting, targets, Path(temporary))
+            rename_together([(t, str(p)) for t, p in zip(targets, waiting, strict=True)])
     except (OSError, UnicodeEncodeError) as e:
         _undo(made)
         raise OutputError(f"{folder}: cannot be written: {getattr(e, 'strerror', None) or e}") from e
@@ -51,32 +52,6 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
         _undo(made)
         raise
     return tuple(targets)
-
-
-def _rename(waiting: Sequence[Path], targets: Sequence[Path], temporary: Path) -> None:
-    """Rename each into place. Where one cannot be, those before it get their old content back."""
-    done: list[tuple[Path, Path | None]] = []
-    try:
-        for i, (path, target) in enumerate(zip(waiting, targets, strict=True)):
-            old = temporary / f"old-{i}"
-            try:
-                os.link(target, old, follow_symlinks=False)
-            except OSError:  # there is none, or the file system has no links: then the rename is all there is
-                kept = None
-            else:
-                kept = old
-            fresh = not os.path.lexists(target)
-            os.replace(path, target)
-            if kept is not None or fresh:
-                done.append((target, kept))
-    except OSError:
-        for target, kept in reversed(done):
-            with contextlib.suppress(OSError):
-                if kept is None:
-                    target.unlink()
-                else:
-                    os.replace(kept, target)
-        raise
 
 
 def _flush(paths: Sequence[Path]) -> None:

@@ -66,8 +66,8 @@ def merge(
     models that have nothing in common stand side by side. ``samples``: random inputs on which originals and merged
     file are run in ONNX Runtime (0: not compared). ``options``: the fields of
     :class:`gkestimator.merging.options.MergeOptions` (``omega``, ``tolerance``, ``gpu``, ``batch_sizes``, ...).
-    ``progress(step, done, total)`` is called as steps begin. Raises UsageError (options, too few models, SciPy missing
-    where it is needed: graphs that differ, weights with several partners), ModelError (a file that is no model, lacks its weights, ...), OutputError.
+    ``progress(step, done, total)`` is called as steps begin. Raises UsageError (options, too few models, SciPy
+    missing), ModelError (a file that is no model, lacks its weights, ...), OutputError.
 
         >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms

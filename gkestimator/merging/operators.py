@@ -10,9 +10,20 @@ import numpy as np
 from gkestimator.dtypes import DType
 from gkestimator.onnx_io.editing import Node, Values, Weight
 
-__all__ = ["Kind", "Member", "Rectangle", "SuperOperator", "WeightMatrix", "WeightOperator", "similarity"]
+__all__ = [
+    "PRODUCTS",
+    "Kind",
+    "Member",
+    "Rectangle",
+    "SuperOperator",
+    "WeightMatrix",
+    "WeightOperator",
+    "similarity",
+]
 
 Kind: TypeAlias = Literal["matmul", "gemm", "conv", "grouped_conv"]
+PRODUCTS: frozenset[Kind] = frozenset({"matmul", "gemm"})
+"""Kinds that can be merged with one another: a Gemm is a MatMul with a bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +119,11 @@ class SuperOperator:
     rows: int
     columns: int
     similarity: float = field(compare=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members' nodes."""
+        return tuple(m.operator.node.name for m in self.members)
 
     @property
     def whole(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 from gkestimator.errors import UsageError
 from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import MergeReport
+from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text
 
@@ -20,7 +20,7 @@ REPORT_FORMATS = ("table", "json", "markdown")
 def render_report(report: MergeReport, form: str) -> bytes:
     """``report`` as ``table``, ``markdown`` or ``json``, UTF-8. Raises UsageError for another form."""
     if form == "json":
-        return (json.dumps(report.document(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        return json_bytes(report.document())
     return ("\n".join(_lines(report, _table(form))) + "\n").encode()
 
 
@@ -35,8 +35,7 @@ def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ..
     if not found.results and not found.failures:
         words.append("Nothing was merged: no GPU of the plan holds two models.")
     if form == "json":
-        data = json.dumps(found.index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        return data.encode(), tuple(words)
+        return json_bytes(found.index), tuple(words)
     mark = "## " if form == "markdown" else ""
     blocks = []
     for chosen, result in found.results:

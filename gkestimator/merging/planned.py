@@ -21,6 +21,7 @@ from gkestimator.merging.sources import MergeSource
 from gkestimator.naming import distinct_names
 from gkestimator.outputs import refuse_overwriting
 from gkestimator.tables import write_bytes
+from gkestimator.tables.files import json_bytes
 
 __all__ = [
     "INDEX",
@@ -190,8 +191,7 @@ def merge_plan(
             for folder in made:
                 folder.rmdir()
     elif output is not None:
-        data = json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_bytes(output / INDEX, data.encode())
+        write_bytes(output / INDEX, json_bytes(index))
         written.append(output / INDEX)
     return PlannedMerge(index=index, results=tuple(results), failures=tuple(failures), files=tuple(written))
 

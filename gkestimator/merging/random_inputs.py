@@ -7,18 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gkestimator.dtypes import DType
+from gkestimator.dtypes import NUMPY_NAMES, DType
 from gkestimator.errors import ModelError
 from gkestimator.graph import Operator, OperatorGraph, Tensor
 
 __all__ = ["index_limits", "random_inputs"]
 
-_NUMPY = {
-    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
-    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
-    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
-    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
-}  # fmt: skip
 # Operators that hand values on as they are, and by which of their inputs.
 _FIRST = (
     "Cast", "CastLike", "CenterCropPad", "Clip", "Compress", "Expand", "Flatten", "Gather", "GatherElements",
@@ -62,11 +56,11 @@ def _tensors(graph: OperatorGraph) -> Iterator[tuple[str, Tensor]]:
 def _values(
     graph: OperatorGraph, tensor: Tensor, limits: Mapping[str, int], seed: int, sample: int
 ) -> np.ndarray:
-    if tensor.dtype not in _NUMPY:
+    if tensor.dtype not in NUMPY_NAMES:
         raise ModelError(
             f"{graph.name}: input {tensor.name!r} is {tensor.dtype.value}: no random values are made of this type"
         )
-    dtype = np.dtype(_NUMPY[tensor.dtype])
+    dtype = np.dtype(NUMPY_NAMES[tensor.dtype])
     digest = hashlib.sha256(f"{seed}\0{sample}\0{graph.name}\0{tensor.name}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
     if tensor.dtype is DType.BOOL or "mask" in tensor.name.lower():

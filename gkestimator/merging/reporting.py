@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gkestimator.graph import OperatorGraph
 from gkestimator.merging.checking import OutputCheck
-from gkestimator.merging.grouping import Grouping
+from gkestimator.merging.grouping import EditDistance, Grouping
 from gkestimator.merging.matching import Matching
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import Decision, PricedSuper, Pricer
@@ -56,7 +56,7 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> 
             ),
             *(
                 RefusedOperators(
-                    operators=tuple(m.operator.node.name for m in op.members),
+                    operators=op.names,
                     reason="price",
                     similarity=op.similarity,
                 )
@@ -123,7 +123,7 @@ def _operator(told: PricedSuper) -> ReportedOperator:
     op = told.op
     first = op.members[0].operator
     return ReportedOperator(
-        operators=tuple(m.operator.node.name for m in op.members),
+        operators=op.names,
         kind=first.kind,
         rows=op.rows,
         columns=op.columns,
@@ -152,14 +152,20 @@ def _nothing(found: Found) -> str:
             f"{number:,} products with weights in common do not make the whole cheaper (--always merges them)"
         )
     if all(len(group) == 1 for group in found.grouping.groups):
-        least = min(d.changed for d in found.grouping.distances.values())
+        near = min(found.grouping.distances.values(), key=lambda d: (d.changed, d.changed_at_least))
         return (
-            f"the models are of different architectures (the nearest two are {number_text(least)} apart, "
+            f"the models are of different architectures ({_span(near)} apart, "
             f"--group-distance {options.group_distance:g})"
         )
     if found.matching.refused:
         return "no operators with weights in common can be merged"
     return f"no two operators have weights that are similar enough (--omega {options.omega:g})"
+
+
+def _span(distance: EditDistance) -> str:
+    """The exact distance lies between its bounds."""
+    low, high = number_text(distance.changed_at_least), number_text(distance.changed)
+    return high if low == high else f"{low} to {high}"
 
 
 def _notes(found: Found) -> tuple[str, ...]:

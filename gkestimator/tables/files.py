@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from gkestimator.errors import OutputError
 
-__all__ = ["write_atomically"]
+__all__ = ["file_mode", "json_bytes", "output_errors", "write_aside", "write_atomically"]
+
+
+def json_bytes(document: Any) -> bytes:
+    """``document`` as the JSON that files and ``--format json`` hold: indented by 1, UTF-8, no NaN, a newline."""
+    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -21,42 +27,63 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     Until the rename ``path`` keeps its old content; after any failure the temporary file is gone. A device or
     a pipe (``/dev/stdout``) is written in place. Raises OutputError naming ``path`` and the system's reason.
     """
-    with _output_errors(path):
-        try:
-            mode = os.stat(path).st_mode
-        except FileNotFoundError:
-            mode = None
-        if mode is not None and stat.S_ISDIR(mode):
-            raise OutputError(f"{path}: found a folder, expected a file name to write to")
+    with output_errors(path):
+        mode = file_mode(path)
         if mode is not None and not stat.S_ISREG(mode):
             with open(path, "wb") as stream:
                 write(stream)
             return
-        target = Path(os.path.realpath(path))  # a link keeps pointing at its file
-        _replace(target, write, keep_mode=None if mode is None else stat.S_IMODE(mode))
+        target, name = write_aside(path, write, mode)
+        try:
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
 
 
-def _replace(target: Path, write: Callable[[IO[bytes]], None], *, keep_mode: int | None) -> None:
+def file_mode(path: Path) -> int | None:
+    """The mode of what is at ``path``; None where there is nothing. Raises OutputError for a folder."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise OutputError(f"{path}: found a folder, expected a file name to write to")
+    return mode
+
+
+def write_aside(
+    path: Path, write: Callable[[IO[bytes]], None], mode: int | None, *, flush: bool = True
+) -> tuple[Path, str]:
+    """Fill a temporary file beside ``path``: what it is to be renamed to, and its name now.
+
+    ``mode``: that of the file there (:func:`file_mode`), which the new one gets. A link keeps pointing at its file.
+    ``flush``: to disk. After a failure the temporary file is gone.
+    """
+    target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if keep_mode is None:
+            if flush:
+                stream.flush()
+                os.fsync(stream.fileno())
+        if mode is None:
             umask = os.umask(0)
             os.umask(umask)
-            keep_mode = 0o666 & ~umask  # mkstemp makes private files; a result is an ordinary file
-        os.chmod(name, keep_mode)
-        os.replace(name, target)
+            mode = 0o666 & ~umask  # mkstemp makes private files; a result is an ordinary file
+        os.chmod(name, stat.S_IMODE(mode))
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+    return target, name
 
 
 @contextlib.contextmanager
-def _output_errors(path: Path) -> Iterator[None]:
+def output_errors(path: Path) -> Iterator[None]:
+    """Turns the system's errors into OutputError naming ``path``."""
     try:
         yield
     except OSError as e:

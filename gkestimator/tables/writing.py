@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gkestimator.errors import UsageError
-from gkestimator.tables.files import write_atomically
+from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
 from gkestimator.tables.schema import SCHEMA_VERSION, Cell, TableSchema
@@ -61,7 +60,7 @@ def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRo
         }
         if kernels is not None:
             document["kernels"] = [KERNEL_ROWS.record(r) for r in kernels]
-        return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        return json_bytes(document)
     if form in ("csv", "parquet"):
         encode = encode_csv if form == "csv" else encode_parquet
         return encode(REQUIREMENTS, rows) if kernels is None else encode(KERNEL_ROWS, kernels)
@@ -126,7 +125,7 @@ def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form:
     schema.check(rows, where=str(path))
     if form == "json":
         document = {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
-        data = (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        data = json_bytes(document)
     elif form in ("csv", "parquet"):
         data = encode_csv(schema, rows) if form == "csv" else encode_parquet(schema, rows)
     else:

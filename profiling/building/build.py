@@ -19,17 +19,17 @@ from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
-    json_bytes,
     provenance,
     source_of_raw,
 )
-from gkestimator.profiling.building.publishing import write_together
 from gkestimator.profiling.building.reading import RawContents, read_raw
 from gkestimator.profiling.building.rows import rows_of
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_document, lowering_table
 from gkestimator.profiling.building.tools import Tools, default_tools
 from gkestimator.profiling.raw import run_folders
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
+from gkestimator.tables.files import json_bytes
+from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["BuildResult", "build_dataset"]

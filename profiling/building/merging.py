@@ -19,10 +19,8 @@ from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
-    json_bytes,
     provenance,
 )
-from gkestimator.profiling.building.publishing import write_together
 from gkestimator.profiling.building.sequences import (
     LoweringTable,
     entries_of,
@@ -30,7 +28,9 @@ from gkestimator.profiling.building.sequences import (
     lowering_table,
 )
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
+from gkestimator.tables.files import json_bytes
 from gkestimator.tables.reading import MAX_FILE_BYTES
+from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["MergeResult", "merge_datasets"]

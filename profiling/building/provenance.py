@@ -22,7 +22,6 @@ __all__ = [
     "check_beside",
     "data_format",
     "dataset_counts",
-    "json_bytes",
     "provenance",
     "source_of_raw",
 ]
@@ -66,11 +65,6 @@ def check_beside(output: Path) -> None:
         f"{path}: found something else than the provenance of a dataset, which is to be written there; expected "
         f"another name than {output.name}"
     )
-
-
-def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """JSON for people and programs, UTF-8."""
-    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:

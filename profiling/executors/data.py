@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gkestimator.dtypes import DType
+from gkestimator.dtypes import NUMPY_NAMES, DType
 from gkestimator.fragments import FragmentTensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.plan import PlanEntry
@@ -21,12 +21,6 @@ __all__ = ["entry_inputs", "entry_weights", "fill", "numpy_dtype", "tensor_rng"]
 
 _BLOCK = 1_048_583
 """Random elements drawn; larger tensors repeat them. A prime, so that rows and channels of a power of two differ."""
-_NATIVE = {
-    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
-    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
-    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
-    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
-}  # fmt: skip
 _ML_DTYPES = {
     DType.BFLOAT16: "bfloat16", DType.FLOAT8E4M3FN: "float8_e4m3fn", DType.FLOAT8E5M2: "float8_e5m2",
     DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz", DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
@@ -38,8 +32,8 @@ _LARGEST_INTEGER = 100
 def numpy_dtype(dtype: DType) -> np.dtype:
     """numpy's type of an element, from ml_dtypes where numpy has none. Raises EntryUnsupportedError for strings and for
     types packed two to a byte."""
-    if dtype in _NATIVE:
-        return np.dtype(_NATIVE[dtype])
+    if dtype in NUMPY_NAMES:
+        return np.dtype(NUMPY_NAMES[dtype])
     if dtype not in _ML_DTYPES:
         raise EntryUnsupportedError(f"element type {dtype.value}: no data of this type can be made")
     try:
@@ -111,7 +105,7 @@ def _positive(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> n
 def _index(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:
     below = tensor.below or 1
     if tensor.dtype.is_integer:
-        below = min(below, int(np.iinfo(_NATIVE[tensor.dtype]).max) + 1)
+        below = min(below, int(np.iinfo(NUMPY_NAMES[tensor.dtype]).max) + 1)
     else:
         below = min(below, _LARGEST_INTEGER)  # whole numbers that even eight bits hold
     return rng.integers(0, below, count)

@@ -22,6 +22,9 @@ import gkestimator
 from gkestimator.cli import run
 from gkestimator.documents import plan_json
 from gkestimator.errors import UsageError
+from gkestimator.merging.grouping import graph_edit_distance
+from gkestimator.onnx_io import read_model
+from gkestimator.tables.units import number_text
 
 pytest.importorskip("scipy")
 
@@ -103,8 +106,13 @@ def test_without_a_file_the_report_alone(gkest: Gkest, tmp_path: Path) -> None:
 def test_other_architectures_stand_side_by_side(gkest: Gkest) -> None:
     status, out, err = gkest("a.onnx", "c.onnx", "-o", "m.onnx")
     assert (status, out) == (0, "")
-    assert err.splitlines()[1].startswith(
-        "Nothing was merged: the models are of different architectures (the nearest two are "
+    distance = graph_edit_distance(
+        *(read_model(Path(name), name=name).bind() for name in ("a.onnx", "c.onnx"))
+    )
+    low, high = number_text(distance.changed_at_least), number_text(distance.changed)
+    assert low != high  # both ends are said: neither alone is the distance
+    assert err.splitlines()[1] == (
+        f"Nothing was merged: the models are of different architectures ({low} to {high} apart, --group-distance 0.08)."
     )
     same("m.onnx", {"a": "a.onnx", "c": "c.onnx"})
 

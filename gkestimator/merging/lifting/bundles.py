@@ -65,7 +65,6 @@ class Binder:
         self._tolerance = tolerance
         self._equal: dict[tuple[str, str], bool] = {}
         self._steady: set[str] = set()
-        self._integers: dict[tuple[int, ...], str] = {}
 
     def register(self, bundle: Bundle) -> None:
         """Remember a bundle; one with the same parts is forgotten."""
@@ -139,12 +138,6 @@ class Binder:
             opset=self._graph.opset,
         )
 
-    def integers(self, values: tuple[int, ...]) -> str:
-        """The name of a constant int64 vector, one for each content."""
-        if values not in self._integers:
-            self._integers[values] = self._graph.integers("numbers", values)
-        return self._integers[values]
-
     def _constant(self, name: str, count: int) -> Bound:
         vector = self._terms.vector(name)
         operand = Operand(
@@ -177,7 +170,7 @@ class Binder:
         shapes = [self._terms.shape(n) for n in names]
         if any(s is None or s.dtype != "int64" for s in shapes):
             return None
-        return self._constant(self.integers(found[0]), len(names))
+        return self._constant(self._graph.integers(found[0]), len(names))
 
     def _shared(self, names: tuple[str, ...], depth: int) -> Bound | None:
         """Values that alike nodes make of equal constants: the first one's stands for all."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from gkestimator.dtypes import DType
-from gkestimator.onnx_io.editing import EditableModel, Held, Node, Weight
+from gkestimator.merging.constants import whole_numbers
+from gkestimator.merging.naming import OWN_PREFIX
+from gkestimator.onnx_io.editing import EditableModel, Node
 
 __all__ = ["Graph"]
 
@@ -95,20 +94,16 @@ class Graph:
 
     def name(self, stem: str) -> str:
         """A name below ``merged/`` that nothing has yet."""
-        found, count = f"merged/{stem}", 1
+        found, count = f"{OWN_PREFIX}{stem}", 1
         while found in self._names:
             count += 1
-            found = f"merged/{stem}_{count}"
+            found = f"{OWN_PREFIX}{stem}_{count}"
         self._names.add(found)
         return found
 
-    def integers(self, stem: str, values: Iterable[int]) -> str:
-        """The name of a new int64 constant of one dimension."""
-        array = np.array(tuple(values), dtype=np.int64)
-        array.flags.writeable = False
-        name = self.name(stem)
-        self.weights[name] = Weight(name=name, dtype=DType.INT64, shape=array.shape, values=Held(held=array))
-        return name
+    def integers(self, values: Sequence[int]) -> str:
+        """The name of a constant int64 vector, one for each content."""
+        return whole_numbers(values, self.weights)
 
     def above(self, names: Iterable[str]) -> Iterator[int]:
         """Numbers of all nodes that must run before every one of ``names`` exists."""

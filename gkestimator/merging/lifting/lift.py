@@ -12,11 +12,9 @@ from gkestimator.merging.lifting.lifter import Lifter
 from gkestimator.merging.lifting.sequences import without_sequences
 from gkestimator.merging.lifting.spreading import spread_sizes
 from gkestimator.merging.lifting.terms import Terms
-from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, order_nodes
+from gkestimator.onnx_io.editing import LEAST_OPSET, EditableModel, Node, ValueShape, order_nodes
 
 __all__ = ["Lifted", "lift"]
-
-_OLDEST_OPSET = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ def lift(
     no more elements have to be joined then. ``model`` is not changed; outputs are the same up to the rounding of
     kernels for other batch sizes, and the constants' tolerance. Standard opsets below 13 are returned as they came.
     """
-    if model.opsets.get("", 1) < _OLDEST_OPSET:
+    if model.opsets.get("", 1) < LEAST_OPSET:
         return Lifted(model=model, replaces=dict(replaces))
     replaces = dict(replaces)
     helpers = {name for name, originals in replaces.items() if not originals}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
+from gkestimator.merging.constants import whole_numbers
 from gkestimator.merging.lifting.terms import FEW, Terms
-from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, Weight, make_weight
+from gkestimator.merging.naming import OWN_PREFIX
+from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, Weight
 
 __all__ = ["without_sequences"]
 
@@ -63,9 +63,8 @@ def _split(node: Node, readers: list[Node], terms: Terms, weights: dict[str, Wei
             return None
         if outputs.setdefault(entry % len(sizes), reader.outputs[0]) != reader.outputs[0]:
             return None
-    name = f"merged/int64[{','.join(map(str, sizes))}]"
-    weights.setdefault(name, make_weight(name, np.array(sizes, np.int64)))
-    names = tuple(outputs.get(i, f"merged/{node.outputs[0]}[{i}]") for i in range(len(sizes)))
+    name = whole_numbers(sizes, weights)
+    names = tuple(outputs.get(i, f"{OWN_PREFIX}{node.outputs[0]}[{i}]") for i in range(len(sizes)))
     attributes = {"axis": node.attributes.get("axis", 0)}
     return Node(
         name=node.name, op_type="Split", inputs=(node.inputs[0], name), outputs=names, attributes=attributes

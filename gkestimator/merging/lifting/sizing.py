@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gkestimator.merging.constants import SHAPE_ENDS
 from gkestimator.merging.lifting.bundles import Binder
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.terms import Term
@@ -22,7 +23,7 @@ class Sizing:
     def cuts(self, sizes: tuple[Term, ...]) -> str:
         """The name of the int64 vector of ``sizes``: what Split takes."""
         if all(isinstance(s, int) for s in sizes):
-            return self._binder.integers(tuple(s for s in sizes if isinstance(s, int)))
+            return self._graph.integers(tuple(s for s in sizes if isinstance(s, int)))
         if sizes not in self._made:
             self._made[sizes] = self._node("Concat", tuple(map(self._one, sizes)), "sizes", {"axis": 0})
         return self._made[sizes]
@@ -34,26 +35,26 @@ class Sizing:
         )
         numbers = [total if v is None else v for v in values]
         if None not in numbers:
-            return self._binder.integers(tuple(n for n in numbers if n is not None))
+            return self._graph.integers(tuple(n for n in numbers if n is not None))
         key = ("vector", values, sizes)
         if key not in self._made:
             whole = self._node("ReduceSum", (self.cuts(sizes),), "total", {"keepdims": 1})
-            parts = tuple(whole if v is None else self._binder.integers((v,)) for v in values)
+            parts = tuple(whole if v is None else self._graph.integers((v,)) for v in values)
             self._made[key] = self._node("Concat", parts, "shape", {"axis": 0}) if len(parts) > 1 else whole
         return self._made[key]
 
     def _one(self, size: Term) -> str:
         if isinstance(size, int):
-            return self._binder.integers((size,))
+            return self._graph.integers((size,))
         if size not in self._made:
             name, axis, times = size
-            if self._graph.opset >= 15:
+            if self._graph.opset >= SHAPE_ENDS:
                 shape = self._node("Shape", (name,), "size", {"start": axis, "end": axis + 1})
             else:
                 whole = self._node("Shape", (name,), "shape", {})
-                shape = self._node("Gather", (whole, self._binder.integers((axis,))), "size", {"axis": 0})
+                shape = self._node("Gather", (whole, self._graph.integers((axis,))), "size", {"axis": 0})
             if times != 1:
-                shape = self._node("Mul", (shape, self._binder.integers((times,))), "size", {})
+                shape = self._node("Mul", (shape, self._graph.integers((times,))), "size", {})
             self._made[size] = shape
         return self._made[size]
 

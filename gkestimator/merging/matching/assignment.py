@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gkestimator.merging.disjoint import DisjointSets
 from gkestimator.merging.libraries import library
 
 __all__ = ["best_assignment"]
@@ -43,19 +44,12 @@ def best_assignment(
 
 def _components(pairs: Mapping[tuple[int, int], float]) -> list[list[tuple[int, int]]]:
     """The pairs by connected component: a matching of the whole is a matching of each."""
-    above: dict[tuple[bool, int], tuple[bool, int]] = {}
-
-    def root(n: tuple[bool, int]) -> tuple[bool, int]:
-        while (up := above.setdefault(n, n)) != n:
-            above[n] = above[up]
-            n = up
-        return n
-
+    sides = DisjointSets[tuple[bool, int]]()
     for i, j in pairs:
-        above[root((False, i))] = root((True, j))
+        sides.join(((False, i), (True, j)))
     parts: dict[tuple[bool, int], list[tuple[int, int]]] = {}
     for i, j in sorted(pairs):
-        parts.setdefault(root((False, i)), []).append((i, j))
+        parts.setdefault(sides.find((False, i)), []).append((i, j))
     return list(parts.values())
 
 

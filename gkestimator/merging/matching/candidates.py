@@ -35,7 +35,7 @@ def candidates(
     constants = _constants(model)
     found: list[WeightOperator] = []
     for position, node in enumerate(model.nodes):
-        if node.domain not in ("", "ai.onnx") or node.op_type not in _READERS:
+        if node.domain or node.op_type not in _READERS:
             continue
         if len(node.inputs) < 2 or len(node.writes) != 1 or not node.inputs[0] or not node.outputs[0]:
             continue
@@ -77,7 +77,7 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
     fed = {i.name for i in model.inputs}
     found = {name: w for name, w in model.weights.items() if name not in fed}
     for node in model.nodes:
-        if node.op_type not in ("Identity", "Transpose") or node.domain not in ("", "ai.onnx"):
+        if node.domain or node.op_type not in ("Identity", "Transpose"):
             continue
         if len(node.inputs) != 1 or len(node.writes) != 1 or node.opaque:
             continue

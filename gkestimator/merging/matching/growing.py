@@ -177,5 +177,6 @@ def _places(units: Sequence[Unit]) -> list[int]:
 
 
 def _refused(unit: Unit, reason: Literal["start", "cycle", "emission"], detail: str = "") -> Refused:
-    names = tuple(m.operator.node.name for m in unit.members)
-    return Refused(names=names, reason=reason, similarity=unit.similarity_of_last(), detail=detail)
+    return Refused(
+        names=unit.as_super().names, reason=reason, similarity=unit.similarity_of_last(), detail=detail
+    )

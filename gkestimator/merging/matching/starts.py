@@ -11,7 +11,7 @@ import numpy as np
 
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.units import Unit, joined
-from gkestimator.merging.operators import Rectangle, WeightMatrix
+from gkestimator.merging.operators import PRODUCTS, Rectangle, WeightMatrix
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
@@ -116,9 +116,9 @@ def equal_but_for_start(
 
 
 def _kind(unit: Unit) -> Hashable:
-    """What operators that are merged must have in common besides the weights; a Gemm is a MatMul with a bias."""
+    """What operators that are merged must have in common besides the weights."""
     operator = unit.members[0].operator
-    kind = "product" if operator.kind in ("matmul", "gemm") else operator.kind
+    kind = "product" if operator.kind in PRODUCTS else operator.kind
     return kind, unit.block.dtype, unit.block.taps, operator.geometry
 
 

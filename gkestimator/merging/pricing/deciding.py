@@ -154,7 +154,7 @@ class _Choice:
         self._pricer = pricer
         self._batch_sizes = batch_sizes
         self._before = before
-        self._members = [tuple(m.operator.node.name for m in op.members) for op in supers]
+        self._members = [op.names for op in supers]
 
     def attempt(self, places: Collection[int], *, lifted: bool) -> _Try:
         """Build and price the graph of the super-operators at ``places``."""

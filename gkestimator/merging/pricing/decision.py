@@ -100,15 +100,3 @@ class Decision:
     def saved_bytes(self) -> int:
         """Bytes of weights read once instead of once for each member."""
         return sum(s.saved_bytes for s in self.supers if s.kept)
-
-    @property
-    def extra_flops(self) -> int:
-        """FLOPs that padding and sums add (below 0: that lifting saves)."""
-        return self.after.flops - self.before.flops
-
-    @property
-    def extra_activation_bytes(self) -> int:
-        """DRAM bytes besides weights that the copies add (below 0: that lifting saves)."""
-        return (self.after.dram_bytes - self.after.weight_bytes) - (
-            self.before.dram_bytes - self.before.weight_bytes
-        )

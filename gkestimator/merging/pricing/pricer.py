@@ -146,6 +146,6 @@ class Pricer:
         return Priced(
             estimated,
             kernels=engine.pool.kernels,
-            host_overhead_us=engine.host_overhead_us,
+            host_overhead_us=self.host_overhead_us,
             streams=engine.streams,
         )

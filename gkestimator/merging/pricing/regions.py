@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gkestimator.merging.disjoint import DisjointSets
 from gkestimator.merging.pricing.price import Priced
 from gkestimator.onnx_io.editing import EditableModel
 
@@ -24,31 +25,6 @@ class Region:
     supers: tuple[int, ...]
 
 
-class _Sets:
-    """Disjoint sets of names (union by first member: which one stands for a set does not matter)."""
-
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        above = self._above
-        root = name
-        while (up := above.get(root, root)) != root:
-            root = up
-        while name != root:
-            above[name], name = root, above.get(name, root)
-        return root
-
-    def join(self, names: Iterable[str]) -> None:
-        first: str | None = None
-        for name in names:
-            root = self.find(name)
-            if first is None:
-                first = root
-            elif root != first:
-                self._above[root] = first
-
-
 def find_regions(
     model: EditableModel,
     replaces: Mapping[str, tuple[str, ...]],
@@ -64,7 +40,32 @@ def find_regions(
     every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they are given, nodes of
     different parts that merely touch stay apart, so that every super-operator has a price of its own.
     """
-    sets = _Sets()
+    sets = _together(model, replaces, members, before, after, parts)
+    merged, originals_of = _contents(model, replaces, sets, before, after)
+    supers: dict[str, list[int]] = {}
+    for place, names in enumerate(members):
+        supers.setdefault(sets.find(names[0]), []).append(place)
+    found = [
+        Region(
+            originals=frozenset(originals_of[root]),
+            merged=frozenset(merged[root]),
+            supers=tuple(supers.get(root, ())),
+        )
+        for root in merged
+    ]
+    return sorted(found, key=lambda region: region.supers or (len(members),))
+
+
+def _together(
+    model: EditableModel,
+    replaces: Mapping[str, tuple[str, ...]],
+    members: Sequence[Sequence[str]],
+    before: Priced,
+    after: Priced,
+    parts: Sequence[Sequence[str]],
+) -> DisjointSets[str]:
+    """Which nodes, of both graphs, belong to one region."""
+    sets = DisjointSets[str]()
     if parts:
         for part in parts:
             sets.join(part)
@@ -80,21 +81,30 @@ def find_regions(
     for priced in (before, after):
         for group in priced.groups.values():
             sets.join(group)
+    return sets
+
+
+def _contents(
+    model: EditableModel,
+    replaces: Mapping[str, tuple[str, ...]],
+    sets: DisjointSets[str],
+    before: Priced,
+    after: Priced,
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """By region, in the order of their first merged nodes: the nodes after merging, and before it."""
     replaced = {name for originals in replaces.values() for name in originals}
     staying = {node.name for node in model.nodes}
     merged: dict[str, set[str]] = {}
     originals_of: dict[str, set[str]] = {}
-    order: dict[str, int] = {}
     for node in model.nodes:
         if node.name in replaces:
             root = sets.find(node.name)
-            order.setdefault(root, len(order))
             merged.setdefault(root, set()).add(node.name)
             originals_of.setdefault(root, set()).update(replaces[node.name])
     for priced in (before, after):
         for group in priced.groups.values():
             root = sets.find(group[0])
-            if root not in order:
+            if root not in merged:
                 continue
             for name in group:
                 if name in replaced:
@@ -102,15 +112,4 @@ def find_regions(
                 elif name in staying and name not in replaces:
                     merged[root].add(name)
                     originals_of[root].add(name)
-    supers: dict[str, list[int]] = {}
-    for place, names in enumerate(members):
-        supers.setdefault(sets.find(names[0]), []).append(place)
-    found = [
-        Region(
-            originals=frozenset(originals_of[root]),
-            merged=frozenset(merged[root]),
-            supers=tuple(supers.get(root, ())),
-        )
-        for root in order
-    ]
-    return sorted(found, key=lambda region: region.supers or (len(members),))
+    return merged, originals_of

@@ -96,6 +96,7 @@ def _chunks(a: np.ndarray, b: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]
 
 
 def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+    a, b = np.atleast_1d(a), np.atleast_1d(b)  # the difference of two scalars would be no array
     if a.dtype.itemsize == 2:  # NumPy compares half precision by conversion: the bits first
         infinity = 0x7F80 if a.dtype == np.uint16 else 0x7C00
         bits, other = a.view(np.uint16), b.view(np.uint16)
@@ -108,7 +109,7 @@ def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     if a.dtype == np.float32 and tolerance > _LEAST_ROUGH and a.size:
         # Rounded to float32 the largest difference is off by a 2^-24th: that decides unless it is that near.
         with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.subtract(a, b, out=np.empty(a.shape, np.float32))  # a scalar's too is an array
+            apart = np.subtract(a, b)
             largest = float(np.abs(apart, out=apart).max())
         if largest <= tolerance * (1 - _ROUGH):
             return True

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gkestimator.errors import ModelError
-from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.merging.operators import PRODUCTS, Member, SuperOperator
 from gkestimator.merging.super_operators.convolutions import conv_reason, emit_convolutions
 from gkestimator.merging.super_operators.form import Emitted, Sheet
 from gkestimator.merging.super_operators.products import emit_products, product_reason
-from gkestimator.onnx_io.editing import ValueShape
+from gkestimator.onnx_io.editing import LEAST_OPSET, ValueShape
 
 __all__ = ["can_emit", "emit"]
-
-PRODUCTS = frozenset({"matmul", "gemm"})
-LEAST_OPSET = 13
 
 
 def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:

@@ -6,16 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gkestimator.dtypes import DType
-from gkestimator.onnx_io.editing import Held, Node, Values, Weight
+from gkestimator.merging.constants import SHAPE_ENDS, whole_numbers
+from gkestimator.onnx_io.editing import Node, Values, Weight
 from gkestimator.onnx_io.editing.form import AttributeValue
 
-__all__ = ["Emitted", "Sheet", "constant_name"]
-
-SHAPE_ENDS = 15
-"""Standard opset from which Shape takes start and end."""
+__all__ = ["Emitted", "Sheet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +28,6 @@ class Emitted:
     nodes: tuple[Node, ...]
     weights: tuple[Weight, ...]
     replaces: Mapping[str, tuple[str, ...]]
-
-
-def constant_name(values: Sequence[int]) -> str:
-    """The name under which a list of int64 is stored, whoever needs it."""
-    return f"merged/int64[{','.join(map(str, values))}]"
 
 
 @dataclass(slots=True)
@@ -89,14 +80,7 @@ class Sheet:
 
     def whole_numbers(self, values: Sequence[int]) -> str:
         """A constant list of int64."""
-        name = constant_name(values)
-        if name not in self.weights:
-            array = np.array(values, np.int64)
-            array.flags.writeable = False
-            self.weights[name] = Weight(
-                name=name, dtype=DType.INT64, shape=array.shape, values=Held(held=array)
-            )
-        return name
+        return whole_numbers(values, self.weights)
 
     def weight(self, hint: str, dtype: DType, shape: Sequence[int], values: Values) -> str:
         """A new weight, made of parts of others."""

@@ -10,7 +10,7 @@ from gkestimator.merging.operators import Member, SuperOperator
 from gkestimator.merging.super_operators.biases import Span, common
 from gkestimator.merging.super_operators.form import Sheet
 from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
-from gkestimator.merging.super_operators.stacking import Dims, unstack
+from gkestimator.merging.super_operators.stacking import unstack
 from gkestimator.onnx_io.editing import Rearranged, ValueShape
 
 __all__ = ["emit_products", "product_reason"]
@@ -37,14 +37,9 @@ class _Lane:
     member: Member
     pieces: Pieces
     x: str
-    dims: Dims
+    dims: tuple[int | None, ...]
     flat: bool
     count: int | None
-
-    @property
-    def two(self) -> bool:
-        """Whether x has two axes as it is multiplied."""
-        return self.flat or len(self.dims) == 2
 
     def product(
         self, sheet: Sheet, x: str, piece: Piece, *, added: str | None = None, bias: Span | None = None
@@ -67,8 +62,8 @@ def emit_products(
     """Write the shared product, each member's residual products, and what puts the results together.
 
     The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between axis 0
-    and the last are equal and static, else as rows [-1, K]. In half precision they are rows as well where a residual
-    product is to be added, because Gemm rounds the sum once.
+    and the last are equal and static, else as rows [-1, K]. They are rows as well where a residual product is to be
+    added, because Gemm adds it for nothing (and rounds the sum once).
     """
     lanes = _lanes(sheet, op, shapes)
     inner = [sheet.spans(lane.x, lane.pieces.rows, -1, "rows") for lane in lanes]
@@ -86,7 +81,7 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) ->
     every = [shapes[member.operator.x].dims for member in op.members]
     alike = len({len(dims) for dims in every}) == 1
     between = {dims[1:-1] for dims in every}
-    flat = not (alike and len(between) == 1 and None not in next(iter(between))) or _rounded(op)
+    flat = not (alike and len(between) == 1 and None not in next(iter(between))) or _rows_left(op)
     lanes = []
     for member, dims in zip(op.members, every, strict=True):
         x, leading, turned = member.operator.x, dims[:-1], flat and len(dims) > 2
@@ -101,10 +96,9 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) ->
     return lanes
 
 
-def _rounded(op: SuperOperator) -> bool:
-    """Whether a product of half precision gets others added: Gemm does that before it rounds, Add after."""
-    matrices = [member.operator.matrix for member in op.members]
-    return matrices[0].dtype.bits < 32 and any(matrix.rows > op.rows for matrix in matrices)
+def _rows_left(op: SuperOperator) -> bool:
+    """Whether a residual product is added to a member's part: Gemm, which takes two axes, does that for nothing."""
+    return any(member.operator.matrix.rows > op.rows for member in op.members)
 
 
 def _shared_product(
@@ -133,11 +127,7 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
     above, _, below = rows
     if not pieces.border.empty:
         x = sheet.joined([value for value in (above, below) if value], -1, "border_rows")
-        if lane.two:
-            # Gemm adds for nothing.
-            part = lane.product(sheet, x, pieces.border, added=part)
-        else:
-            part = sheet.node("Add", [part, lane.product(sheet, x, pieces.border)], "sum")
+        part = lane.product(sheet, x, pieces.border, added=part)
     if bias is not None:
         part = sheet.node("Add", [part, bias.spread(sheet, "own", 0)], "biased")
     columns = [part]

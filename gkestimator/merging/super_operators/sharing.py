@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.onnx_io.editing import Node
 
 __all__ = ["share_helpers"]
@@ -25,7 +26,7 @@ def share_helpers(nodes: Iterable[Node]) -> list[Node]:
     kept: list[Node] = []
     for node in nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
-        if node.op_type in SHARED and all(name.startswith("merged/") for name in node.outputs):
+        if node.op_type in SHARED and all(name.startswith(OWN_PREFIX) for name in node.outputs):
             key = (
                 node.op_type,
                 node.domain,

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from gkestimator.merging.super_operators.form import Sheet
 
-__all__ = ["Dims", "unstack"]
-
-Dims = tuple[int | None, ...]
+__all__ = ["unstack"]
 
 
 def unstack(sheet: Sheet, value: str, sources: Sequence[str], counts: Sequence[int | None]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gkestimator.onnx_io.editing.checking import check_editable
 from gkestimator.onnx_io.editing.combining import combine, tidy
 from gkestimator.onnx_io.editing.form import EditableModel, Node, ValueInfo, ValueShape, Weight
-from gkestimator.onnx_io.editing.opsets import align_opsets
+from gkestimator.onnx_io.editing.opsets import LEAST_OPSET, align_opsets
 from gkestimator.onnx_io.editing.ordering import operator_name, order_nodes
 from gkestimator.onnx_io.editing.reading import read_editable
 from gkestimator.onnx_io.editing.shapes import batch_dims, fix_dims, graph_of, symbolic_dims, value_shapes
@@ -14,6 +14,7 @@ from gkestimator.onnx_io.editing.values import Block, Held, Mapped, Rearranged, 
 from gkestimator.onnx_io.editing.writing import write_editable
 
 __all__ = [
+    "LEAST_OPSET",
     "Block",
     "EditableModel",
     "Held",

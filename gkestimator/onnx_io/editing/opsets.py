@@ -13,6 +13,7 @@ from gkestimator.errors import GkestimatorError, LimitError, ModelError
 from gkestimator.onnx_io.editing.checking import check_editable
 from gkestimator.onnx_io.editing.form import EditableModel
 from gkestimator.onnx_io.editing.nodes import NodeReader
+from gkestimator.onnx_io.editing.opset_gaps import close_gaps
 from gkestimator.onnx_io.editing.ordering import order_nodes
 from gkestimator.onnx_io.editing.protos import least_ir, to_proto
 from gkestimator.onnx_io.editing.tensors import weight_of
@@ -51,6 +52,7 @@ def _converted(model: EditableModel, target: int) -> EditableModel:
     step = f"opset {model.opsets.get('', 1)} to {target}"
     try:
         proto = onnx.version_converter.convert_version(to_proto(model, large="inputs"), target)
+        close_gaps(proto, model.opsets.get("", 1))
         found = _rebuilt(model, proto, target)
         check_editable(found)
     except RecursionError as e:

@@ -19,11 +19,11 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import OutputError
 from gkestimator.onnx_io.editing.form import EditableModel, Weight
 from gkestimator.onnx_io.editing.mapping import open_same
-from gkestimator.onnx_io.editing.pairs import write_together
 from gkestimator.onnx_io.editing.protos import to_proto
 from gkestimator.onnx_io.editing.tensors import raw_bytes, tensor_proto
 from gkestimator.onnx_io.editing.values import Mapped, Values
 from gkestimator.onnx_io.wire import varint
+from gkestimator.tables.together import write_together
 
 __all__ = ["write_editable"]
 
@@ -48,7 +48,8 @@ def write_editable(model: EditableModel, path: Path) -> tuple[Path, ...]:
     """Write ``model`` to ``path``; the files written, the model's first.
 
     Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
-    aside and renamed, so that until then the old ones stay. Raises OutputError (a device that is full, a file that
+    aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged model can be made
+    again, and waiting for a disk takes longer than merging. Raises OutputError (a device that is full, a file that
     the weights are read from), ModelError where a file of weights was changed meanwhile; nothing is left behind.
     """
     graph, rest = _bare(model)
@@ -56,7 +57,7 @@ def write_editable(model: EditableModel, path: Path) -> tuple[Path, ...]:
     inline = [_inline(w) for w in model.weights.values()]
     if _total(graph, inline) < INLINE_BELOW:
         _refuse_sources(model, (path,))
-        write_together({path: lambda out: _write_model(out, rest, graph, inline)})
+        write_together({path: lambda out: _write_model(out, rest, graph, inline)}, flush=False)
         return (path,)
     _refuse_sources(model, (path, data))
     pieces, outside = _external(model, data.name)
@@ -68,7 +69,8 @@ def write_editable(model: EditableModel, path: Path) -> tuple[Path, ...]:
         {
             data: lambda out: _write_data(out, outside),
             path: lambda out: _write_model(out, rest, graph, pieces),
-        }
+        },
+        flush=False,
     )
     return (path, data)
 

@@ -94,12 +94,13 @@ def test_the_border_product_of_gemm_adds_for_nothing() -> None:
     assert operators(case.check()) == ["Split", "Concat", "Gemm", "Split", "Concat", "Gemm"]
 
 
-def test_the_border_product_of_three_axes_is_added() -> None:
+def test_the_border_product_of_three_axes_is_of_rows_so_that_gemm_adds_it_for_nothing() -> None:
     case = Case("MatMul", DType.FLOAT, 4, 3)
     first = values(4, 3)
     case.add(values(2, 2, 4), first, (0, 0))
     case.add(values(5, 2, 9, seed=1), np.vstack([values(2, 3), first, values(3, 3)]), (2, 0))
-    assert operators(case.check()) == ["Split", "Concat", "MatMul", "Split", "Concat", "MatMul", "Add"]
+    found = [name for name in operators(case.check()) if name != "Reshape"]  # which moves nothing
+    assert found == ["Split", "Concat", "MatMul", "Split", "Concat", "Gemm"]
 
 
 def biased(first: np.ndarray | None, second: np.ndarray | None, op_type: str = "Gemm") -> Case:

@@ -1,0 +1,66 @@
+"""Several files written as one: all of them or none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from gkestimator.errors import OutputError
+from gkestimator.tables.together import write_together
+
+
+def test_new_files_are_ordinary_and_old_ones_keep_their_mode(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"before")
+    old.chmod(0o600)
+
+    def made(stream: IO[bytes]) -> None:
+        stream.write(b"made")
+
+    write_together({old: b"after", new: made})
+    assert (old.read_bytes(), new.read_bytes()) == (b"after", b"made")
+    assert old.stat().st_mode & 0o777 == 0o600 and new.stat().st_mode & 0o777 == 0o666 & ~umask
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+
+
+def test_a_file_that_cannot_be_written_leaves_all_as_they_were(tmp_path: Path) -> None:
+    def full(stream: IO[bytes]) -> None:
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "a").write_bytes(b"before")
+    with pytest.raises(OutputError, match="b: cannot be written: No space left"):
+        write_together({tmp_path / "a": b"after", tmp_path / "b": full})
+    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"before"
+
+
+def test_a_rename_that_fails_gives_back_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.replace
+
+    def refused(source: str, target: Path) -> None:
+        if target == tmp_path / "c":
+            raise PermissionError(13, "Permission denied")
+        real(source, target)
+
+    (tmp_path / "a").write_bytes(b"before")
+    monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(OutputError, match="c: cannot be written: Permission denied"):
+        write_together({tmp_path / name: b"after" for name in "abc"})
+    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"before"
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match="folder: found a folder"):
+        write_together({tmp_path / "a": b"1", tmp_path / "folder": b"2"})
+    with pytest.raises(OutputError, match="/dev/null: found no regular file, expected one: 2 files"):
+        write_together({tmp_path / "a": b"1", Path("/dev/null"): b"2"})
+    write_together({Path("/dev/null"): b"1"})
+    assert os.listdir(tmp_path) == ["folder"]
