@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from gkestimator.merging.lifting import lift
@@ -13,6 +14,8 @@ from gkestimator.merging.super_operators import emit, share_helpers
 from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, combine, order_nodes
 
 __all__ = ["Assembler"]
+
+_OF_SUPER = re.compile(rf"(?:{OWN_PREFIX})+([0-9]{{1,9}})/")
 
 
 class Assembler:
@@ -31,7 +34,7 @@ class Assembler:
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool) -> Built:
         """All models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
         once as well. ``replaces`` of the result: the original nodes behind each new node; ``parts``: the nodes made
-        for each of ``supers``, where nothing was lifted. No super-operator: the models side by side."""
+        for each of ``supers`` (in a lifted graph the helpers among them). None of them: the models side by side."""
         combined = self._combined
         weights = dict(combined.weights)
         made: list[Node] = []
@@ -60,4 +63,17 @@ class Assembler:
         if not (lifted and supers):
             return Built(model=model, replaces=replaces, parts=tuple(parts))
         higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
-        return Built(model=higher.model, replaces=higher.replaces)
+        return Built(
+            model=higher.model, replaces=higher.replaces, parts=_helpers(higher.replaces, len(supers))
+        )
+
+
+def _helpers(replaces: Mapping[str, tuple[str, ...]], count: int) -> tuple[tuple[str, ...], ...]:
+    """Of a lifted graph the nodes that help each super-operator, by their names: what was lifted has the prefix once
+    more."""
+    found: list[list[str]] = [[] for _ in range(count)]
+    for name, originals in replaces.items():
+        made = _OF_SUPER.match(name)
+        if made and not originals and int(made[1]) < count:
+            found[int(made[1])].append(name)
+    return tuple(tuple(names) for names in found)

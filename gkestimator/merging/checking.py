@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import ModelError, UsageError, one_line
+from gkestimator.errors import ModelError, UnboundDimensionError, UsageError, one_line
 from gkestimator.graph import OperatorGraph
 from gkestimator.merging.random_inputs import index_limits, random_inputs
 from gkestimator.onnx_io import read_model
 
-__all__ = ["OutputCheck", "OutputDifference", "check_outputs"]
+__all__ = ["NotComparedError", "OutputCheck", "OutputDifference", "check_outputs"]
 
 MOST_SAMPLES = 1_000_000
 _KEPT_BYTES = 256 << 20
 _SYMBOLIC_BATCHES = 3
 _LOG_ERRORS = 3
+
+
+class NotComparedError(ModelError):
+    """An original does not load or run, or no inputs can be made for it: no fault of the merged file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +88,8 @@ def check_outputs(
     words) whose last has at least two entries; a prediction is the place of the largest along it.
 
     One session is open at a time, and at most 256 MB of outputs (or one sample's) are kept, so memory is that of the
-    largest file. Raises ModelError naming the file that onnxruntime does not load or run, or whose inputs cannot be
-    made, or saying why onnxruntime cannot be imported;
+    largest file. Raises NotComparedError naming the original that onnxruntime does not load or run, or whose inputs
+    cannot be made, or saying why onnxruntime cannot be imported; ModelError where that is the merged file;
     UsageError for an impossible number of samples, UnboundDimensionError for a dimension without a number.
     """
     try:
@@ -92,22 +97,26 @@ def check_outputs(
     except ImportError as e:
         if isinstance(e, ModuleNotFoundError) and e.name == "onnxruntime":
             return None
-        raise ModelError(f"onnxruntime is installed and cannot be imported: {one_line(e, limit=300)}") from e
+        raise NotComparedError(
+            f"onnxruntime is installed and cannot be imported: {one_line(e, limit=300)}"
+        ) from e
     if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
         raise UsageError(f"samples is {samples!r}: expected a whole number from 1 to {MOST_SAMPLES}")
-    sources = {
-        name: _Source.of(path, name, k, (batch_sizes or {}).get(name), (dims or {}).get(name, {}), seed)
-        for k, (name, path) in enumerate(originals.items())
-    }
+    with _of_an_original():
+        sources = {
+            name: _Source.of(path, name, k, (batch_sizes or {}).get(name), (dims or {}).get(name, {}), seed)
+            for k, (name, path) in enumerate(originals.items())
+        }
     one_sample = sum(value.nbytes for source in sources.values() for value in source.graph.outputs)
     at_once = max(1, min(samples, _KEPT_BYTES // max(1, one_sample)))
     tallies: dict[tuple[str, str], _Tally] = {}
     for first in range(0, samples, at_once):
         span = range(first, min(samples, first + at_once))
-        expected = {
-            name: list(_outputs(onnxruntime, source.path, (source.inputs(sample) for sample in span)))
-            for name, source in sources.items()
-        }
+        with _of_an_original():
+            expected = {
+                name: list(_outputs(onnxruntime, source.path, (source.inputs(sample) for sample in span)))
+                for name, source in sources.items()
+            }
         together = (
             {
                 f"{name}/{key}": value
@@ -125,6 +134,16 @@ def check_outputs(
                 outputs[k] = {}
     compared = tuple(tally.said(name, output) for (name, output), tally in tallies.items())
     return _summary(compared, samples, seed, {name: s.graph.batch_size for name, s in sources.items()})
+
+
+@contextmanager
+def _of_an_original() -> Iterator[None]:
+    try:
+        yield
+    except UnboundDimensionError:
+        raise
+    except ModelError as e:
+        raise NotComparedError(e) from e
 
 
 def _summary(

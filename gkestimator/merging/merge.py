@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import GkestimatorError, ModelError, OutputError, UsageError
+from gkestimator.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
-from gkestimator.merging.checking import OutputCheck, check_outputs
+from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
 from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
 from gkestimator.merging.options import MergeOptions
@@ -26,11 +26,11 @@ from gkestimator.onnx_io.editing import (
     EditableModel,
     ValueShape,
     align_opsets,
+    alive,
     check_editable,
     fix_dims,
     read_editable,
     symbolic_dims,
-    tidy,
     value_shapes,
     write_editable,
 )
@@ -134,7 +134,7 @@ def merge_sources(
         step("pricing")
         build = Assembler(models, shapes, tolerance=options.tolerance)
         decision = decide(models, matching.supers, build, pricer, batch_sizes=batches)
-        merged = tidy(decision.built.model)
+        merged = decision.built.model
         check_editable(merged)
         found = Found(
             sources=sources, models=models, graphs=graphs, grouping=grouping, matching=matching,
@@ -142,7 +142,7 @@ def merge_sources(
         )  # fmt: skip
         wanted = output if keep_unmerged or decision.kept else None
         step("writing")
-        files = () if wanted is None else write_editable(merged, wanted)
+        files = () if wanted is None else write_editable(merged, wanted, keep=models)
         check: OutputCheck | str = "not asked for (--samples)"
         if samples:
             step("checking outputs")
@@ -172,7 +172,8 @@ def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[Mer
         if name not in used:
             there = ", ".join(sorted(set().union(*known))) or "none"
             raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
-    return [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)], told
+    fixed = [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)]
+    return [dataclasses.replace(m, nodes=alive(m)) for m in fixed], told  # what no output needs is not run
 
 
 def _editable(source: MergeSource) -> EditableModel:
@@ -228,8 +229,6 @@ def _check(
                 batch_sizes={s.name: s.batch_size for s in sources},
                 dims={s.name: s.dims for s in sources},
             )
-        except ModelError as e:  # the originals run first
-            if str(e).startswith(f"{written.name}: "):
-                raise
+        except (NotComparedError, UnboundDimensionError) as e:
             return str(e)
     return "ONNX Runtime is not installed" if found is None else found

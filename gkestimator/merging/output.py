@@ -66,18 +66,20 @@ def _blocks(*blocks: Sequence[str]) -> list[str]:
 
 def _lines(report: MergeReport, table: _Table) -> list[str]:
     s = report.settings
+    lead = "- " if table is markdown_table else ""  # else its lines run together
     tau = "any start" if s.tau_ms is None else f"tau {s.tau_ms:g} ms"
+    price = "merged whatever the price" if s.always else f"merged where {s.price} falls"
     head = (
-        f"{s.gpu} · {s.runtime} · dtype {s.dtype} · omega {s.omega:g} · tolerance {s.tolerance:g} · {tau} · "
-        + ("merged whatever the price" if s.always else f"merged where {s.price} falls")
+        f"{s.gpu} · {s.runtime} · dtype {s.dtype} · {price}",
+        f"omega {s.omega:g} · tolerance {s.tolerance:g} · {tau}",
     )
     return _blocks(
-        [printable(head)],
+        [lead + printable(line) for line in head],
         table(_models(report)),
         table(_operators(report)) if report.merged else [],
         table(_regions(report)) if report.regions else [],
         table(_costs(report)),
-        [printable(line) for line in _sizes(report)],
+        [lead + printable(line) for line in _sizes(report)],
     )
 
 
@@ -108,12 +110,12 @@ def _models(report: MergeReport) -> list[TextColumn]:
 def _operators(report: MergeReport) -> list[TextColumn]:
     found = report.merged
     columns = [
-        _text("operators", [o.operators[0] for o in found], 16),
+        _text("operators", [o.operators[0] for o in found], 12),
         _column("of", [str(len(o.operators)) for o in found]),
         _text("kind", [o.kind for o in found]),
         _column("block", [f"{o.rows:,} x {o.columns:,}{'' if o.whole else ' of more'}" for o in found]),
         _column("similar", [number_text(o.similarity) for o in found]),
-        _column("read once", [bytes_text(o.saved_bytes) for o in found]),
+        _column("saved", [bytes_text(o.saved_bytes) for o in found]),
     ]
     if any(o.extra_flops for o in found):  # else the names have more room
         columns.append(_column("extra work", [_more(o.extra_flops) for o in found]))
@@ -171,7 +173,7 @@ def _sizes(report: MergeReport) -> list[str]:
     own = sum(m.weight_bytes for m in report.models)
     lines = [
         f"weights: {bytes_text(own)} in the models' files, {bytes_text(report.stored_bytes)} merged; "
-        f"{bytes_text(report.saved_bytes)} read once instead of once a model",
+        f"{bytes_text(report.saved_bytes)} less to read",
         f"extra work: {_more(report.after.flops - report.before.flops)}",
     ]
     check = report.check
@@ -180,9 +182,13 @@ def _sizes(report: MergeReport) -> list[str]:
     worst = (
         UNKNOWN if check.largest_relative_difference is None else f"{check.largest_relative_difference:.2g}"
     )
-    text = f"outputs: largest relative difference {worst} over {check.samples:,} random inputs of each model"
+    lines.append(
+        f"outputs: largest relative difference {worst} over {check.samples:,} random inputs of each model"
+    )
     if check.class_changed_pct is not None:
-        text += f"; predicted class changed in {check.changed_predictions:,} of {check.predictions:,}"
-        text += f" ({check.class_changed_pct:.2g} %)"
+        lines.append(
+            f"predicted class: changed in {check.changed_predictions:,} of {check.predictions:,} "
+            f"({number_text(check.class_changed_pct)} %)"
+        )
     problems = [f"output {o.model}/{o.output}: {o.problem}" for o in check.outputs if o.problem]
-    return [*lines, text, *problems]
+    return [*lines, *problems]

@@ -24,9 +24,9 @@ __all__ = [
 
 REPORT_VERSION = 1
 _CONFIDENCE = {
-    "apart": "the 90 % intervals do not overlap",
-    "alike": "the 90 % intervals overlap, so it pays if the estimate errs alike for both",
-    "open": "that it pays cannot be told for sure from the 90 % intervals",
+    "apart": "the 90 % intervals{of} do not overlap",
+    "alike": "the 90 % intervals{of} overlap, so it pays if the estimate errs alike for both",
+    "open": "that it pays cannot be told for sure from the 90 % intervals{of}",
 }
 _REASONS = {
     "start": "start at other times (--tau-ms inf merges them too)",
@@ -74,8 +74,9 @@ class ReportedOperator:
     all of every weight. ``similarity``: 2 |block| / (|Wa| + |Wb|), of more than two the least. ``merged``: whether it
     was kept; ``region``: number of the region that decided on it. ``saved_bytes``: the block as often as it is read
     once instead of once a model (of one that was not kept: would be). ``extra_flops``: what the merged product
-    calculates beyond the originals (null: not merged). ``block_fits_l2``: whether the block fits the GPU's
-    second-level cache; ``fits_l2``: the block with all inputs and results of the merged product (null: not merged).
+    and the sums around it calculate beyond the originals (null: not merged). ``block_fits_l2``: whether the block fits
+    the GPU's second-level cache; ``fits_l2``: the block with all inputs and results of the merged product (null: not
+    merged).
     ``gpu_before_ms``, ``gpu_after_ms``: the products' kernels, without the copies around them, which are the region's.
     """
 
@@ -94,6 +95,10 @@ class ReportedOperator:
     fits_l2: bool | None
     gpu_before_ms: float
     gpu_after_ms: float | None
+
+    def of(self, model: str) -> bool:
+        """Whether one of the operators is of the model that is called so."""
+        return any(name.startswith(f"{model}/") for name in self.operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +133,10 @@ class MergeReport:
     """A merge in figures.
 
     ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike`` (they do, but after is
-    below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot be told), null
-    (nothing merged). ``nothing``: why nothing was merged, in words (null: something was). ``stored_bytes``: weights in
-    the merged graph, each distinct one once. ``file_bytes``: of the written file with its weights (null: none
-    written). ``check`` null: outputs were not compared, ``check_reason`` says why.
+    below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot be told, or it does
+    not fall), null (nothing merged). ``nothing``: why nothing was merged, in words (null: something was).
+    ``stored_bytes``: weights in the merged graph, each distinct one once. ``file_bytes``: of the written file with its
+    weights (null: none written). ``check`` null: outputs were not compared, ``check_reason`` says why.
     """
 
     settings: Settings
@@ -180,9 +185,8 @@ class MergeReport:
         return tuple(one_line(line, limit=2000) for line in (*lines, *self.notes))
 
     def _merged_models(self) -> list[MergedModel]:
-        """The models of which an operator was merged: no name and slash begins another's."""
-        kept = [name for o in self.merged if o.merged for name in o.operators]
-        return [m for m in self.models if any(name.startswith(f"{m.name}/") for name in kept)]
+        """The models of which an operator was merged."""
+        return [m for m in self.models if any(o.merged and o.of(m.name) for o in self.merged)]
 
     def _gain(self) -> str:
         operators = sum(len(o.operators) for o in self.merged if o.merged)
@@ -191,7 +195,7 @@ class MergeReport:
         return (
             f"Merged {operators:,} operators of {f'{models} of the ' if models < among else ''}{among} models "
             f"into {products:,}: "
-            f"{bytes_text(self.saved_bytes)} of weights read once; expected {self._price(self.after)} instead of "
+            f"{bytes_text(self.saved_bytes)} less of weights to read; expected {self._price(self.after)} instead of "
             f"{self._price(self.before)} on {self.settings.gpu} ({self._change()} %); "
             f"{self._trust()}."
         )
@@ -202,7 +206,8 @@ class MergeReport:
             return "it does not pay, and was merged because --always says so"
         if self.confidence is None or self.before.latency_high_ms is None:
             return "how far to trust this is not known"
-        return _CONFIDENCE[self.confidence]
+        of = " of the latency" if which == "gpu" else ""  # the kernels' sum has no interval
+        return _CONFIDENCE[self.confidence].format(of=of)
 
     def _price(self, cost: Price) -> str:
         what = " of the GPU" if self.settings.price == "gpu" else ""

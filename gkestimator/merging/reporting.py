@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gkestimator.graph import OperatorGraph
 from gkestimator.merging.checking import OutputCheck
-from gkestimator.merging.grouping import EditDistance, Grouping
+from gkestimator.merging.grouping import Grouping
 from gkestimator.merging.matching import Matching
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import Decision, PricedSuper, Pricer
@@ -23,7 +23,6 @@ from gkestimator.merging.report import (
 )
 from gkestimator.merging.sources import MergeSource
 from gkestimator.onnx_io.editing import EditableModel
-from gkestimator.tables.units import number_text
 
 __all__ = ["Found", "report_of"]
 
@@ -133,7 +132,7 @@ def _operator(told: PricedSuper) -> ReportedOperator:
         region=told.region,
         block_bytes=told.block_bytes,
         saved_bytes=told.saved_bytes,
-        extra_flops=None if told.after is None else told.after.flops - told.before.flops,
+        extra_flops=told.extra_flops,
         block_fits_l2=told.block_fits_l2,
         fits_l2=told.fits_l2,
         gpu_before_ms=told.before.gpu_ms,
@@ -152,20 +151,15 @@ def _nothing(found: Found) -> str:
             f"{number:,} products with weights in common do not make the whole cheaper (--always merges them)"
         )
     if all(len(group) == 1 for group in found.grouping.groups):
-        near = min(found.grouping.distances.values(), key=lambda d: (d.changed, d.changed_at_least))
+        # What is compared is an upper bound, so it says nothing of how far apart they are at least.
+        enough = math.ceil(1000 * min(d.changed for d in found.grouping.distances.values())) / 1000
         return (
-            f"the models are of different architectures ({_span(near)} apart, "
-            f"--group-distance {options.group_distance:g})"
+            f"the models are of different architectures (--group-distance {options.group_distance:g}; "
+            f"from {enough:g} on two of them are alike)"
         )
     if found.matching.refused:
         return "no operators with weights in common can be merged"
     return f"no two operators have weights that are similar enough (--omega {options.omega:g})"
-
-
-def _span(distance: EditDistance) -> str:
-    """The exact distance lies between its bounds."""
-    low, high = number_text(distance.changed_at_least), number_text(distance.changed)
-    return high if low == high else f"{low} to {high}"
 
 
 def _notes(found: Found) -> tuple[str, ...]:

@@ -192,6 +192,23 @@ def test_external_weights_that_are_not_there_or_outside(refuse: Callable[..., st
     assert "x.onnx" in refuse("a.onnx", changed(outside("link"), "sub/x.onnx"), "-o", "m.onnx")
 
 
+def test_external_weights_are_not_written_over(refuse: Callable[..., str], folder: Path) -> None:
+    """Neither those that the merged model reads, nor those that it has from another of the models."""
+    for name in ("x", "y"):
+        location = f"{name}.data.onnx"
+        onnx.save(
+            onnx.load("a.onnx"),
+            f"{name}.onnx",
+            save_as_external_data=True,
+            location=location,
+            size_threshold=0,
+        )
+    kept = {p.name: p.read_bytes() for p in folder.iterdir()}
+    for name in ("x.data.onnx", "y.data.onnx"):
+        assert f"{name}: weights are read from this file" in refuse("x.onnx", "y.onnx", "-o", name)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == kept
+
+
 def test_an_output_that_nobody_makes(refuse: Callable[..., str]) -> None:
     def without(model: onnx.ModelProto) -> None:
         model.graph.output[0].name = "nobody"
@@ -313,6 +330,11 @@ def test_what_onnx_runtime_does_not_run_is_merged_and_not_compared(gkest: Callab
     found = json.loads(out)
     assert status == 0 and Path("m.onnx").exists()
     assert found["check"] is None and "x.onnx: onnxruntime does not load it" in found["check_reason"]
+    # an original that is called like the merged file is an original still
+    Path("old").mkdir()
+    Path("x.onnx").rename("old/m.onnx")
+    status, out, _ = gkest("old/m.onnx", "a.onnx", "-o", "m.onnx", "--format", "json")
+    assert status == 0 and "m.onnx: onnxruntime does not load it" in json.loads(out)["check_reason"]
 
 
 def test_a_graph_without_nodes(gkest: Callable[..., Outcome]) -> None:
@@ -411,14 +433,6 @@ def test_a_plan_of_which_no_set_can_be_merged(refuse: Callable[..., str], folder
         "--plan", "plan.json", "a.onnx", "b.onnx", "-o", "new/folder", "--format", "json"
     )
     assert Path("new").exists() == folder_is_there and not list(Path().glob("new/folder/*"))
-
-
-def test_a_plan_with_an_unknown_gpu(refuse: Callable[..., str]) -> None:
-    placed("a", "b")
-    text = Path("plan.json").read_text()
-    kind = json.loads(text)["gpus"][0]["type"]
-    Path("plan.json").write_text(text.replace(f'"type": "{kind}"', '"type": "Z9000"'))
-    assert "plan.json: " in refuse("--plan", "plan.json", "a.onnx", "b.onnx")
 
 
 def test_a_plan_is_not_written_over(refuse: Callable[..., str]) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gkestimator.dtypes import DType
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Dims, Operand, Question
 from gkestimator.merging.lifting.rules import DETERMINISTIC
 from gkestimator.merging.lifting.terms import Term, Terms
 from gkestimator.merging.similarity import equal_values
+from gkestimator.merging.similarity.equality import floats
 from gkestimator.onnx_io.editing import Node
 
 __all__ = ["Binder", "Bound", "Bundle", "alike"]
 
 _DEEPEST = 64
+_FLOATS = frozenset({DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +155,20 @@ class Binder:
         return all(self.equal_pair(names[0], n) for n in names[1:])
 
     def equal_pair(self, one: str, other: str) -> bool:
-        """Whether two constants have one type and shape and equal values within the tolerance; compared once."""
+        """Whether two constants have one type and shape and equal values within the tolerance; compared once.
+
+        The tolerance is for weights, which are added up with others. A single number smaller than 1 may as well
+        divide or bound (``x / 1e-8``, ``max(x, 1e-12)``): it must be equal within that part of itself.
+        """
         a, b = self._graph.weights.get(one), self._graph.weights.get(other)
         if a is None or b is None or a.dtype is not b.dtype or a.shape != b.shape:
             return False
         if (one, other) not in self._equal:
+            tolerance = self._tolerance
+            if a.elements == 1 and a.dtype in _FLOATS:
+                tolerance *= min(1.0, abs(float(floats(a.values.array()).reshape(-1)[0])))
             self._equal[one, other] = a.values == b.values or equal_values(
-                a.values, b.values, self._tolerance, dtype=a.dtype
+                a.values, b.values, tolerance, dtype=a.dtype
             )
         return self._equal[one, other]
 

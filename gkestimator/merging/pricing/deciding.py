@@ -7,7 +7,7 @@ product (Concat, Split) can cost more than reading its weight once saves.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gkestimator.dtypes import DType
@@ -17,7 +17,7 @@ from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
 from gkestimator.merging.pricing.price import Price, Priced
 from gkestimator.merging.pricing.regions import Region, find_regions
-from gkestimator.onnx_io.editing import EditableModel
+from gkestimator.onnx_io.editing import EditableModel, tidy
 
 __all__ = ["Build", "Prices", "decide"]
 
@@ -109,13 +109,15 @@ def decide(
     if chosen is None:
         chosen = choice.attempt((), lifted=False)
     regions = choice.deciding(chosen, tried)
+    model = tidy(chosen.built.model)  # each weight once: in what is written alone, for all bytes are compared
+    after = pricer.merged(model, models, batch_sizes).price
     return Decision(
-        built=chosen.built,
+        built=replace(chosen.built, model=model),
         supers=choice.told(chosen, regions),
         regions=tuple(regions),
         before=before.price,
-        after=chosen.priced.price,
-        confidence=_confidence(before.price, chosen.priced.price) if chosen.places else None,
+        after=after,
+        confidence=_confidence(before.price, after) if chosen.places else None,
         l2_bytes=pricer.l2_bytes,
         unknown_operators=before.unknown_operators,
     )
@@ -154,6 +156,7 @@ class _Choice:
         self._pricer = pricer
         self._batch_sizes = batch_sizes
         self._before = before
+        self._fused = {name: group for group in before.groups.values() for name in group}
         self._members = [op.names for op in supers]
 
     def attempt(self, places: Collection[int], *, lifted: bool) -> _Try:
@@ -246,9 +249,11 @@ class _Choice:
         block = self._pricer.stored_bytes(matrix.dtype, op.rows * op.columns * matrix.taps)
         after: Price | None = None
         largest: Kernel | None = None
+        extra: int | None = None
         if by_original is not None:
             nodes = sorted({name for member in members for name in by_original.get(member, ())})
             after, largest = chosen.priced.piece(nodes), chosen.priced.largest_kernel(nodes)
+            extra = self._extra_flops(chosen, place, by_original)
         working = None if largest is None else largest.read_bytes + largest.write_bytes
         l2 = self._pricer.l2_bytes
         return PricedSuper(
@@ -259,7 +264,19 @@ class _Choice:
             after=after,
             block_bytes=block,
             saved_bytes=(len(members) - 1) * block,
+            extra_flops=extra,
             block_fits_l2=block <= l2,
             working_bytes=working,
             fits_l2=None if working is None else working <= l2,
         )
+
+    def _extra_flops(self, chosen: _Try, place: int, by_original: Mapping[str, list[str]]) -> int:
+        """What a super-operator that was kept calculates beyond its members.
+
+        What the runtime fused to a member (a bias, an activation) counts on both sides, wherever it is calculated now.
+        """
+        originals = {near for name in self._members[place] for near in self._fused.get(name, (name,))}
+        nodes = {node for name in originals for node in by_original.get(name, (name,))}
+        if chosen.built.parts:
+            nodes.update(chosen.built.parts[chosen.places.index(place)])
+        return chosen.priced.flops(nodes) - self._before.flops(originals)

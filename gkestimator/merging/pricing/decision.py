@@ -18,7 +18,8 @@ Confidence: TypeAlias = Literal["apart", "alike", "open"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """A merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
-    helpers). ``parts[i]``: the nodes that super-operator i was emitted as, where nothing was lifted; else ``()``."""
+    helpers). ``parts[i]``: the nodes that super-operator i was emitted as; where something was lifted, the helpers
+    among them (or none: not told)."""
 
     model: EditableModel
     replaces: Mapping[str, tuple[str, ...]]
@@ -47,7 +48,9 @@ class PricedSuper:
     that pays, where the whole did not). ``before``: the members' calls among the originals;
     ``after``: the calls that multiply in their place, without the copies around them, which are the region's; None
     where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n times, so
-    that ``saved_bytes`` = (n - 1) * block_bytes. ``working_bytes``: what the shared product reads and writes
+    that ``saved_bytes`` = (n - 1) * block_bytes. ``extra_flops``: the work of all that was made for it (sums of parts
+    and padding too) less the members', both with what the runtime fuses to the members (None: not kept).
+    ``working_bytes``: what the shared product reads and writes
     (None: not kept). ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
     """
 
@@ -58,6 +61,7 @@ class PricedSuper:
     after: Price | None
     block_bytes: int
     saved_bytes: int
+    extra_flops: int | None
     block_fits_l2: bool
     working_bytes: int | None
     fits_l2: bool | None
@@ -67,9 +71,9 @@ class PricedSuper:
 class Decision:
     """What was decided.
 
-    ``supers`` in the order given. ``regions``: those of the graph, then those of what was refused. ``before``: the
-    originals one after the other, launched back to back. ``after``: the graph that was chosen (with nothing merged:
-    the originals side by side in it).
+    ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those of what
+    was refused. ``before``: the originals one after the other, launched back to back. ``after``: the graph that was
+    chosen (with nothing merged: the originals side by side in it).
 
     ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals of
     before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it pays

@@ -138,6 +138,11 @@ class Priced:
             calls=round(float(self._program.calls[taken].sum())),
         )
 
+    def flops(self, operators: Collection[str]) -> int:
+        """The work of the calls that stand for ``operators``."""
+        taken = np.isin(self._program.step, self._steps(operators))
+        return int(self._work[taken, 2].sum())
+
     def largest_kernel(self, operators: Collection[str]) -> Kernel | None:
         """The kernel with most FLOPs among those of ``operators``; None where they launch none."""
         chosen = set(self._steps(operators))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gkestimator.onnx_io.editing.checking import check_editable
-from gkestimator.onnx_io.editing.combining import combine, tidy
+from gkestimator.onnx_io.editing.combining import alive, combine, tidy
 from gkestimator.onnx_io.editing.form import EditableModel, Node, ValueInfo, ValueShape, Weight
 from gkestimator.onnx_io.editing.opsets import LEAST_OPSET, align_opsets
 from gkestimator.onnx_io.editing.ordering import operator_name, order_nodes
@@ -26,6 +26,7 @@ __all__ = [
     "Values",
     "Weight",
     "align_opsets",
+    "alive",
     "batch_dims",
     "check_editable",
     "combine",

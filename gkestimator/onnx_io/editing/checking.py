@@ -10,7 +10,13 @@ from gkestimator.errors import ModelError
 from gkestimator.onnx_io.editing.form import EditableModel
 from gkestimator.onnx_io.editing.protos import to_proto
 
-__all__ = ["check_editable"]
+__all__ = ["FAILURES", "check_editable"]
+
+# What the library's C++ part raises; its own errors are no RuntimeError.
+FAILURES = (
+    onnx.checker.ValidationError, onnx.shape_inference.InferenceError,
+    RuntimeError, ValueError, TypeError, LookupError,
+)  # fmt: skip
 
 
 def check_editable(model: EditableModel) -> None:
@@ -25,5 +31,5 @@ def check_editable(model: EditableModel) -> None:
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as e:
         raise ModelError(f"{model.name}: not valid by ONNX's checker: {e}") from e
-    except (RuntimeError, ValueError, TypeError) as e:  # other errors of the library's C++ part
+    except FAILURES as e:
         raise ModelError(f"{model.name}: ONNX's checker failed: {e}") from e

@@ -11,7 +11,7 @@ from gkestimator.errors import ModelError
 from gkestimator.onnx_io.editing.form import EditableModel, Node, Weight
 from gkestimator.onnx_io.editing.values import Mapped
 
-__all__ = ["combine", "tidy"]
+__all__ = ["alive", "combine", "tidy"]
 
 _SAMPLES = 8
 _SAMPLE_BYTES = 64
@@ -74,13 +74,15 @@ def tidy(model: EditableModel) -> EditableModel:
 
     Weights are one where type, shape and bytes are equal; the first keeps its name. A weight that is an output, or
     that a subgraph reads, keeps its own. Only weights of one type and shape that agree in a few places are compared.
+    The statistics of a BatchNormalization that trains are shared with nobody: ONNX Runtime writes into them.
     """
-    nodes = _alive(model)
+    nodes = alive(model)
     ends = {o.name for o in model.outputs}
     read = ends.union(*(n.reads for n in nodes))
     weights = {k: w for k, w in model.weights.items() if k in read}
     fixed = ends.union(*(n.outer for n in nodes))
-    twins = _twins(weights, fixed)
+    written = {i for n in nodes if _trains(n) for i in n.inputs[3:5]}
+    twins = _twins({k: w for k, w in weights.items() if k not in written}, fixed)
     if twins:
         nodes = [
             replace(n, inputs=tuple(twins.get(i, i) for i in n.inputs))
@@ -92,7 +94,8 @@ def tidy(model: EditableModel) -> EditableModel:
     return replace(model, nodes=nodes, weights=weights)
 
 
-def _alive(model: EditableModel) -> list[Node]:
+def alive(model: EditableModel) -> list[Node]:
+    """The nodes that an output of ``model`` needs, in their order (one that can be executed)."""
     needed = {o.name for o in model.outputs}
     kept = []
     for node in reversed(model.nodes):
@@ -101,6 +104,10 @@ def _alive(model: EditableModel) -> list[Node]:
             kept.append(node)
     kept.reverse()
     return kept
+
+
+def _trains(node: Node) -> bool:
+    return node.op_type == "BatchNormalization" and bool(node.attributes.get("training_mode", 0))
 
 
 def _twins(weights: dict[str, Weight], fixed: set[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import onnx
 import onnx.shape_inference
 
+from gkestimator.onnx_io.editing.checking import FAILURES
 from gkestimator.onnx_io.editing.form import EditableModel, ValueInfo
 from gkestimator.onnx_io.editing.protos import to_proto, value_of
 
@@ -22,7 +23,7 @@ def with_output_types(model: EditableModel) -> EditableModel:
         return model
     try:
         proto = onnx.shape_inference.infer_shapes(to_proto(model, large="inputs"), data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except FAILURES:
         return model  # what is wrong with it is said where it is checked
     known = {d for i in model.inputs for d in i.shape or () if isinstance(d, str)}
     found = {o.name: value_of(o, "output") for o in proto.graph.output}

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["assignments"]
+__all__ = ["assignments", "edges"]
 
 _LONGEST = 200
 _MOST_DIMENSIONS = 256  # more are no model's; for them no numbers are tried
@@ -29,6 +29,8 @@ _LARGE = (
     (1, (8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22, 24)),
 )
 _BATCH_SMALL, _BATCH_LARGE = (3, 0), (7, 3)  # the first, and how much more each further one is
+_EVEN, _HUGE = (4, _HALVED), (1 << 12, 1 << 16)  # a batch, and what sizes are multiples of
+_MOST_ALONE = 8  # so many dimensions are tried as 1 while the others are not
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -60,6 +62,29 @@ def assignments(
         for (first, more), choices in ((_BATCH_SMALL, _SMALL), (_BATCH_LARGE, _LARGE))
     )
     return small, large
+
+
+def edges(free: Sequence[str], batches: frozenset[str]) -> list[dict[str, int]]:
+    """Numbers that show changes which :func:`assignments` does not, for whoever tries those that a model takes.
+
+    All 1 (a size cut off at 4 is 1 then), the batch or one other dimension 1, all even (the rest of a division by 2
+    is 1 for every odd prime), all very large (a size of at least 4,096 grows, one divided by it is no longer 0).
+    """
+    if len(free) > _MOST_DIMENSIONS:
+        return []
+    trees = {n: tree for n in free if (tree := _tree(n, frozenset(free))) is not None}
+    count = sum(n not in batches and n not in trees for n in free)
+    primes = [_SMALL[0][1][i % len(_SMALL[0][1])] for i in range(count)]
+    even, huge = ([step * (i + 2) for i in range(count)] for _, step in (_EVEN, _HUGE))
+    rows = [(1, [1] * count), (1, primes), (1, even), (_EVEN[0], even), (_HUGE[0], huge)]
+    rows += [(_BATCH_SMALL[0], [*primes[:i], 1, *primes[i + 1 :]]) for i in range(min(count, _MOST_ALONE))]
+    found: list[dict[str, int]] = []
+    for batch, sizes in rows:
+        for totals in (False, True) if _total_parts(free) else (False,):
+            numbers = _numbers(free, trees, batches, batch, sizes, 1, totals)
+            if numbers is not None and numbers not in found:
+                found.append(numbers)
+    return found
 
 
 def _numbers(

@@ -10,7 +10,7 @@ import onnx.defs
 import onnx.version_converter
 
 from gkestimator.errors import GkestimatorError, LimitError, ModelError
-from gkestimator.onnx_io.editing.checking import check_editable
+from gkestimator.onnx_io.editing.checking import FAILURES, check_editable
 from gkestimator.onnx_io.editing.form import EditableModel
 from gkestimator.onnx_io.editing.nodes import NodeReader
 from gkestimator.onnx_io.editing.opset_gaps import close_gaps
@@ -57,7 +57,7 @@ def _converted(model: EditableModel, target: int) -> EditableModel:
         check_editable(found)
     except RecursionError as e:
         raise LimitError(f"{model.name}: nested too deeply") from e
-    except (RuntimeError, GkestimatorError) as e:
+    except (*FAILURES, onnx.version_converter.ConvertError, GkestimatorError) as e:
         raise ModelError(f"{model.name}: cannot be converted from {step}: {_reason(e)}") from e
     return found
 

@@ -9,6 +9,7 @@ from onnx import AttributeProto, NodeProto
 
 from gkestimator.errors import GkestimatorError, LimitError, ModelError
 from gkestimator.onnx_io.convert import convert_model
+from gkestimator.onnx_io.editing.checking import FAILURES
 from gkestimator.onnx_io.editing.completing import with_output_types
 from gkestimator.onnx_io.editing.form import EditableModel, Weight
 from gkestimator.onnx_io.editing.locating import read_located
@@ -46,10 +47,11 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not proto.functions:
         return proto
     import onnx.inliner
+    import onnx.version_converter
 
     try:
         found = onnx.inliner.inline_local_functions(proto, convert_version=True)
-    except (RuntimeError, ValueError) as e:
+    except (*FAILURES, onnx.version_converter.ConvertError) as e:
         raise ModelError(f"its local functions cannot be inlined: {e}") from e
     if found.functions:
         left = ", ".join(sorted({f"{f.domain}.{f.name}" for f in found.functions})[:4])

@@ -12,7 +12,7 @@ from gkestimator.errors import GkestimatorError, LimitError, UsageError
 from gkestimator.graph import OperatorGraph
 from gkestimator.onnx_io.convert import convert_model
 from gkestimator.onnx_io.dims import choose_batch, name_dims
-from gkestimator.onnx_io.editing.dimensions import assignments
+from gkestimator.onnx_io.editing.dimensions import assignments, edges
 from gkestimator.onnx_io.editing.form import EditableModel, Node, ValueInfo, ValueShape
 from gkestimator.onnx_io.editing.protos import to_proto
 from gkestimator.onnx_io.model import Model
@@ -20,6 +20,8 @@ from gkestimator.onnx_io.program import InputSpec
 from gkestimator.onnx_io.shapes.registry import DeclaredType, TensorType, ValueType
 
 __all__ = ["batch_dims", "fix_dims", "graph_of", "symbolic_dims", "value_shapes"]
+
+_MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
 
 
 def symbolic_dims(model: EditableModel) -> tuple[str, ...]:
@@ -144,6 +146,7 @@ def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) ->
     if not bindings:
         unsure |= _after(model, {i.name for i in model.inputs if _open(i)})
         bindings = [ready.types(fixed | dict.fromkeys(free, 1))]
+    unsure |= _after(model, {w for n in model.nodes if _measures(n, bindings[0]) for w in n.writes})
     found = {}
     for name in _names(model):
         types = [t for b in bindings if isinstance(t := b.get(name), TensorType)]
@@ -160,32 +163,38 @@ def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) ->
 def _bindings(
     ready: Model, model: EditableModel, fixed: Mapping[str, int], free: Sequence[str]
 ) -> list[Mapping[str, ValueType]]:
-    """Types under bindings that differ in every free dimension: small numbers, large ones, and others if they fit.
+    """Types under bindings that differ in every free dimension: small numbers, large ones, and what else fits.
 
+    A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is shorter.
     Empty where no small or no large numbers were found that fit.
     """
     if not free:
         return [ready.types(fixed)]
     batches = frozenset(n for names in batch_dims(model).values() for n in names)
-    tries: tuple[list[dict[str, int]], list[dict[str, int]]] = ([], [])
+    tries: tuple[list[dict[str, int]], ...] = ([], [], [])
     for prefix in dict.fromkeys(_prefix(model, n) for n in free):
         mine = [n for n in free if _prefix(model, n) == prefix]
-        bare = assignments(
-            [n.removeprefix(prefix) for n in mine],
-            frozenset(n.removeprefix(prefix) for n in mine if n in batches),
-        )
+        names = [n.removeprefix(prefix) for n in mine]
+        one_number = frozenset(n.removeprefix(prefix) for n in mine if n in batches)
+        bare = (*assignments(names, one_number), edges(names, one_number))
         for together, found in zip(tries, bare, strict=True):
             _extend(together, [{prefix + k: v for k, v in one.items()} for one in found])
     bound: list[Mapping[str, ValueType]] = []
-    for together, wanted in zip(tries, (1, 2), strict=True):  # two large ones: rests of divisions differ too
+    # two large ones: rests of divisions differ too; of the last ones, which few models take, all that fit
+    for together, wanted, needed in zip(tries, (1, 2, len(tries[2])), (1, 1, 0), strict=True):
         enough = len(bound) + wanted
-        least = len(bound) + 1
+        least = len(bound) + needed
         for numbers in together:
             if len(bound) < enough:
                 with contextlib.suppress(GkestimatorError):
                     bound.append(ready.types({**fixed, **numbers}))
         if len(bound) < least:
             return []
+    alone = dict.fromkeys(batches.intersection(free), 1)
+    for numbers in tries[0] if alone else ():
+        with contextlib.suppress(GkestimatorError):
+            bound.append(ready.types({**fixed, **numbers, **alone}))
+            break
     return bound
 
 
@@ -213,6 +222,13 @@ def _after(model: EditableModel, names: set[str]) -> set[str]:
         if any(r in found for r in node.reads):
             found.update(node.writes)
     return found
+
+
+def _measures(node: Node, types: Mapping[str, ValueType]) -> bool:
+    """Whether ``node`` tells a size that depends on data as a number, whose bound here is not it."""
+    return node.op_type in _MEASURING and any(
+        (t := types.get(i)) is not None and t.bounded for i in node.inputs
+    )
 
 
 def _has_graphs(node: Node) -> bool:

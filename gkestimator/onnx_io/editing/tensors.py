@@ -167,7 +167,9 @@ def _external(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: 
         raise ModelError(f"{what}: its external data {location!r} is missing; {_MISSING}")
     try:
         offset = int(entries.get("offset") or 0)
-        length = int(entries["length"]) if entries.get("length") else None
+        length = int(
+            entries.get("length") or nbytes
+        )  # left out: as long as the tensor, as ONNX Runtime reads it
     except ValueError as e:
         raise ModelError(f"{what}: its external data's offset or length is no number") from e
     if not nbytes:
@@ -177,8 +179,6 @@ def _external(proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: 
     except ModelError as e:
         raise ModelError(f"{what}: external data {e}; {_MISSING}") from e
     size = identity[2]
-    if length is None:
-        length = size - offset
     if offset < 0 or length != nbytes or offset + length > size:
         raise ModelError(
             f"{what}: its external data are {length} bytes from byte {offset} of {location!r} ({size} bytes); "

@@ -7,7 +7,7 @@ protobuf's wire format the fields of a message may come in any order, and length
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -44,22 +44,25 @@ class _Piece:
     weight: Weight | None
 
 
-def write_editable(model: EditableModel, path: Path) -> tuple[Path, ...]:
+def write_editable(
+    model: EditableModel, path: Path, *, keep: Sequence[EditableModel] = ()
+) -> tuple[Path, ...]:
     """Write ``model`` to ``path``; the files written, the model's first.
 
     Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
     aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged model can be made
     again, and waiting for a disk takes longer than merging. Raises OutputError (a device that is full, a file that
-    the weights are read from), ModelError where a file of weights was changed meanwhile; nothing is left behind.
+    the weights of ``model`` or of a model of ``keep`` are read from), ModelError where a file of weights was changed
+    meanwhile; nothing is left behind.
     """
     graph, rest = _bare(model)
     data = path.with_name(path.name + ".data")
     inline = [_inline(w) for w in model.weights.values()]
     if _total(graph, inline) < INLINE_BELOW:
-        _refuse_sources(model, (path,))
+        _refuse_sources((model, *keep), (path,))
         write_together({path: lambda out: _write_model(out, rest, graph, inline)}, flush=False)
         return (path,)
-    _refuse_sources(model, (path, data))
+    _refuse_sources((model, *keep), (path, data))
     pieces, outside = _external(model, data.name)
     if _total(graph, pieces) >= INLINE_BELOW:
         raise OutputError(
@@ -126,6 +129,7 @@ def _write_model(out: IO[bytes], rest: bytes, graph: bytes, pieces: Sequence[_Pi
         out.write(piece.head)
         if piece.weight is not None:
             _write_values(out, piece.weight)
+    _expect_unchanged(piece.weight for piece in pieces if piece.weight is not None)
 
 
 def _write_data(out: IO[bytes], outside: Sequence[tuple[int, Weight]]) -> None:
@@ -134,6 +138,7 @@ def _write_data(out: IO[bytes], outside: Sequence[tuple[int, Weight]]) -> None:
         out.write(bytes(offset - at))
         _write_values(out, weight)
         at = offset + weight.nbytes
+    _expect_unchanged(weight for _, weight in outside)
 
 
 def _write_values(out: IO[bytes], weight: Weight) -> None:
@@ -151,6 +156,12 @@ def _write_values(out: IO[bytes], weight: Weight) -> None:
         written += part.nbytes
         out.write(part.reshape(-1).view(np.uint8).data)
     _expect(weight, written)
+
+
+def _expect_unchanged(weights: Iterable[Weight]) -> None:
+    """ModelError where a file was written to while its weights were copied: what was copied may be of both."""
+    for path, identity in dict.fromkeys((m.path, m.identity) for w in weights for m in _mapped(w.values)):
+        os.close(open_same(path, identity))
 
 
 def _expect(weight: Weight, found: int) -> None:
@@ -199,9 +210,9 @@ def _copied(out: IO[bytes], values: Mapped) -> bool:
     return True
 
 
-def _refuse_sources(model: EditableModel, targets: Sequence[Path]) -> None:
+def _refuse_sources(models: Sequence[EditableModel], targets: Sequence[Path]) -> None:
     """A model written over the file that its own weights, or another's, are read from is a slip that costs it."""
-    sources = {p for w in model.weights.values() for p in _paths(w.values)}
+    sources = {m.path for model in models for w in model.weights.values() for m in _mapped(w.values)}
     for target in targets:
         for source in sources:
             try:
@@ -212,9 +223,10 @@ def _refuse_sources(model: EditableModel, targets: Sequence[Path]) -> None:
                 raise OutputError(f"{target}: weights are read from this file; expected another to write to")
 
 
-def _paths(values: Values) -> Iterator[Path]:
+def _mapped(values: Values) -> Iterator[Mapped]:
+    """The part of a file that ``values`` are made of, if they are."""
     base: Values | None = values
     while base is not None:
         if isinstance(base, Mapped):
-            yield base.path
+            yield base
         base = getattr(base, "base", None)

@@ -281,3 +281,56 @@ def test_infinite_weights_are_equal_to_themselves() -> None:
     found = _match(models, MergeOptions(), b_op0=3.0)
     assert [r.reason for r in found.refused] == ["start"]
     assert len(_match(models).supers) == 1
+
+
+def _sizes() -> list[EditableModel]:
+    """The first four rows are common to all; the weights have 32, 48 and 64 values."""
+    rows = _weights(4, 8)
+    return [
+        products(n, [np.vstack([rows, _weights(more, 8)]).astype(np.float32)])
+        for n, more in zip("abc", (0, 2, 4), strict=True)
+    ]
+
+
+def test_a_super_operator_is_as_similar_as_its_two_largest_weights() -> None:
+    models = _sizes()
+    (s,) = _match(models, MergeOptions(tau_ms=math.inf, omega=64 / 112)).supers
+    assert len(s.members) == 3 and (s.rows, s.columns) == (4, 8)
+    assert s.similarity == 64 / 112  # b and c; a and c: 64 / 96
+    found = _match(models, MergeOptions(tau_ms=math.inf, omega=0.6))
+    assert _names(found) == [("a/op0", "b/op0")]
+
+
+def test_the_similarity_of_who_is_refused_is_that_to_the_largest_member() -> None:
+    models = _sizes()
+    found = match_all(
+        models,
+        operators(models),
+        [(0, 1, 2)],
+        ANY,
+        can_emit=lambda s: "three" if len(s.members) > 2 else None,
+    )
+    assert [(r.names, r.similarity) for r in found.refused] == [(("a/op0", "b/op0", "c/op0"), 64 / 112)]
+
+
+def test_a_pair_that_would_make_a_cycle_is_not_refused_for_its_start() -> None:
+    # An infinite tau would not merge the second pair either, so the report must not say that it would.
+    one, two = _weights(4, 4), _weights(4, 4)
+    models = [products("a", [one, two], [None, 0]), products("b", [two, one], [None, 0])]
+    found = _match(models, MergeOptions(tau_ms=0.1), a_op0=0.0, b_op1=0.0, a_op1=1.0, b_op0=9.0)
+    assert _names(found) == [("a/op0", "b/op1")]
+    assert found.refused == ()
+
+
+def test_who_was_refused_and_merged_with_others_is_not_told() -> None:
+    w = _weights(8, 8)
+    less, low, high = w.copy(), w.copy(), w.copy()
+    less[0], low[5:], high[:5] = 7, 5, 3
+    models = [
+        products("a", [w, less, low], [None, 0, None]),
+        products("b", [less, w, high], [None, 0, 1]),
+    ]
+    found = _match(models, MergeOptions(tau_ms=math.inf, omega=0.3))
+    # (a1, b0) is dropped for a cycle with (a0, b1); then both find somebody else.
+    assert _names(found) == [("a/op0", "b/op1"), ("a/op1", "b/op2"), ("a/op2", "b/op0")]
+    assert found.refused == ()

@@ -86,3 +86,12 @@ def test_hardmax_over_several_axes_is_refused(saved, run):
         path = saved(_model([helper.make_node("Hardmax", ["x"], ["y"], **axis)], 11))
         with pytest.raises(ModelError, match=r"\(Hardmax\): axis [12]; -1 was expected before opset 13$"):
             raised(path)
+
+
+def test_sparse_weights_cannot_be_converted(saved):
+    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0])
+    sparse = helper.make_sparse_tensor(values, helper.make_tensor("i", TensorProto.INT64, [1], [3]), [11])
+    proto = _model([helper.make_node("Add", ["x", "w"], ["y"])], 11)
+    proto.graph.sparse_initializer.append(sparse)
+    with pytest.raises(ModelError, match="^m: cannot be converted from opset 11 to 13: .*parse tensors"):
+        raised(saved(proto))

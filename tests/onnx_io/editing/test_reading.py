@@ -101,6 +101,19 @@ def test_external_data_in_a_folder_below(saved, tmp_path: Path):
     assert np.array_equal(numpy_helper.to_array(onnx.load(out).graph.initializer[0]), values)
 
 
+def test_external_data_without_a_length(saved, run, tmp_path: Path):
+    """A tensor of a file of several is as long as its shape says, as in ONNX Runtime."""
+    values = RNG.standard_normal((3, 64, 32)).astype(np.float32)
+    values.tofile(tmp_path / "all.bin")
+    tensor = TensorProto(name="w", data_type=1, dims=[64, 32], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "all.bin"), ("offset", str(values[0].nbytes))):
+        tensor.external_data.add(key=key, value=value)
+    path = saved(with_weight(tensor))
+    model = read_editable(path, prefix="p/", name="p")
+    assert np.array_equal(model.weights["p/w"].values.array(), values[1])
+    assert np.array_equal(run(path, {})["y"], values[1])
+
+
 def external(tmp_path: Path, **entries: str) -> onnx.ModelProto:
     (tmp_path / "w.bin").write_bytes(bytes(64))
     tensor = TensorProto(name="w", data_type=1, dims=[4, 4], data_location=TensorProto.EXTERNAL)
@@ -120,7 +133,8 @@ def external(tmp_path: Path, **entries: str) -> onnx.ModelProto:
         ({"location": "."}, "not below|not a regular file"),
         ({}, "not below the model's folder"),
         ({"location": "w\0bin"}, "not a file name"),
-        ({"location": "w.bin", "offset": "1"}, "63 bytes from byte 1"),
+        ({"location": "w.bin", "offset": "1"}, "64 bytes from byte 1"),
+        ({"location": "w.bin", "offset": "99999999999999999999"}, "64 bytes from byte 9999"),
         ({"location": "w.bin", "offset": "-1", "length": "64"}, "from byte -1"),
         ({"location": "w.bin", "offset": "32", "length": "64"}, "64 within it were expected"),
         ({"location": "w.bin", "length": "60"}, "60 bytes"),

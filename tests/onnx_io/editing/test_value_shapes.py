@@ -205,3 +205,38 @@ def test_batches_of_combined_models(read):
     with pytest.raises(UsageError, match="both: batch size 3; 2 was expected"):
         graph_of(fixed, batch_size=3)
     assert graph_of(read(families.resnet_like(batch=2)), batch_size=3).inputs[0].shape[0] == 3
+
+
+CONSTANTS = (
+    "<int64[1] c0 = {0}, int64[1] c1 = {1}, int64[1] c2 = {2}, int64[1] c4 = {4}, int64[1] far = {4096}>"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("y = Slice (x, c0, c4, c1)", (None, None, 8)),  # three positions have no fourth
+        ("y = Slice (x, c0, c2, c0)", (None, None, 8)),  # nor has a batch of 1 a second
+        ("s = Shape (x) q = Slice (s, c1, c2) r = Mod (q, c2) e = Add (r, c1) y = Slice (x, c0, e, c1)", (None, None, 8)),
+        ("s = Shape (x) q = Slice (s, c1, c2) r = Max (q, far) y = ConstantOfShape (r)", (None,)),
+        ("s = Shape (x) q = Slice (s, c1, c2) r = Div (q, far) e = Add (r, c1) y = ConstantOfShape (e)", (None,)),
+        ("y = Slice (x, c0, c1, c1)", (None, 1, 8)),  # there is always a first one
+        ("n = NonZero (x) s = Shape (n) q = Slice (s, c1, c2) m = Min (q, c4) y = ConstantOfShape (m)", None),
+        ("y = Squeeze (x)", None),  # one position has a rank less
+    ],
+)  # fmt: skip
+def test_sizes_that_few_numbers_change(read, body: str, expected):
+    model = read(f"g (float[batch,seq,8] x) => (float[] y) {CONSTANTS} {{ {body} }}")
+    found = value_shapes(model).get("m/y")
+    assert (None if found is None else found.dims) == expected
+
+
+def test_one_dimension_that_may_be_1_while_another_may_not(read):
+    """The window of a Conv does not fit into one place, but one sequence may still be short."""
+    found = value_shapes(
+        read("""g (float[n,1,side,9] x, float[n,seq,8] t) => (float[] y, float[] z) <
+        float[1,1,5,5] w = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}, int64[1] c0 = {0},
+        int64[1] c1 = {1}, int64[1] c4 = {4}> { y = Conv (x, w) z = Slice (t, c0, c4, c1) }""")
+    )
+    assert found["m/z"].dims == (None, None, 8)
+    assert found["m/y"].dims == (None, 1, None, 5)

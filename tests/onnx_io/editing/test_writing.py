@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.dtypes import DType
-from gkestimator.errors import OutputError
+from gkestimator.errors import ModelError, OutputError
 from gkestimator.onnx_io.editing import (
     Block,
     EditableModel,
@@ -247,8 +247,29 @@ def test_places_that_cannot_be_written(read, tmp_path: Path):
     with pytest.raises(OutputError, match="weights are read from this file"):
         write_editable(model, tmp_path / "link.onnx")
     assert np.array_equal(model.weights["m/w"].values.array(), BIG)
+    with pytest.raises(OutputError, match="weights are read from this file"):
+        write_editable(read(product(), "other"), tmp_path / "m.onnx", keep=[model])
     with pytest.raises(OutputError, match="cannot be written"):
         write_editable(model, Path("/dev/full"))
+
+
+@pytest.mark.parametrize("least", [writing.INLINE_BELOW, 0])
+def test_a_file_that_is_written_to_while_it_is_copied(read, tmp_path: Path, monkeypatch, least: int):
+    class Late:
+        def array(self) -> np.ndarray:
+            with open(tmp_path / "m.onnx", "r+b") as stream:
+                stream.seek(-8, os.SEEK_END)
+                stream.write(bytes(8))
+            return BIG
+
+    monkeypatch.setattr(writing, "INLINE_BELOW", least or 100_000)
+    model = read(product())
+    late = Weight(name="m/z", dtype=DType.FLOAT, shape=BIG.shape, values=Late())
+    (tmp_path / "out.onnx").write_bytes(b"old")
+    with pytest.raises(ModelError, match="^m.onnx: was changed while it was read$"):
+        write_editable(replace(model, weights={**model.weights, "m/z": late}), tmp_path / "out.onnx")
+    assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "out.onnx"}
+    assert (tmp_path / "out.onnx").read_bytes() == b"old"
 
 
 def test_a_written_file_is_an_ordinary_one(read, tmp_path: Path):
