@@ -30,19 +30,25 @@ _OF_A_PLAN = {
 @click.command(name="merge")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
 @click.option("--plan", type=_PATH, help="Placement (JSON of gkest schedule): merge what it puts on one GPU.")
-@click.option("--gpu", help=f"GPU type that the price is of. Default: {_USUAL.gpu}; with --plan, the plan's.")
+@click.option(
+    "--gpu", help=f"GPU type that times are estimated for. Default: {_USUAL.gpu}; with --plan, the plan's."
+)
 @click.option("--runtime", help=f"onnxruntime or torch. Default: {_USUAL.runtime}; with --plan, the plan's.")
 @click.option("--dtype", help=f"As in an estimate. Default: {_USUAL.dtype}; with --plan, the plan's.")
 @click.option(
     "--batch-size", "batch_sizes", type=EACH,
-    help="Batch size that the price is of: one, or one for each model; default: as exported.",
+    help="Batch size that times are estimated for: one, or one for each model; default: as exported.",
 )  # fmt: skip
 @click.option(
     "--dim", "dims", type=DIM, multiple=True,
     help="Number for a symbolic dimension, in the merged file too; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--omega", type=float, default=_USUAL.omega, show_default=True, help="Least similarity of weights."
+    "--omega",
+    type=float,
+    default=_USUAL.omega,
+    show_default=True,
+    help="Least similarity of two weights that are merged: share of their values that both hold as one block.",
 )
 @click.option(
     "--tolerance", type=float, default=_USUAL.tolerance, show_default=True,
@@ -50,7 +56,7 @@ _OF_A_PLAN = {
 )  # fmt: skip
 @click.option(
     "--tau-ms", type=float, default=_USUAL.tau_ms, show_default=True,
-    help="Operators start together up to this difference; inf: any may be merged.",
+    help="Most by which the estimated starts of merged operators differ, each within its own model; inf: any.",
 )  # fmt: skip
 @click.option(
     "--group-distance", type=float, default=_USUAL.group_distance, show_default=True,
@@ -58,15 +64,16 @@ _OF_A_PLAN = {
 )  # fmt: skip
 @click.option(
     "--price", type=click.Choice(PRICES), default=_USUAL.price, show_default=True,
-    help="What must fall: latency (host included), or time of the GPU's kernels.",
+    help="Time that a merge must shorten: latency (host included), or that of the GPU's kernels.",
 )  # fmt: skip
-@click.option("--always", is_flag=True, help="Merge whatever the price.")
+@click.option("--always", is_flag=True, help="Merge also what is not expected to save time.")
 @click.option(
     "--report", "wanted", is_flag=True, help="Report to stdout: what was merged, and what it should save."
 )
 @click.option(
     "--samples", type=click.IntRange(0, 10_000),
-    help="Random inputs that originals and merged file are run on; default: 4 with a report, else 0.",
+    help="Random inputs on which originals and merged file are compared in ONNX Runtime (CPU); default: 4 with a "
+    "report, else 0.",
 )  # fmt: skip
 @click.option(
     "--format",
@@ -125,7 +132,7 @@ def command(
                 click.echo(f"gkest: error: {chosen.gpus[0]}: {error}", err=True)
             if found.failures:
                 status = 1 if found.results else 2
-    if shown:
+    if shown and status != 2:
         stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
         stream.write(data)
         stream.flush()

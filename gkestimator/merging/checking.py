@@ -89,13 +89,17 @@ def check_outputs(
 
     One session is open at a time, and at most 256 MB of outputs (or one sample's) are kept, so memory is that of the
     largest file. Raises NotComparedError naming the original that onnxruntime does not load or run, or whose inputs
-    cannot be made; ModelError where that is the merged file; UsageError for an impossible number of samples,
-    UnboundDimensionError for a dimension without a number.
+    cannot be made, or saying why onnxruntime cannot be imported; ModelError where that is the merged file;
+    UsageError for an impossible number of samples, UnboundDimensionError for a dimension without a number.
     """
     try:
         import onnxruntime
-    except ImportError:
-        return None
+    except ImportError as e:
+        if isinstance(e, ModuleNotFoundError) and e.name == "onnxruntime":
+            return None
+        raise NotComparedError(
+            f"onnxruntime is installed and cannot be imported: {one_line(e, limit=300)}"
+        ) from e
     if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
         raise UsageError(f"samples is {samples!r}: expected a whole number from 1 to {MOST_SAMPLES}")
     with _of_an_original():

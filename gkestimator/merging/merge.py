@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError, UnboundDimensionError, UsageError
+from gkestimator.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
@@ -72,23 +72,32 @@ def merge(
         >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
-    if isinstance(models, str | Path) or not all(isinstance(m, str | Path) for m in models):
-        raise UsageError("models: expected a list of at least two paths")
+    if isinstance(models, str | Path):
+        raise UsageError("models: found one path, expected a list of at least two")
+    paths = _paths("models", models)
+    known = [field.name for field in dataclasses.fields(MergeOptions)]
+    for name in options:
+        if name not in known:
+            raise UsageError(f"merge: found the option {name!r}, expected one of {', '.join(known)}")
     for name in ("bundles", "gpu_specs"):
         given = options.get(name, ())
-        options[name] = (Path(given),) if isinstance(given, str | Path) else tuple(Path(p) for p in given)
-    if isinstance(options.get("batch_sizes"), int):
-        options["batch_sizes"] = (options["batch_sizes"],)
-    elif options.get("batch_sizes") is not None:
-        options["batch_sizes"] = tuple(options["batch_sizes"])
-    try:
-        settings = MergeOptions(**options)
-    except TypeError as e:
-        raise UsageError(f"merge: {e}") from e
-    sources = sources_of([Path(m) for m in models], settings)
-    target = None if output is None else Path(output)
+        options[name] = _paths(name, [given] if isinstance(given, str | Path) else given)
+    sizes = options.get("batch_sizes")
+    if sizes is not None:
+        options["batch_sizes"] = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    settings = MergeOptions(**options)
+    sources = sources_of(paths, settings)
+    target = None if output is None else _paths("output", [output])[0]
     refuse_overwriting({"output": target}, [*(s.path for s in sources), *settings.gpu_specs])
     return merge_sources(sources, settings, target, samples=samples, progress=progress)
+
+
+def _paths(name: str, given: object) -> tuple[Path, ...]:
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    for path in found:
+        if not isinstance(path, str | Path):
+            raise UsageError(f"{name}: found {path!r}, expected {'a path' if name == 'output' else 'paths'}")
+    return tuple(Path(path) for path in found)
 
 
 def merge_sources(
@@ -152,7 +161,7 @@ def _steps(progress: _Progress | None) -> Callable[[str], None]:
 def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
     """The models under their prefixes, at one opset, with the dims that were given; the sources with the dims that
     their models have. Raises UsageError for a dim that no model has."""
-    models = align_opsets([read_editable(s.path, prefix=f"{s.name}/", name=s.name) for s in sources])
+    models = align_opsets([_editable(s) for s in sources])
     known = [{d.removeprefix(f"{m.name}/") for d in symbolic_dims(m)} for m in models]
     told = [
         dataclasses.replace(s, dims={name: n for name, n in s.dims.items() if name in own})
@@ -165,6 +174,16 @@ def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[Mer
             raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
     fixed = [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)]
     return [dataclasses.replace(m, nodes=alive(m)) for m in fixed], told  # what no output needs is not run
+
+
+def _editable(source: MergeSource) -> EditableModel:
+    """Errors name the file by its path as it was given: two may have one name in two folders."""
+    try:
+        return read_editable(source.path, prefix=f"{source.name}/", name=source.name)
+    except GkestimatorError as e:
+        if not str(e).startswith(f"{source.path.name}: "):
+            raise
+        raise type(e)(f"{source.path}{str(e).removeprefix(source.path.name)}") from e
 
 
 def _match(

@@ -46,7 +46,14 @@ class MergeOptions:
     gpu_specs: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the numbers. Raises UsageError."""
+        """Check types and numbers. Raises UsageError."""
+        for name in ("gpu", "runtime", "dtype"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is {getattr(self, name)!r}: expected a name")
+        if not isinstance(self.always, bool):
+            raise UsageError(f"always is {self.always!r}: expected True or False")
+        if not isinstance(self.dims, Mapping) or not all(isinstance(name, str) for name in self.dims):
+            raise UsageError(f"dims is {self.dims!r}: expected numbers by the names of dimensions")
         _number("omega", self.omega, low=0.0, high=1.0, open_low=True)
         _number("tolerance", self.tolerance, low=0.0, high=1.0)
         _number("tau_ms", self.tau_ms, low=0.0, high=math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +77,10 @@ def planned_sets(
     they run together. Raises UsageError for an unknown GPU, DocumentError for dims that are no numbers."""
     found: dict[tuple[str, str, str, tuple[PlannedModel, ...]], list[str]] = {}
     for gpu in plan.gpus:
-        spec = catalogue.spec(gpu.type)
+        try:
+            spec = catalogue.spec(gpu.type)
+        except UsageError as e:
+            raise UsageError(f"{where}: {gpu.id}: {e}") from e
         for (runtime, dtype), replicas in _by_process(gpu).items():
             models = _models(replicas, f"{where}: {gpu.id}")
             if len(models) > MOST_MODELS:
@@ -139,7 +143,7 @@ def merge_plan(
     that it does not need are left alone. GPU types, runtimes, dtypes, batch sizes and dims are the plan's, the rest of
     ``options`` holds for all. ``output``: a folder (made where it is missing; None: reports alone) for one file a set
     and ``index.json``, written last; a set of which nothing pays to be merged gets no file. Raises UsageError and
-    DocumentError; what goes wrong with one set is in ``failures``.
+    DocumentError; what goes wrong with one set is in ``failures``, and where all do, nothing is written.
     """
     placed = read_plan(plan)
     sets = planned_sets(placed, gpu_catalogue(options.gpu_specs), where=str(plan))
@@ -148,7 +152,7 @@ def merge_plan(
     if output is not None:
         for name in (*names.values(), INDEX):
             refuse_overwriting({f"-o {output}": output / name}, [plan, *models, *options.gpu_specs])
-        _make(output)
+    made = () if output is None else _make(output)
     results: list[tuple[PlannedSet, MergeResult]] = []
     failures: list[tuple[PlannedSet, GkestimatorError]] = []
     for chosen in sets:
@@ -182,7 +186,11 @@ def merge_plan(
             results.append((chosen, result))
     index = _index(plan, placed, sets, results, failures)
     written = [file for _, result in results for file in result.files]
-    if output is not None:
+    if failures and not results:
+        with contextlib.suppress(OSError):  # another program's files may lie there now
+            for folder in made:
+                folder.rmdir()
+    elif output is not None:
         write_bytes(output / INDEX, json_bytes(index))
         written.append(output / INDEX)
     return PlannedMerge(index=index, results=tuple(results), failures=tuple(failures), files=tuple(written))
@@ -216,13 +224,16 @@ def _file_names(sets: Sequence[PlannedSet]) -> dict[PlannedSet, str]:
     return {chosen: f"{labels[text(chosen)]}.onnx" for chosen in sets}
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path) -> tuple[Path, ...]:
+    """Make ``folder``; the folders that were missing, the innermost first."""
     try:
+        missing = tuple(p for p in (folder, *folder.parents) if not p.exists())
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise OutputError(
             f"{folder}: cannot be made as a folder for the merged files: {e.strerror or e}"
         ) from e
+    return missing
 
 
 def _index(

@@ -174,18 +174,27 @@ class MergeReport:
         """What closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
         left although the weights are alike; notes."""
         lines = [f"Nothing was merged: {self.nothing}." if self.nothing else self._gain()]
+        merged = self._merged_models()
+        left = [m.name for m in self.models if m not in merged]
+        if left and not self.nothing:
+            lines.append(f"Merged with none, beside the others in the file: {', '.join(left)}.")
         counts = Counter(r.reason for r in self.refused if not (self.nothing and r.reason == "price"))
         if counts:
             some = "; ".join(f"{n:,} {_REASONS.get(reason, reason)}" for reason, n in sorted(counts.items()))
             lines.append(f"Alike but not merged: {some}.")
         return tuple(one_line(line, limit=2000) for line in (*lines, *self.notes))
 
+    def _merged_models(self) -> list[MergedModel]:
+        """The models of which an operator was merged."""
+        return [m for m in self.models if any(o.merged and o.of(m.name) for o in self.merged)]
+
     def _gain(self) -> str:
         operators = sum(len(o.operators) for o in self.merged if o.merged)
         products = sum(o.merged for o in self.merged)
-        models = {m.name for m in self.models for o in self.merged if o.merged and o.of(m.name)}
+        models, among = len(self._merged_models()), len(self.models)
         return (
-            f"Merged {operators:,} operators of {len(models)} models into {products:,}: "
+            f"Merged {operators:,} operators of {f'{models} of the ' if models < among else ''}{among} models "
+            f"into {products:,}: "
             f"{bytes_text(self.saved_bytes)} less of weights to read; expected {self._price(self.after)} instead of "
             f"{self._price(self.before)} on {self.settings.gpu} ({self._change()} %); "
             f"{self._trust()}."

@@ -116,6 +116,14 @@ def test_other_architectures_stand_side_by_side(gkest: Gkest) -> None:
     assert "of different architectures" in err
 
 
+def test_a_third_model_of_another_architecture(gkest: Gkest) -> None:
+    status, _, err = gkest("a.onnx", "c.onnx", "b.onnx", "-o", "m.onnx")
+    assert status == 0
+    assert "Merged 18 operators of 2 of the 3 models into 9" in err
+    assert "Merged with none, beside the others in the file: c." in err.splitlines()
+    same("m.onnx", {"a": "a.onnx", "b": "b.onnx", "c": "c.onnx"})
+
+
 def test_one_architecture_and_no_weights_in_common(gkest: Gkest) -> None:
     status, _, err = gkest("a.onnx", "d.onnx", "-o", "m.onnx")
     assert status == 0
@@ -259,5 +267,5 @@ def test_what_the_closing_words_say(gkest: Gkest) -> None:
 def test_three_models_of_which_two_are_alike(gkest: Gkest) -> None:
     """The closing line counts the models that were merged; lists in Markdown do not run together."""
     status, out, err = gkest("a.onnx", "c.onnx", "b.onnx", "--samples", "0", "--format", "markdown")
-    assert status == 0 and "Merged 18 operators of 2 models into 9: " in err
+    assert status == 0 and "Merged 18 operators of 2 of the 3 models into 9: " in err
     assert next(line for line in out.splitlines() if "weights: " in line).startswith("- ")

@@ -127,6 +127,17 @@ def test_which_models(refuse: Callable[..., str], arguments: list[str], text: st
     assert text in refuse(*arguments, "-o", "m.onnx")
 
 
+def test_a_pipe(refuse: Callable[..., str]) -> None:
+    os.mkfifo("pipe.onnx")
+    assert "pipe.onnx: found something other than a regular file" in refuse("a.onnx", "pipe.onnx")
+
+
+def test_which_of_two_files_of_one_name(refuse: Callable[..., str]) -> None:
+    Path("x").mkdir()
+    Path("x/a.onnx").write_bytes(b"")
+    assert refuse("a.onnx", "x/a.onnx").startswith("gkest: error: x/a.onnx: ")
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, 20_000, 80_000])
 def test_a_file_that_was_cut_off(refuse: Callable[..., str], size: int) -> None:
     Path("x.onnx").write_bytes(Path("b.onnx").read_bytes()[:size])
@@ -410,6 +421,18 @@ def test_models_of_a_plan(refuse: Callable[..., str], arguments: list[str], text
         Path(name, "a.onnx").write_bytes(Path("a.onnx").read_bytes())
     placed("a", "b")
     assert text in refuse("--plan", "plan.json", *arguments)
+
+
+@pytest.mark.parametrize("folder_is_there", [False, True])
+def test_a_plan_of_which_no_set_can_be_merged(refuse: Callable[..., str], folder_is_there: bool) -> None:
+    placed("a", "b")
+    Path("b.onnx").write_bytes(b"")
+    if folder_is_there:
+        Path("new/folder").mkdir(parents=True)
+    assert "b.onnx" in refuse(
+        "--plan", "plan.json", "a.onnx", "b.onnx", "-o", "new/folder", "--format", "json"
+    )
+    assert Path("new").exists() == folder_is_there and not list(Path().glob("new/folder/*"))
 
 
 def test_a_plan_is_not_written_over(refuse: Callable[..., str]) -> None:

@@ -247,3 +247,13 @@ def test_a_file_that_does_not_run(tmp_path: Path) -> None:
 def test_without_onnxruntime_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert check_outputs(tmp_path / "m.onnx", {}) is None
+
+
+def test_an_onnxruntime_that_cannot_be_imported_is_not_a_missing_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModelError, match="cannot be imported: libcudart"):
+        check_outputs(tmp_path / "m.onnx", {"a": tmp_path / "a.onnx"})

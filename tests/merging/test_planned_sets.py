@@ -83,7 +83,7 @@ def test_unknown_gpu() -> None:
 
     unknown: dict[str, Any] = {"type": "Z9000"}
     found = placed([replica("a", 0), replica("b", 0)])
-    with pytest.raises(UsageError, match="Z9000"):
+    with pytest.raises(UsageError, match=f"plan: {GPU}-0: unknown GPU .Z9000."):
         planned_sets(
             dataclasses.replace(found, gpus=(dataclasses.replace(found.gpus[0], **unknown),)), gpu_catalogue()
         )

@@ -1,0 +1,62 @@
+"""``gkestimator.merge`` given what it should not be given: a GkestimatorError of one line, whatever the type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import families
+import pytest
+
+import gkestimator
+from gkestimator.errors import UsageError
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Path]:
+    one = families.resnet_like()
+    families.saved(one, tmp_path / "a.onnx")
+    families.saved(families.sibling(one, last=1), tmp_path / "b.onnx")
+    return [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_sizes": 3.5}, "batch size is 3.5"),
+        ({"batch_sizes": True}, "batch size is True"),
+        ({"bundles": 5}, "bundles: found 5, expected paths"),
+        ({"bundles": None}, "bundles: found None"),
+        ({"gpu_specs": [3]}, "gpu_specs: found 3"),
+        ({"output": 5}, "output: found 5, expected a path"),
+        ({"dims": None}, "dims is None"),
+        ({"dims": ["batch"]}, "dims is ['batch']"),
+        ({"dims": {3: 4}}, "dims is {3: 4}"),
+        ({"gpu": None}, "gpu is None: expected a name"),
+        ({"runtime": 3}, "runtime is 3: expected a name"),
+        ({"always": "no"}, "always is 'no': expected True or False"),
+        ({"omga": 0.4}, "found the option 'omga', expected one of omega, tolerance"),
+    ],
+)
+def test_options(pair: list[Path], options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        gkestimator.merge(pair, **options)
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("models", "text"),
+    [
+        (None, "models: found None, expected paths"),
+        ("a.onnx", "models: found one path"),
+        ([b"a.onnx", "b.onnx"], "models: found b'a.onnx'"),
+        ([], "found 0 models"),
+    ],
+)
+def test_models(models: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        gkestimator.merge(models)
+
+
+def test_paths_may_come_one_by_one(pair: list[Path]) -> None:
+    assert gkestimator.merge(path for path in pair).report.pairs == 9
