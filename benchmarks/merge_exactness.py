@@ -123,7 +123,8 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     asked = parser.parse_args()
     rows: list[list[str]] = []
-    predictions = changed = beyond = 0
+    seen: dict[str, list[int]] = {"FP32": [0, 0], "FP16": [0, 0]}  # predictions, those that changed
+    beyond = 0
     with tempfile.TemporaryDirectory() as folder:
         for family in FAMILIES:
             for title, models, bar, batches in cases(family):
@@ -142,8 +143,9 @@ def main() -> int:
                 worst = check.largest_relative_difference
                 good = worst is not None and worst <= bar
                 beyond += not good
-                predictions += check.predictions
-                changed += check.changed_predictions
+                counts = seen["FP16" if bar == HALF else "FP32"]
+                counts[0] += check.predictions
+                counts[1] += check.changed_predictions
                 rows.append([
                     family, title, f"{report.pairs}", f"{report.saved_bytes / 2**10:,.0f}",
                     "unknown" if worst is None else f"{worst:.1e}", f"{bar:.0e}", "yes" if good else "**no**",
@@ -164,11 +166,11 @@ def main() -> int:
         "merged to FP32",
     )
     columns = [TextColumn(heading=h, cells=[r[i] for r in rows], right=i > 1) for i, h in enumerate(headings)]
-    percent = 100 * changed / predictions if predictions else float("nan")
-    words = (
-        f"{len(rows) - beyond} of {len(rows)} cases within their bars; {changed} of {predictions:,} predictions "
-        f"changed ({percent:.4f} %; the paper: 0.0003 %)."
+    shares = "; ".join(
+        f"{kind}: {changed} of {predictions:,} predictions changed ({100 * changed / predictions:.4f} %)"
+        for kind, (predictions, changed) in seen.items()
     )
+    words = f"{len(rows) - beyond} of {len(rows)} cases within their bars. {shares}. The paper: 0.0003 %."
     print("\n".join([*text_table(columns, limit=160), "", words]))
     if asked.report:
         page = ["# Merging: outputs of merged files against their originals", "", (__doc__ or "").strip(), ""]
