@@ -30,8 +30,8 @@ from gkestimator.merging.similarity.pair_search import by_anchors
 from gkestimator.merging.similarity.shifts import by_every_shift
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "merging" / "similarity"))
-from _cases import bfloat16, block, case, matrix
-from _oracle import largest_block
+from _rectangle_oracle import largest_block
+from _weight_cases import bfloat16, block, case, matrix
 
 OMEGA, TOLERANCE = 0.4, 1e-7
 

@@ -136,3 +136,13 @@ def test_a_module_reads_in_one_sitting() -> None:
         if (lines := len(file.read_text(encoding="utf-8").splitlines())) > 450
     }
     assert not long
+
+
+def test_helpers_beside_tests_have_names_of_their_own() -> None:
+    """Folders of tests are put on the path, so a second module of one name would never be found in a whole run."""
+    helpers = [
+        f.stem
+        for f in (ROOT / "tests").rglob("*.py")
+        if not f.stem.startswith(("test_", "__init__", "conftest"))
+    ]
+    assert sorted(helpers) == sorted(set(helpers))

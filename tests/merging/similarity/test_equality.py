@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from _cases import bfloat16
-from _oracle import equal
+from _rectangle_oracle import equal
+from _weight_cases import bfloat16
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import UsageError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _cases import bfloat16, block, case, matrix
-from _oracle import largest_block
+from _rectangle_oracle import largest_block
+from _weight_cases import bfloat16, block, case, matrix
 
 from gkestimator.errors import UsageError
 from gkestimator.merging.operators import similarity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _cases import block
-from _oracle import largest_block
+from _rectangle_oracle import largest_block
+from _weight_cases import block
 
 from gkestimator.merging.similarity import growing, largest_common_rectangle, pair_search
 from gkestimator.merging.similarity.pair_search import by_anchors

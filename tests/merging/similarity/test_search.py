@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from _cases import bfloat16, block, case
-from _oracle import largest_block
+from _rectangle_oracle import largest_block
+from _weight_cases import bfloat16, block, case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
