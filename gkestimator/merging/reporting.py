@@ -167,6 +167,11 @@ def _notes(found: Found) -> tuple[str, ...]:
     unknown = found.decision.unknown_operators
     if unknown:
         notes.append(f"Not priced, for the estimator does not know them: {', '.join(unknown)}.")
+    if found.matching.unsure:
+        notes.append(
+            f"Not every place was compared in {found.matching.unsure:,} pairs of weights of few distinct values: "
+            "they may have more in common."
+        )
     if not found.decision.kept:
         notes.append("The models stand side by side in the merged file; equal weights are stored once.")
     return tuple(notes)

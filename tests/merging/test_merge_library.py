@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import families
+import onnx
 import pytest
 
 import gkestimator
 from gkestimator.errors import UsageError
+from gkestimator.merging.similarity import pair_search
 
 
 @pytest.fixture
@@ -60,3 +62,26 @@ def test_models(models: Any, text: str) -> None:
 
 def test_paths_may_come_one_by_one(pair: list[Path]) -> None:
     assert gkestimator.merge(path for path in pair).report.pairs == 9
+
+
+def test_weights_that_were_not_searched_wholly_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels set to zero in both, at other places: with almost no work allowed the search gives up."""
+    base = families.bert_like(width=96, layers=1)
+    paths = []
+    for name, seed, zeros in (("a", 1, slice(0, 50)), ("b", 2, slice(40, None))):
+        model = families.sibling(base, last=99, seed=seed)
+        for tensor in model.graph.initializer:
+            if list(tensor.dims) == [96, 96]:
+                values = onnx.numpy_helper.to_array(tensor).copy()
+                values[zeros] = 0
+                tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        paths.append(families.saved(model, tmp_path / f"{name}.onnx"))
+    monkeypatch.setattr(pair_search, "_MOST", 10)
+    monkeypatch.setattr(pair_search, "_MANY", 5)
+    told = gkestimator.merge(paths, omega=0.1).report.words()
+    assert any("Not every place was compared in" in line for line in told), told
+    monkeypatch.undo()
+    told = gkestimator.merge(paths, omega=0.1).report.words()
+    assert not any("Not every place was compared in" in line for line in told), told

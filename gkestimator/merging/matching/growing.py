@@ -37,10 +37,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """What is merged, in the order of the first members, and what was refused, in the order it was found."""
+    """What is merged, in the order of the first members, and what was refused, in the order it was found.
+
+    ``unsure``: pairs of weights of which not every place was compared, so that they may have more in common than was
+    found (weights of few distinct values).
+    """
 
     supers: tuple[SuperOperator, ...]
     refused: tuple[Refused, ...]
+    unsure: int = 0
 
 
 def match_all(
@@ -87,6 +92,7 @@ class _Grown:
         self._operators = operators
         self._options = options
         self._can_emit = can_emit
+        self._unsure = 0
         self._graph = Contraction(models, operators)
         self._done: list[Unit] = []
         self._refused: list[Refused] = []
@@ -115,18 +121,22 @@ class _Grown:
         return Matching(
             supers=tuple(u.as_super() for u in sorted(self._done, key=lambda u: u.keys)),
             refused=tuple(r for r in self._refused if not merged.issuperset(r.names)),
+            unsure=self._unsure,
         )
 
     def _partners(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[int, tuple[int, Unit]]:
         """By place in ``units`` who of ``own`` joins it, and what comes of it."""
         options = self._options
+        unsure: set[_Pair] = set()
         shared = similar_pairs(
             [u.block for u in units],
             [u.block for u in own],
             pairs_to_compare(units, own, options),
             omega=options.omega,
             tolerance=options.tolerance,
+            unsure=unsure,
         )
+        self._unsure += len(unsure)
         possible: dict[_Pair, tuple[float, Unit]] = {}
         unwritable: dict[_Pair, tuple[float, Unit, str]] = {}
         for (i, j), rectangle in sorted(shared.items()):

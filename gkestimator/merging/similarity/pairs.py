@@ -24,12 +24,14 @@ def similar_pairs(
     *,
     omega: float,
     tolerance: float,
+    unsure: set[_Pair] | None = None,
 ) -> dict[_Pair, Rectangle]:
     """The pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the largest block.
 
     In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are found by
     comparing them once; for all others see :mod:`~gkestimator.merging.similarity.lattice`. A pair whose search gave
-    up without a find is not among them (see :func:`~gkestimator.merging.similarity.largest_common_rectangle`).
+    up without a find is not among them (see :func:`~gkestimator.merging.similarity.largest_common_rectangle`); all
+    whose search gave up, with a find or without, are added to ``unsure``.
 
     Raises UsageError for a tolerance that is negative or an omega that is not in (0, 1], ModelError where a file does
     not hold the values.
@@ -50,7 +52,10 @@ def similar_pairs(
         kind = (a.rows, a.columns, b.rows, b.columns, a.taps, str(a.dtype))
         classes.setdefault(kind, []).append((i, j))
     for some in classes.values():
-        found.update(_of_class(left, right, some, omega=omega, tolerance=tolerance))
+        searched = _of_class(left, right, some, omega=omega, tolerance=tolerance)
+        found.update({pair: block for pair, (block, _) in searched.items() if block is not None})
+        if unsure is not None:
+            unsure.update(pair for pair, (_, certain) in searched.items() if not certain)
     return {pair: found[pair] for pair in asked if pair in found}
 
 
@@ -77,15 +82,14 @@ def _of_class(
     *,
     omega: float,
     tolerance: float,
-) -> dict[_Pair, Rectangle]:
-    """Pairs of one shape on either side."""
+) -> dict[_Pair, tuple[Rectangle | None, bool]]:
+    """Pairs of one shape on either side: what was found, and whether that is certain."""
     cells = least_cells(left[pairs[0][0]], right[pairs[0][1]], omega)
     assert cells is not None
-    found = by_anchors_of_all(
+    return by_anchors_of_all(
         {i: left[i].array() for i in sorted({i for i, _ in pairs})},
         {j: right[j].array() for j in sorted({j for _, j in pairs})},
         pairs,
         tolerance=tolerance,
         cells=cells,
     )
-    return {pair: block for pair, (block, _) in found.items() if block is not None}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from _rectangle_oracle import largest_block
-from _weight_cases import block
+from _weight_cases import block, matrix
 
-from gkestimator.merging.similarity import growing, largest_common_rectangle, pair_search
+from gkestimator.merging.similarity import growing, largest_common_rectangle, pair_search, similar_pairs
 from gkestimator.merging.similarity.pair_search import by_anchors
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.shifts import by_every_shift
@@ -109,3 +109,16 @@ def test_meetings_left_out_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     found, certain = by_anchors(a, b, tolerance=0.0, cells=1000)
     assert not certain
     assert found is None or not found.exact
+
+
+def test_pairs_that_were_not_searched_wholly_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = normal(96, 96, 6), normal(96, 96, 7)
+    a[:50] = 0
+    b[40:] = 0
+    unsure: set[tuple[int, int]] = set()
+    similar_pairs([matrix(a)], [matrix(b)], [(0, 0)], omega=0.1, tolerance=0.0, unsure=unsure)
+    assert not unsure
+    monkeypatch.setattr(pair_search, "_MOST", 10)
+    monkeypatch.setattr(pair_search, "_MANY", 5)
+    similar_pairs([matrix(a)], [matrix(b)], [(0, 0)], omega=0.1, tolerance=0.0, unsure=unsure)
+    assert unsure == {(0, 0)}
