@@ -17,13 +17,16 @@ from typing import Any, TypeAlias
 from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError
 
-__all__ = ["FILLS", "Fragment", "FragmentNode", "FragmentTensor", "JsonAttribute"]
+__all__ = ["FILLS", "MODEL_PREFIX", "Fragment", "FragmentNode", "FragmentTensor", "JsonAttribute"]
 
 JsonAttribute: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
 FILLS = ("normal", "positive", "index", "mask", "value")
 """What a tensor is filled with: normal(0, 1) samples; uniform samples from (0.5, 1.5); whole numbers from 0 up to
 (not including) ``below``; booleans, or 0 and 1, at random; the numbers of ``values``. Never all zeros."""
+MODEL_PREFIX = "model:"
+"""What the pattern of a whole model begins with; its name follows, as far as a pattern may hold it."""
 _MOST_NODES, _MOST_TENSORS, _MOST_VALUES, _MOST_RANK, _MOST_TEXT = 64, 128, 4096, 8, 200
+_MOST_NODES_OF_A_MODEL, _MOST_TENSORS_OF_A_MODEL = 20_000, 40_000
 _MOST_ELEMENTS = 2**33
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,99}\Z")
 _ROLES = ("input", "weight", "constant")
@@ -71,7 +74,8 @@ class FragmentNode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
     """Nodes in execution order, the tensors that go in, the names of those that come out, and opset versions by
-    domain. ``pattern`` names what the nodes are together (``gelu``, ``layer_norm``, ...); empty for a single node."""
+    domain. ``pattern`` names what the nodes are together (``gelu``, ``layer_norm``, ..., ``model:resnet50`` for a whole
+    model); empty for a single node."""
 
     opsets: Mapping[str, int]
     nodes: tuple[FragmentNode, ...]
@@ -83,6 +87,11 @@ class Fragment:
     def op_type(self) -> str:
         """The pattern's name, or the type of the only node."""
         return self.pattern or self.nodes[0].op_type
+
+    @property
+    def is_model(self) -> bool:
+        """Whether the fragment is a whole model."""
+        return self.pattern.startswith(MODEL_PREFIX)
 
     @property
     def op_domain(self) -> str:
@@ -161,10 +170,16 @@ class Fragment:
             raise d.fail("opsets", opsets, "an object of 1 to 8 whole numbers by domain")
         for domain in opsets:
             d.text(domain, "opsets")
+        pattern = document.get("pattern", "")
+        if not isinstance(pattern, str) or (pattern and not _NAME.match(pattern)):
+            raise d.fail("pattern", pattern, "a name")
+        whole = pattern.startswith(MODEL_PREFIX)
+        most_nodes = _MOST_NODES_OF_A_MODEL if whole else _MOST_NODES
+        most_tensors = _MOST_TENSORS_OF_A_MODEL if whole else _MOST_TENSORS
         tensors = tuple(
-            d.tensor(t, i) for i, t in enumerate(d.list(document["tensors"], "tensors", _MOST_TENSORS))
+            d.tensor(t, i) for i, t in enumerate(d.list(document["tensors"], "tensors", most_tensors))
         )
-        nodes = tuple(d.node(n, i) for i, n in enumerate(d.list(document["nodes"], "nodes", _MOST_NODES)))
+        nodes = tuple(d.node(n, i) for i, n in enumerate(d.list(document["nodes"], "nodes", most_nodes)))
         outputs = tuple(d.name(o, "outputs") for o in d.list(document["outputs"], "outputs", _MOST_TENSORS))
         known = {t.name for t in tensors}
         if len(known) != len(tensors):
@@ -179,9 +194,6 @@ class Fragment:
             known.update(n for n in node.outputs if n)
         if not nodes or not outputs or not set(outputs) <= known:
             raise d.fail("outputs", list(outputs), "names that the nodes write, and at least one node")
-        pattern = document.get("pattern", "")
-        if not isinstance(pattern, str) or (pattern and not _NAME.match(pattern)):
-            raise d.fail("pattern", pattern, "a name")
         return cls(opsets=opsets, nodes=nodes, tensors=tensors, outputs=outputs, pattern=pattern)
 
 

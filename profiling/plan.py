@@ -6,8 +6,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.fragments import Fragment
 from gkestimator.tables import write_bytes
 
-__all__ = ["DTYPES", "PLAN_VERSION", "PlanEntry", "SweepPlan", "entry_id", "read_plan", "write_plan"]
+__all__ = [
+    "DTYPES",
+    "PLAN_VERSION",
+    "ModelPoint",
+    "PlanEntry",
+    "SweepPlan",
+    "entry_id",
+    "read_plan",
+    "write_plan",
+]
 
 PLAN_VERSION = 1
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
@@ -27,12 +36,23 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPoint:
+    """Which row of a requirement table a whole model is: ``name`` as estimates have it (the file's stem),
+    ``batch_size`` (None: no input has a batch) and the numbers of its other symbolic dimensions."""
+
+    name: str
+    batch_size: int | None
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEntry:
-    """One operator or pattern to measure.
+    """One operator, pattern or whole model to measure.
 
     ``id`` names it in NVTX ranges, records and datasets (:func:`entry_id`). ``source`` says why it is there
     (``catalogue:vision``, ``model:resnet50``). ``counters``: hardware counters are wanted as well. ``estimated_s``:
-    seconds that measuring it is expected to take, None where nothing can say.
+    seconds that measuring it is expected to take, None where nothing can say. ``model``: of a whole model (its
+    fragment's ``is_model``) which one, at which sizes; None for all else.
     """
 
     id: str
@@ -41,6 +61,7 @@ class PlanEntry:
     source: str
     counters: bool = False
     estimated_s: float | None = None
+    model: ModelPoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +114,20 @@ def write_plan(plan: SweepPlan, path: Path) -> None:
 
 
 def _entry_document(entry: PlanEntry) -> dict[str, Any]:
+    point = entry.model
     return {
         "id": entry.id,
+        **({} if point is None else {"model": _point_document(point)}),
         "dtype": entry.dtype,
         "source": entry.source,
         "counters": entry.counters,
         "estimated_s": entry.estimated_s,
         "fragment": entry.fragment.document(),
     }
+
+
+def _point_document(point: ModelPoint) -> dict[str, Any]:
+    return {"name": point.name, "batch_size": point.batch_size, "dims": dict(sorted(point.dims.items()))}
 
 
 def read_plan(path: Path) -> SweepPlan:
@@ -169,7 +196,7 @@ def _refuse_twice(entries: Sequence[PlanEntry], where: str) -> None:
 def _entry(document: Any, where: str) -> PlanEntry:
     if not isinstance(document, dict):
         raise UsageError(f"{where}: found {type(document).__name__}, expected an object")
-    known = {"id", "dtype", "source", "counters", "estimated_s", "fragment"}
+    known = {"id", "dtype", "source", "counters", "estimated_s", "model", "fragment"}
     for key in document:
         if key not in known:
             raise UsageError(f"{where}: {key!r} is no field of an entry (known: {', '.join(sorted(known))})")
@@ -187,6 +214,7 @@ def _entry(document: Any, where: str) -> PlanEntry:
         fragment = Fragment.from_document(document.get("fragment"), where=f"{where}: fragment")
     except GkestimatorError as e:
         raise UsageError(str(e)) from e
+    point = _point(document.get("model"), where, whole=fragment.is_model)
     own, given = entry_id(fragment, dtype), document.get("id")
     if given is not None and given != own:
         if not isinstance(given, str) or not _ID.match(given):
@@ -201,7 +229,38 @@ def _entry(document: Any, where: str) -> PlanEntry:
         source=source,
         counters=counters,
         estimated_s=None if seconds is None else float(seconds),
+        model=point,
     )
+
+
+def _point(found: Any, where: str, *, whole: bool) -> ModelPoint | None:
+    if (found is not None) != whole:
+        what = "none, for its fragment is no whole model" if found is not None else "which model this is"
+        raise UsageError(f"{where}: model: found {type(found).__name__}, expected {what}")
+    if found is None:
+        return None
+    if not isinstance(found, dict) or not {"name", "batch_size"} <= found.keys() <= {
+        "name",
+        "batch_size",
+        "dims",
+    }:
+        raise UsageError(f"{where}: model: expected an object of name, batch_size and dims")
+    name, batch, dims = found["name"], found["batch_size"], found.get("dims", {})
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
+        raise UsageError(f"{where}: model.name: found {str(name)[:40]!r}, expected a short text")
+    if batch is not None and not _is_size(batch):
+        raise UsageError(
+            f"{where}: model.batch_size: found {batch!r}, expected a whole number from 1, or null"
+        )
+    if not isinstance(dims, dict) or not all(
+        k and k.isprintable() and len(k) <= 200 and _is_size(v) for k, v in dims.items()
+    ):
+        raise UsageError(f"{where}: model.dims: expected whole numbers from 1 by name")
+    return ModelPoint(name=name, batch_size=batch, dims=dims)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
 def _is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gkestimator.errors import TableError
 
-__all__ = ["STATUSES", "EntryRecord", "HostKernel", "read_records", "record_line"]
+__all__ = ["STATUSES", "EntryRecord", "HostKernel", "MemoryUse", "read_records", "record_line"]
 
 STATUSES = ("ok", "failed", "skipped")
 """Measured; could not be measured (``reason`` says why: out of memory, crashed, hung, the runtime's error); not
@@ -26,12 +26,26 @@ class HostKernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Device memory of a whole model, in bytes, at its peak over loading it and all calls so far, as in a process that
+    runs nothing else. ``reserved_bytes``: what the runtime's allocator took from the driver (torch's
+    ``max_memory_reserved``); ``allocated_bytes``: what of it was in use at most; ``device_bytes``: what the process
+    held of the GPU, its context included. None where the runtime or the driver does not tell."""
+
+    reserved_bytes: int | None = None
+    allocated_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRecord:
     """One entry of one child. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall clock; ``host_us`` is what
     one call took on the host, one per repeat (without waiting for the device); ``elapsed_us`` the repeats from the
     first call until the device was done, divided by ``repeats``. ``output_shapes``: of the fragment's outputs.
     ``workspace_bytes``: peak memory of a call beyond inputs, weights and outputs. ``kernels``: on the CPU, what the
-    runtime's profiler says ran; None on a GPU, where the collector says it. What was not measured is None."""
+    runtime's profiler says ran; None on a GPU, where the collector says it. In the latency pass (whole models, without
+    a profiler): ``latency_us``, one per repeat, from the beginning of a call until the device is done, each call alone;
+    ``memory``. What was not measured is None."""
 
     entry_id: str
     status: str
@@ -44,6 +58,8 @@ class EntryRecord:
     output_shapes: tuple[tuple[int, ...], ...] | None = None
     workspace_bytes: int | None = None
     kernels: tuple[HostKernel, ...] | None = None
+    latency_us: tuple[float, ...] | None = None
+    memory: MemoryUse | None = None
 
 
 _NAMES = frozenset(f.name for f in fields(EntryRecord))
@@ -75,6 +91,7 @@ def _record(found: Any) -> EntryRecord:
     if found.get("status") not in STATUSES:
         raise ValueError(f"status {found.get('status')!r}, expected one of {', '.join(STATUSES)}")
     kernels, shapes, host = found.get("kernels"), found.get("output_shapes"), found.get("host_us")
+    latency, memory = found.get("latency_us"), found.get("memory")
     return EntryRecord(
         **{
             **found,
@@ -87,5 +104,7 @@ def _record(found: Any) -> EntryRecord:
             ),
             "output_shapes": None if shapes is None else tuple(tuple(int(v) for v in s) for s in shapes),
             "host_us": None if host is None else tuple(float(v) for v in host),
+            "latency_us": None if latency is None else tuple(float(v) for v in latency),
+            "memory": None if memory is None else MemoryUse(**memory),
         }
     )

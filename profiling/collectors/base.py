@@ -11,7 +11,9 @@ from gkestimator.profiling.captures import Capture
 
 __all__ = ["PASSES", "Collector", "CollectorError"]
 
-PASSES = ("timeline", "counters")
+PASSES = ("latency", "timeline", "counters")
+"""``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that slows the
+host; ``counters``: hardware counters, under ncu."""
 
 
 class CollectorError(GkestimatorError):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel
+from gkestimator.profiling.records import HostKernel, MemoryUse
 
 __all__ = ["DeviceLostError", "EntryUnsupportedError", "ExecutionError", "Executor", "Prepared"]
 
@@ -41,6 +41,11 @@ class Prepared(Protocol):
 
     def workspace_bytes(self) -> int | None:
         """Peak memory of a call beyond inputs, weights and outputs; None where the runtime does not tell."""
+        ...
+
+    def memory(self) -> MemoryUse | None:
+        """Of a whole model on a GPU: the device memory of this process since it was prepared; None for what was not
+        told, and on the CPU."""
         ...
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
