@@ -23,6 +23,9 @@ from gkestimator.profiling.sweep.extraction import (
 __all__ = ["index_bounds", "model_fragment", "model_patterns"]
 
 _MOST_VALUES = 4096  # a fragment's own limit; tables of relative positions have 2,401
+_MOST_FLOATS = 64
+"""Ones and zeros among the weights say which pattern operators are: the scale of the normalisation that a GroupNorm was
+exported as. Longer weights are drawn at random."""
 _LONGEST_PATTERN = 100
 _MASK_BELOW = 2
 """Whole numbers that look nothing up are 0 or 1: they are attention masks, and their sums stay below the sequence."""
@@ -67,12 +70,12 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
     if any(op.repeat != 1 for op in graph.operators):
         raise NotAFragmentError("loops that repeat")
     operators, renamed = _without_sequences(graph.operators)
-    operators = _one_opset(_sharing(operators, graph.weights))
+    operators = [_with_own_target(op) for op in _one_opset(_sharing(operators, graph.weights))]
     bounds = index_bounds(operators)
     inputs = {value.name for value in graph.inputs}
 
     def enters(op: Operator, position: int, tensor: Tensor, name: str) -> FragmentTensor:
-        constant = constant_of(op, position, tensor, name, most=_MOST_VALUES)
+        constant = constant_of(op, position, tensor, name, most=_MOST_VALUES, floats=_MOST_FLOATS)
         if constant is not None:
             return constant
         role = "input" if tensor.name in inputs else "weight"
@@ -164,6 +167,33 @@ def _split(op: Operator, inputs: tuple[Tensor | Sequence | None, ...]) -> Operat
         outputs=made.elements_,
         signature=None,
     )
+
+
+def _with_own_target(op: Operator) -> Operator:
+    """``op`` with the shape that it gives here as its target, where the file's is another: one exported at a fixed
+    batch holds that, and binding to another batch scales what the operators give."""
+    if op.key not in (("", "Reshape"), ("", "Expand")) or len(op.inputs) < 2:
+        return op
+    source, target, result = op.inputs[0], op.inputs[1], op.outputs[0]
+    if not (isinstance(source, Tensor) and isinstance(target, Tensor) and isinstance(result, Tensor)):
+        return op
+    if target.value is None or result.bounded:
+        return op
+    asked = [int(v) for v in target.value.reshape(-1)]
+    if op.op_type == "Reshape":
+        same = len(asked) == len(result.shape) and all(
+            a in (-1, n) or (a == 0 and not op.attributes.get("allowzero"))
+            for a, n in zip(asked, result.shape, strict=True)
+        )
+    else:
+        same = np.broadcast_shapes(source.shape, tuple(asked)) == result.shape
+    if same:
+        return op
+    shape = np.array(result.shape, dtype=np.int64)
+    own = replace(
+        target, name=f"{result.name}#shape", storage=f"{result.name}#shape", shape=shape.shape, value=shape
+    )
+    return replace(op, inputs=(source, own, *op.inputs[2:]))
 
 
 def _sharing(operators: Iterable[Operator], weights: Mapping[str, int]) -> list[Operator]:
