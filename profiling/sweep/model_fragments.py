@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -12,6 +12,7 @@ import onnx
 from gkestimator.dtypes import DType
 from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentTensor
 from gkestimator.graph import Operator, OperatorGraph, Sequence, Tensor
+from gkestimator.onnx_io.hosts import HOST_INPUTS
 from gkestimator.profiling.sweep.extraction import (
     NotAFragmentError,
     constant_of,
@@ -26,6 +27,8 @@ _MOST_VALUES = 4096  # a fragment's own limit; tables of relative positions have
 _MOST_FLOATS = 64
 """Ones and zeros among the weights say which pattern operators are: the scale of the normalisation that a GroupNorm was
 exported as. Longer weights are drawn at random."""
+_FEW = 8
+"""Elements of what is made from shapes and stays a constant all the same: rules want to know exponents and axes."""
 _LONGEST_PATTERN = 100
 _MASK_BELOW = 2
 """Whole numbers that look nothing up are 0 or 1: they are attention masks, and their sums stay below the sequence."""
@@ -63,7 +66,9 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
     """All of ``graph`` as one fragment called ``pattern`` (``model:NAME``); its outputs are the graph's.
 
     Weights are filled at random, but whole numbers up to 4,096 of them keep their values. What looks something up
-    stays below the smallest table that it reaches. Sequences that only split a tensor become Split. Raises
+    stays below the smallest table that it reaches. Positions and the like, which the file makes from the shapes of its
+    inputs at every call, are inputs with values where operators work on them, so that those are not calculated
+    beforehand. Sequences that only split a tensor become Split. Raises
     NotAFragmentError (loops that repeat, other sequences, tensors as attributes) and ModelError (beyond the bounds of
     a fragment).
     """
@@ -73,12 +78,15 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
     operators = [_with_own_target(op) for op in _one_opset(_sharing(operators, graph.weights))]
     bounds = index_bounds(operators)
     inputs = {value.name for value in graph.inputs}
+    changing = _changing(operators, inputs)
 
     def enters(op: Operator, position: int, tensor: Tensor, name: str) -> FragmentTensor:
-        constant = constant_of(op, position, tensor, name, most=_MOST_VALUES, floats=_MOST_FLOATS)
+        fixed = tensor.name not in changing
+        floats = _MOST_FLOATS if fixed else _MOST_VALUES
+        constant = constant_of(op, position, tensor, name, most=_MOST_VALUES, floats=floats)
         if constant is not None:
-            return constant
-        role = "input" if tensor.name in inputs else "weight"
+            return constant if fixed else replace(constant, role="input")
+        role = "weight" if fixed and tensor.name not in inputs else "input"
         if not tensor.dtype.is_integer:
             return replace(entering(op, position, tensor, name), role=role)
         below = bounds.get(tensor.name) or (_BYTES_BELOW if tensor.dtype.bits <= 8 else _MASK_BELOW)
@@ -120,6 +128,41 @@ def index_bounds(operators: Iterable[Operator]) -> dict[str, int]:
             if carried == _ALL or position in carried:
                 lower(value, min(wanted))
     return bounds
+
+
+def _changing(operators: Iterable[Operator], inputs: Collection[str]) -> frozenset[str]:
+    """Names of tensors that go in as inputs, though callers do not give them: what the file makes from shapes at every
+    call (positions up to the sequence's length), and where an operator has otherwise nothing but weights and such
+    small constants, its largest. As weights they would have it calculated before the first call, which the file's own
+    operator is not."""
+    operators = tuple(operators)
+    on_host = {
+        value.name
+        for op in operators
+        for at, value in enumerate(op.inputs)
+        if value is not None and at in HOST_INPUTS.get(op.key, ())
+    }
+    written = {value.name for op in operators for value in op.outputs if value is not None}
+    opened = {
+        value.name
+        for op in operators
+        for value in op.inputs
+        if isinstance(value, Tensor) and not value.is_weight and value.elements > _FEW
+    } - {*written, *inputs, *on_host}
+    alive, settled = {*inputs, *opened}, set[str]()
+    for op in operators:
+        host = HOST_INPUTS.get(op.key, ())
+        read = [(at, value) for at, value in enumerate(op.inputs) if isinstance(value, Tensor)]
+        changes = not read or any(value.name in alive for _, value in read)
+        if not changes:
+            free = [v for at, v in read if at not in host and v.name not in on_host and v.name not in settled]
+            chosen = min(free, key=lambda v: (v.is_weight, -v.elements), default=None)
+            if chosen is not None:
+                opened.add(chosen.name)
+                alive.add(chosen.name)
+                changes = True
+        (alive if changes else settled).update(value.name for value in op.outputs if value is not None)
+    return frozenset(opened)
 
 
 def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], dict[str, str]]:
