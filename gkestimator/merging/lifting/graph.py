@@ -72,11 +72,6 @@ class Graph:
         """Numbers of the nodes that read ``name``, in order."""
         return tuple(self._readers.get(name, ()))
 
-    def made_by(self, name: str) -> Node | None:
-        """The node that writes ``name``."""
-        number = self.maker.get(name)
-        return None if number is None else self.nodes[number]
-
     def fixed(self, name: str) -> bool:
         """Whether others than plain inputs of nodes rely on the name: an output of the model, a subgraph."""
         return name in self.outputs or name in self._outer
