@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gkestimator.merging.constants import whole_numbers
-from gkestimator.merging.naming import OWN_PREFIX
+from gkestimator.merging.naming import OWN_PREFIX, unused_name
 from gkestimator.onnx_io.editing import EditableModel, Node
 
 __all__ = ["Graph"]
@@ -89,12 +89,7 @@ class Graph:
 
     def name(self, stem: str) -> str:
         """A name below ``merged/`` that nothing has yet."""
-        found, count = f"{OWN_PREFIX}{stem}", 1
-        while found in self._names:
-            count += 1
-            found = f"{OWN_PREFIX}{stem}_{count}"
-        self._names.add(found)
-        return found
+        return unused_name(f"{OWN_PREFIX}{stem}", self._names)
 
     def integers(self, values: Sequence[int]) -> str:
         """The name of a constant int64 vector, one for each content."""
