@@ -1,0 +1,168 @@
+"""How two models come to share the device: under MPS, by turns where it cannot be had, or the cores of a CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gkestimator.errors import UsageError
+from gkestimator.profiling.colocating.fleet import Fleet
+from gkestimator.profiling.colocating.jobs import PairOptions
+from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.mps import BINARY, MpsDaemon, MpsError, client_environment
+from gkestimator.profiling.colocating.order import Job
+from gkestimator.profiling.colocating.process import WorkerError
+from gkestimator.profiling.colocating.session import PairFailed, Session
+from gkestimator.profiling.raw import DeviceFacts
+
+__all__ = ["Shared"]
+
+_WHOLE = 100.0
+
+
+class Shared:
+    """Workers on one device, and the MPS daemon that they share it through, while the context is open.
+
+    ``sharing``: ``mps``, ``time`` or ``cpu``, final once :meth:`prove` returned; ``note``: why not MPS. ``folder``:
+    ours alone. Raises UsageError where MPS is required and cannot be had.
+    """
+
+    def __init__(
+        self, executor: str, device: str, facts: DeviceFacts, means: Means, folder: Path, options: PairOptions,
+        tick: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.sharing = "cpu" if device == "cpu" else "time"
+        self.note: str | None = None
+        self._facts, self._means, self._folder, self._options, self._tick = (
+            facts,
+            means,
+            folder,
+            options,
+            tick,
+        )
+        self._executor = executor
+        told, self._variables = means.told(device, facts)
+        self._command = [*means.worker_command(), "--executor", executor, "--device", told]
+        self._command += ["--seed", str(options.seed)]
+        self._daemon: MpsDaemon | None = None
+        self._pipes = (
+            folder / "no-pipes"
+        )  # where no daemon listens: a program finds none, and runs without MPS
+        (folder / "entries").mkdir()
+        self._pipes.mkdir(mode=0o700)
+        if device != "cpu":
+            self._start_mps()
+        self.session = self._session()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.session.fleet.stop()
+        self._stop_mps()
+
+    def prove(self, first: Callable[[], Job]) -> Mapping[str, str]:
+        """Start the workers of the ``first`` job, prepare its models and see that MPS serves them; else, where it is
+        not required, go on without. ``first`` is asked again then. Versions of the runtime. Raises UsageError."""
+        trouble = self._try(first())
+        if self.sharing == "mps":
+            assert self._daemon is not None
+            if trouble is None and not self._daemon.servers():
+                trouble = "no MPS server comes up although clients run"
+            if trouble is not None:
+                complaint = self._daemon.complaint()
+                self._without_mps(trouble if complaint is None else f"{trouble} ({complaint})")
+                trouble = self._try(first())
+        if trouble is not None:
+            raise UsageError(f"no worker starts: {trouble}")
+        return self.session.fleet.versions
+
+    def words(self) -> list[str]:
+        """How the device is shared, and what of it the workers see, in lines."""
+        lines = []
+        if self.sharing == "time":
+            lines.append(f"models share {self._facts.name} by turns, not at once: {self.note}")
+        seen = {share: sms for (_, share), sms in sorted(self.session.fleet.seen.items()) if sms is not None}
+        if self.sharing == "mps" and seen:
+            lines.append(
+                "SMs that workers see: " + ", ".join(f"{n} at {share:g} %" for share, n in seen.items())
+            )
+            whole = self._facts.limits.get("sms")
+            blind = [f"{share:g} %" for share, n in seen.items() if share < _WHOLE and whole and n >= whole]
+            if blind:
+                lines.append(
+                    f"at {', '.join(blind)} workers see every SM: either the driver does not tell, or the share is "
+                    "not in force; latency alone at that share tells which"
+                )
+        return lines
+
+    def _try(self, job: Job) -> str | None:
+        """Why the workers of ``job`` do not start; None where they do. A model that fails is met again later."""
+        try:
+            self.session.fleet.get(job.slots)
+        except WorkerError as e:
+            return str(e)
+        try:
+            self.session.ready(job)
+        except PairFailed as e:
+            # A model may break a worker that could start; under MPS a client that cannot make a context is its fault.
+            return str(e) if e.broke and self.sharing == "mps" else None
+        return None
+
+    def _session(self) -> Session:
+        fleet = Fleet(
+            self._command, self._environment, self._folder, tick=self._tick, together=self.sharing == "mps"
+        )
+        return Session(
+            fleet,
+            self._folder / "entries",
+            runtime=self._executor,
+            seed=self._options.seed,
+            seconds=self._options.seconds,
+            entry_s=self._options.entry_s,
+        )
+
+    def _environment(self, share: float) -> dict[str, str]:
+        base = {**os.environ, **self._variables}
+        if self.sharing == "cpu":
+            # A core for each: two runtimes that both take all cores measure their threads' quarrels.
+            base.setdefault("OMP_NUM_THREADS", "1")
+        return client_environment(base, self._pipes, share if self.sharing == "mps" else None)
+
+    def _start_mps(self) -> None:
+        if self._options.mps == "off":
+            self.note = "MPS is off"
+            return
+        binary = self._means.mps()
+        if binary is None:
+            self._without_mps(f"{BINARY} is not on this machine")
+            return
+        place = self._folder / "mps"
+        place.mkdir(mode=0o700)
+        try:
+            self._daemon = MpsDaemon(binary, place, gpu_uuid=self._facts.uuid, tick=self._tick)
+        except MpsError as e:
+            self._without_mps(str(e))
+            return
+        self.sharing, self._pipes = "mps", self._daemon.pipes
+
+    def _without_mps(self, why: str) -> None:
+        """Go on by turns. Raises UsageError where MPS is required."""
+        if self._options.mps == "required":
+            raise UsageError(f"mps: required, and cannot be had: {why}")
+        if self._daemon is not None:
+            self.session.fleet.stop()
+            self._stop_mps()
+            self.sharing, self._pipes = "time", self._folder / "no-pipes"
+            self.session = self._session()
+        self.note = why
+
+    def _stop_mps(self) -> None:
+        if self._daemon is not None:
+            self._daemon.stop()
+            self._daemon = None
