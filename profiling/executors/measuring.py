@@ -33,8 +33,8 @@ Ranges = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS; of a
-    whole model LEAST_REPEATS, for one call has thousands of launches; for its latency :func:`choose_calls`.
+    """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS; of
+    a whole model LEAST_REPEATS, for one call has thousands of launches; for its latency :func:`choose_calls`.
     ``counters``: one call after one warm-up, for a profiler that replays it."""
 
     warmup: int = 3
