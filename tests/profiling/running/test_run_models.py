@@ -18,6 +18,7 @@ import pytest
 from gkest_fakes import QUICK, records
 
 from gkestimator.errors import UsageError
+from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.plan import ModelPoint, SweepPlan, write_plan
 from gkestimator.profiling.raw import DeviceFacts, chunk_folders, read_chunk, read_environment
 from gkestimator.profiling.records import EntryRecord, MemoryUse
@@ -165,6 +166,18 @@ def test_without_a_collector_a_gpu_gives_latencies_and_no_timeline(
     # A CPU's runtime says itself what ran.
     report = run_plan(wanted, tmp_path / "cpu", replace(QUICK, collector="none"), machine=machine())
     assert (counts(report), report.messages) == ((2, 2, 2, 0, 0), ())
+
+
+def test_where_no_profiler_works_it_is_said_what_does(machine: Any, plan: Any, tmp_path: Path) -> None:
+    def broken(*_: str) -> Any:
+        raise CollectorError("kineto: CUPTI did not start")
+
+    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = replace(tools, collector=broken)
+    for models, said in ((1, "CUPTI did not start; collector none would give"), (0, "CUPTI did not start$")):
+        with pytest.raises(CollectorError, match=said):
+            run_plan(plan(1, models=models), tmp_path / "raw", ON_GPU, machine=tools)
+    assert not (tmp_path / "raw").exists()
 
 
 def test_counters_of_models_are_never_taken(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
@@ -372,13 +385,12 @@ def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_pa
             assert done <= total
             shown.append(done)
 
-    options = replace(QUICK, devices=("all",))
+    options = replace(QUICK, devices=("all",), chunk_seconds=0.1)
     tools = machine(collector="fake", gpus=lambda: 2)
     report = run_plan(wanted, tmp_path / "raw", options, machine=tools, progress=progress)
     assert (report.ok, counts(report)) == (10, (8, 8, 8, 0, 0))
-    assert {f.name.split("-")[1] for f in chunk_folders(tmp_path / "raw") if "latency" in f.name} == {
-        "cuda0", "cuda1",
-    }  # fmt: skip
+    models = [f.name.split("-")[1] for f in chunk_folders(tmp_path / "raw") if "latency" in f.name]
+    assert set(models) == {"cuda0", "cuda1"}
     assert shown[-1] == 18
 
 
