@@ -53,8 +53,8 @@ class CoRun:
         default=None,
         metadata=spec(
             "",
-            "How the group shared the GPU: `mps` at once, under NVIDIA's MPS; `time` in turns, without it; `cpu` no GPU "
-            "but a CPU's cores; null: not told, taken for at once.",
+            "How the group shared the GPU: `mps` at once, under NVIDIA's MPS; `time` in turns, without it; `cpu` no "
+            "GPU but a CPU's cores; null: not told, taken for at once.",
             group=_KEY,
             choices=SHARINGS,
         ),

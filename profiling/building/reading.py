@@ -219,7 +219,7 @@ class _Chunk:
         if record.repeats is not None and record.repeats != len(times):
             self._say("latencies and repeats disagree", record.entry_id, f"{len(times)} and {record.repeats}")
             return None
-        cv = judged_variation(record, times)
+        cv = judged_variation(record, None)
         near = self._tools.during(samples, record)
         # A sample beside the repeats, which will do for clocks, has the power of an idle device.
         inside = [s for s in near if _within(s, record)]
@@ -231,7 +231,7 @@ class _Chunk:
             origin=self._where,
             latency_us=times,
             cv=cv,
-            quality=self._tools.judge(samples, record, cv),
+            quality=self._tools.judge(samples, record, cv, self._info.device.kind == "cpu"),
             power_w=meanwhile(inside)[1],
             tenants=meanwhile(near)[2],
         )
@@ -327,7 +327,7 @@ class _Chunk:
             entry_us=typical(totals, kind=launches[0].kind),
             cv=cv,
             repeats=len(totals),
-            quality=self._tools.judge(samples, record, cv),
+            quality=self._tools.judge(samples, record, cv, False),
             sm_clock_mhz=clock,
             power_w=power,
             tenants=tenants,

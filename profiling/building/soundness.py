@@ -89,17 +89,9 @@ def sound_record(record: EntryRecord) -> bool:
     numbers: Iterable[object] = (
         *(record.host_us or ()),
         *(d for k in record.kernels or () for d in k.durations_us),
-        *(record.latency_us or ()),
         record.elapsed_us if record.elapsed_us is not None else 0.0,
     )
-    held = record.memory
-    whole = (
-        record.repeats,
-        record.started_unix_ns,
-        record.ended_unix_ns,
-        record.workspace_bytes,
-        *(() if held is None else (held.reserved_bytes, held.allocated_bytes, held.device_bytes)),
-    )
+    whole = (record.repeats, record.started_unix_ns, record.ended_unix_ns, record.workspace_bytes)
     return (
         all(_is_number(v) for v in numbers)
         and all(v is None or _is_whole(v) for v in whole)

@@ -22,27 +22,28 @@ Slot = tuple[str, float]
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
     """A process that answers. ``sms``: that it sees; ``held``: ids of the models prepared in it; ``alone``: what was
-    measured of models in it without a neighbour."""
+    measured of models in it without a neighbour; ``call_s``: seconds of one of their first calls."""
 
     slot: Slot
     process: WorkerProcess
     sms: int | None
     versions: Mapping[str, str]
     held: set[str] = field(default_factory=set)
+    call_s: dict[str, float] = field(default_factory=dict)
     alone: dict[str, Times] = field(default_factory=dict)
 
 
 class Fleet:
     """``command``: a worker's; ``environment``: of one with a share; ``folder``: takes their logs; ``tick``: is called
     while waiting. ``together``: a worker that breaks takes the others with it (under MPS a fault of one client is a
-    fault of all, and the server takes no new ones until they are gone)."""
+    fault of all, and the server takes no new ones until they are gone); ``renew`` is then called."""
 
     def __init__(
         self, command: Sequence[str], environment: Callable[[float], Mapping[str, str]], folder: Path, *,
-        tick: Callable[[], None], together: bool,
+        tick: Callable[[], None], together: bool, renew: Callable[[], None],
     ) -> None:  # fmt: skip
         self._command, self._environment, self._folder = command, environment, folder
-        self.tick, self._together = tick, together
+        self.tick, self._together, self._renew = tick, together, renew
         self._workers: dict[Slot, Worker] = {}
         self.start_s: float | None = None
         """Seconds that the workers started last took, together."""
@@ -81,10 +82,11 @@ class Fleet:
 
     def broken(self, worker: Worker) -> None:
         """``worker`` is of no more use: it is killed, and started anew when it is needed next."""
-        self._workers.pop(worker.slot, None)
+        known = self._workers.pop(worker.slot, None) is worker
         worker.process.stop(grace_s=0.0)
-        if self._together:
+        if known and self._together:
             self.stop()
+            self._renew()
 
     def stop(self) -> None:
         """End all of them."""

@@ -73,7 +73,7 @@ class MpsDaemon:
     does not start. It ends with :meth:`stop`, and with this process, however that ends."""
 
     def __init__(self, binary: Path, folder: Path, *, gpu_uuid: str | None, tick: Callable[[], None]) -> None:
-        self._binary = binary
+        self.binary = binary
         self.pipes, self._logs = folder / "pipe", folder / "log"
         for made in (self.pipes, self._logs):
             made.mkdir(mode=0o700)
@@ -110,13 +110,13 @@ class MpsDaemon:
         while not answer.exists():
             tick()
             if self._guard.poll() is not None or time.monotonic() > end:
-                raise MpsError(f"{self._binary} -d: gave no sign of life within {_START_S:.0f} s")
+                raise MpsError(f"{self.binary} -d: gave no sign of life within {_START_S:.0f} s")
             time.sleep(_POLL_S)
         found = json.loads(answer.read_text(encoding="utf-8"))
         if found["status"] != 0:
             status = "" if found["status"] is None else f"status {found['status']}: "
             words = one_line(found["output"], limit=200) or self.complaint() or "no word"
-            raise MpsError(f"{self._binary} -d: {status}{words}")
+            raise MpsError(f"{self.binary} -d: {status}{words}")
 
     def servers(self) -> tuple[int, ...]:
         """Process ids of the servers that run: none until a client has initialised CUDA."""
@@ -144,7 +144,7 @@ class MpsDaemon:
         """What the daemon answers; None where it does not, or refuses."""
         try:
             done = subprocess.run(
-                [str(self._binary)],
+                [str(self.binary)],
                 input=command + "\n",
                 capture_output=True,
                 text=True,

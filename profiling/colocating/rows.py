@@ -13,7 +13,6 @@ from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, read_table
 
 __all__ = ["Demands", "read_demands", "rows_of", "slowdowns", "worst_words"]
 
-NAMES = ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 _WHOLE = 100.0
 Key = tuple[str, str, str, str, "int | None", str]
 
@@ -24,6 +23,15 @@ class Demands:
 
     table: str
     rows: Mapping[Key, Requirement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a model asks for alone, in percent of the peak; None: not known."""
+
+    sm: float | None = None
+    dram: float | None = None
+    l2: float | None = None
 
 
 def read_demands(path: Path) -> Demands:
@@ -53,7 +61,7 @@ def rows_of(
     for record in found:
         group = "+".join(f"{s.entry_id}@{s.sm_share_pct:g}" for s in record.sides)
         for side in record.sides:
-            asked: dict[str, float | None] = {}
+            asked = _Asked()
             if demands is not None:
                 row = demands.rows.get(
                     (side.model, header.gpu, header.executor, side.dtype, side.batch_size, side.dims)
@@ -78,7 +86,9 @@ def rows_of(
                     sharing=header.sharing,
                     latency_alone_ms=side.latency_alone_ms,
                     latency_together_ms=side.latency_together_ms,
-                    **asked,
+                    sm_util_mean_pct=asked.sm,
+                    dram_util_mean_pct=asked.dram,
+                    l2_util_mean_pct=asked.l2,
                 )
             )
     return rows, tuple(missing)
@@ -92,17 +102,19 @@ def _unconfined(records: Sequence[PairRecord]) -> dict[str, float]:
     return {entry: statistics.median(values) for entry, values in found.items()}
 
 
-def _asked(row: Requirement, side: SideRecord, whole_ms: float | None) -> dict[str, float | None]:
-    values: dict[str, float | None] = {name: getattr(row, name) for name in NAMES}
+def _asked(row: Requirement, side: SideRecord, whole_ms: float | None) -> _Asked:
+    sm, dram, l2 = row.sm_util_mean_pct, row.dram_util_mean_pct, row.l2_util_mean_pct
     if side.sm_share_pct == _WHOLE:
-        return values
+        return _Asked(sm=sm, dram=dram, l2=l2)
     alone_ms = whole_ms if whole_ms is not None else row.latency_ms
     if alone_ms is None:
-        return dict.fromkeys(NAMES)
+        return _Asked()
     slower = alone_ms / side.latency_alone_ms
-    scaled = {name: None if v is None else v * slower for name, v in values.items()}
-    sm = scaled["sm_util_mean_pct"]
-    return scaled | {"sm_util_mean_pct": None if sm is None else min(sm, side.sm_share_pct)}
+    return _Asked(
+        sm=None if sm is None else min(sm * slower, side.sm_share_pct),
+        dram=None if dram is None else dram * slower,
+        l2=None if l2 is None else l2 * slower,
+    )
 
 
 def slowdowns(records: Iterable[PairRecord]) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from gkestimator.profiling.colocating.campaign import Campaign, Stopped
 from gkestimator.profiling.colocating.jobs import DEFAULT_SHARES, UNCONFINED, PairOptions, PairsReport
 from gkestimator.profiling.colocating.journal import Header, Journal, journal_path
 from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.mps import MpsError
 from gkestimator.profiling.colocating.order import Job, jobs
 from gkestimator.profiling.colocating.rows import Demands, read_demands, rows_of, slowdowns, worst_words
 from gkestimator.profiling.colocating.sharing import Shared
@@ -44,8 +45,8 @@ def measure_pairs(
 
     What earlier runs into ``output`` measured counts: it stands in the journal beside it. ``table``: requirement rows
     of the models, from which the columns of what they ask for alone are filled. ``progress`` is called with (stage,
-    done, total). Raises UsageError before anything starts (no whole model, no such device, MPS required and not to be had,
-    another way of measuring than before), TableError for a broken ``table`` or journal, OutputError.
+    done, total). Raises UsageError before anything starts (no whole model, no such device, MPS required and not to be
+    had, another way of measuring than before), TableError for a broken ``table`` or journal, OutputError.
     """
     options, means = options or PairOptions(), means or Means()
     begun = time.monotonic()
@@ -101,6 +102,8 @@ def measure_pairs(
                     campaign.messages += shared.words()
         except Stopped:
             campaign.end()
+        except MpsError as e:  # it was there, and does not start again
+            campaign.stopped, campaign.stop_status = f"stopped: {e}", 1
         problems = _write(journal, output, encode, demands, names)
         campaign.messages += list(names.notes)
         return _report(campaign, journal, str(output), begun, problems, table)

@@ -56,7 +56,10 @@ class Session:
         """Seconds that measuring ``job`` will take, as far as earlier ones tell."""
         running = {w.slot: w for w in self.fleet.all()}
         each = sum(self._preparing_s) / len(self._preparing_s) if self._preparing_s else 1.0
-        total = self._seconds + _LEAD_S
+        known = [
+            w.alone[e.id].median_ms / 1e3 for w in running.values() for e in job.entries if e.id in w.alone
+        ]
+        total = self._side_by_side_s(max(known, default=0.0)) + _LEAD_S
         for slot, entry in zip(job.slots, job.entries, strict=True):
             worker = running.get(slot)
             if worker is None:
@@ -66,6 +69,9 @@ class Session:
             if worker is None or entry.id not in worker.alone:
                 total += min(self._seconds, _ALONE_S) + _LEAD_S
         return total
+
+    def _side_by_side_s(self, slowest_s: float) -> float:
+        return max(self._seconds, min(_MOST_RUN_S, _CALLS_WANTED * slowest_s))
 
     def ready(self, job: Job) -> Sides:
         """Workers with the models of ``job`` prepared, in the order of its entries. Raises PairFailed."""
@@ -135,21 +141,20 @@ class Session:
     def _alone(self, worker: Worker, entry: PlanEntry) -> Times:
         if entry.id in worker.alone:
             return worker.alone[entry.id]
-        seconds = min(self._seconds, _ALONE_S)
-        (loop,) = self._run([(worker, entry)], seconds, self._entry_s, of_entry=True)
+        seconds, call_s = min(self._seconds, _ALONE_S), worker.call_s.get(entry.id, 0.0)
+        most = 2 * LEAST_CALLS * call_s
+        (loop,) = self._run([(worker, entry)], seconds, most, of_entry=True, call_s=call_s)
         found = times(side_by_side([loop])[0])
         if found is None or found.calls < LEAST_CALLS:
             count = 0 if found is None else found.calls
-            raise PairFailed(
-                f"{_name(entry)}: {count} calls within {self._entry_s:g} s, expected {LEAST_CALLS}",
-                entry=entry,
-            )
+            within = max(seconds, most)
+            raise PairFailed(f"{_name(entry)}: {count} calls within {within:.3g} s, expected {LEAST_CALLS}")
         worker.alone[entry.id] = found
         return found
 
     def _together(self, sides: Sides, alone: Sequence[Times]) -> tuple[list[Times], tuple[int, int]]:
         slowest = max(t.median_ms for t in alone) / 1e3
-        seconds = max(self._seconds, min(_MOST_RUN_S, _CALLS_WANTED * slowest))
+        seconds = self._side_by_side_s(slowest)
         for tries in (1, 4):
             began = time.time_ns()
             loops = self._run(sides, seconds * tries, seconds * tries, of_entry=False, call_s=slowest)
@@ -161,9 +166,7 @@ class Session:
             f"{counts} calls lie wholly within {4 * seconds:.3g} s side by side, expected {LEAST_CALLS} each"
         )
 
-    def _run(
-        self, sides: Sides, seconds: float, most: float, *, of_entry: bool, call_s: float = 0.0
-    ) -> list[Loop]:
+    def _run(self, sides: Sides, seconds: float, most: float, *, of_entry: bool, call_s: float) -> list[Loop]:
         within = _LEAD_S + max(seconds, most) + max(_HANG_S, _HANG_CALLS * call_s)
         for first in (True, False):
             start = time.monotonic_ns() + int(_LEAD_S * 1e9)
@@ -199,6 +202,8 @@ class Session:
             try:
                 answer = worker.process.answer(number, within_s=within_s, tick=self.fleet.tick)
                 self._take(worker, answer)
+                if isinstance(answer.get("call_s"), int | float):
+                    worker.call_s[entry.id] = float(answer["call_s"])
                 found.append(loop_of(answer) if "ends_ns" in answer else None)
             except (AnswerError, WorkerError) as e:
                 failed.append(_Failed(e, worker, entry))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,21 +37,14 @@ class Shared:
     ) -> None:  # fmt: skip
         self.sharing = "cpu" if device == "cpu" else "time"
         self.note: str | None = None
-        self._facts, self._means, self._folder, self._options, self._tick = (
-            facts,
-            means,
-            folder,
-            options,
-            tick,
-        )
-        self._executor = executor
+        self._executor, self._facts, self._means = executor, facts, means
+        self._folder, self._options, self._tick = folder, options, tick
         told, self._variables = means.told(device, facts)
         self._command = [*means.worker_command(), "--executor", executor, "--device", told]
         self._command += ["--seed", str(options.seed)]
         self._daemon: MpsDaemon | None = None
-        self._pipes = (
-            folder / "no-pipes"
-        )  # where no daemon listens: a program finds none, and runs without MPS
+        self._started = 0
+        self._pipes = folder / "no-pipes"  # no daemon listens there: a program runs without MPS
         (folder / "entries").mkdir()
         self._pipes.mkdir(mode=0o700)
         if device != "cpu":
@@ -69,15 +63,11 @@ class Shared:
     def prove(self, first: Callable[[], Job]) -> Mapping[str, str]:
         """Start the workers of the ``first`` job, prepare its models and see that MPS serves them; else, where it is
         not required, go on without. ``first`` is asked again then. Versions of the runtime. Raises UsageError."""
-        trouble = self._try(first())
-        if self.sharing == "mps":
-            assert self._daemon is not None
-            if trouble is None and not self._daemon.servers():
-                trouble = "no MPS server comes up although clients run"
-            if trouble is not None:
-                complaint = self._daemon.complaint()
-                self._without_mps(trouble if complaint is None else f"{trouble} ({complaint})")
-                trouble = self._try(first())
+        trouble = self._trouble(first())
+        if trouble is not None and self._daemon is not None:
+            complaint = self._daemon.complaint()
+            self._without_mps(trouble if complaint is None else f"{trouble} ({complaint})")
+            trouble = self._trouble(first())
         if trouble is not None:
             raise UsageError(f"no worker starts: {trouble}")
         return self.session.fleet.versions
@@ -101,22 +91,29 @@ class Shared:
                 )
         return lines
 
-    def _try(self, job: Job) -> str | None:
-        """Why the workers of ``job`` do not start; None where they do. A model that fails is met again later."""
+    def _trouble(self, job: Job) -> str | None:
+        """Why the workers of ``job`` do not start, or are not MPS's; None where all is well."""
         try:
             self.session.fleet.get(job.slots)
         except WorkerError as e:
             return str(e)
-        try:
-            self.session.ready(job)
-        except PairFailed as e:
-            # A model may break a worker that could start; under MPS a client that cannot make a context is its fault.
-            return str(e) if e.broke and self.sharing == "mps" else None
+        # A worker has initialised CUDA when it says hello, and CUDA has the server started. Should a driver wait for
+        # the first context, the models make it; one that fails here is met again later.
+        if self._daemon is not None and not self._daemon.servers():
+            with contextlib.suppress(PairFailed):
+                self.session.ready(job)
+            if not self._daemon.servers():
+                return "no MPS server comes up although clients run"
         return None
 
     def _session(self) -> Session:
         fleet = Fleet(
-            self._command, self._environment, self._folder, tick=self._tick, together=self.sharing == "mps"
+            self._command,
+            self._environment,
+            self._folder,
+            tick=self._tick,
+            together=self.sharing == "mps",
+            renew=self._renew,
         )
         return Session(
             fleet,
@@ -142,14 +139,27 @@ class Shared:
         if binary is None:
             self._without_mps(f"{BINARY} is not on this machine")
             return
-        place = self._folder / "mps"
-        place.mkdir(mode=0o700)
         try:
-            self._daemon = MpsDaemon(binary, place, gpu_uuid=self._facts.uuid, tick=self._tick)
+            self._daemon = self._new_daemon(binary)
         except MpsError as e:
             self._without_mps(str(e))
             return
         self.sharing, self._pipes = "mps", self._daemon.pipes
+
+    def _new_daemon(self, binary: Path) -> MpsDaemon:
+        self._started += 1
+        place = self._folder / f"mps-{self._started}"
+        place.mkdir(mode=0o700)
+        return MpsDaemon(binary, place, gpu_uuid=self._facts.uuid, tick=self._tick)
+
+    def _renew(self) -> None:
+        """A client that died in the middle of its work leaves the server in a state that nobody knows (NVIDIA's word:
+        undefined): no other is measured with it. Raises MpsError."""
+        if self._daemon is not None:
+            binary = self._daemon.binary
+            self._stop_mps()
+            self._daemon = self._new_daemon(binary)
+            self._pipes = self._daemon.pipes
 
     def _without_mps(self, why: str) -> None:
         """Go on by turns. Raises UsageError where MPS is required."""

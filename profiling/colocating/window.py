@@ -41,9 +41,9 @@ class Times:
 def loop_of(answer: Mapping[str, Any]) -> Loop:
     """The loop that a worker tells of. Raises WorkerError for what is none."""
     first, ends = answer.get("first_ns"), answer.get("ends_ns")
-    if not _whole(first) or not isinstance(ends, list) or not 1 <= len(ends) <= MOST_CALLS:
+    if not isinstance(first, int) or not isinstance(ends, list) or not 1 <= len(ends) <= MOST_CALLS:
         raise WorkerError("tells no calls, expected first_ns and ends_ns")
-    if not all(map(_whole, ends)) or any(b <= a for a, b in pairwise([0, *ends])):
+    if not all(map(_whole, [first, *ends])) or any(b <= a for a, b in pairwise([0, *ends])):
         raise WorkerError("tells calls that end before they begin")
     return Loop(first_ns=first, ends_ns=tuple(first + e for e in ends))
 

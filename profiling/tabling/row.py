@@ -115,6 +115,8 @@ def _warnings(found: MeasuredModel, use: LaunchUse | None, *, cpu: bool) -> Iter
     if cpu:
         yield "a CPU stands in for a GPU: time alone, no memory, no occupancy, no SM utilisation"
         return
+    if latency.record.cpu_nodes:
+        yield f"{latency.record.cpu_nodes} nodes ran on the CPU"
     if found.work.problem is not None:
         yield "work and tensors not known: no rule for all of its operators"
     if timeline is None:

@@ -41,11 +41,13 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResult:
-    """What was made. ``files``: all that was written, the table first. ``problems``: what could not be used, one line
+    """What was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the rows' GPUs
+    that the catalogue does not know (given, or beside the table). ``problems``: what could not be used, one line
     each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
 
     rows: tuple[Requirement, ...]
     files: tuple[Path, ...]
+    gpu_files: tuple[Path, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -105,7 +107,14 @@ def build_table(
         output: data,
     }
     write_together(files)
-    return TableResult(rows=tuple(rows), files=tuple(reversed(files)), notes=notes, problems=problems.all())
+    named = (beside(output, f".{gpu}.toml") for gpu in dict.fromkeys(row.gpu for row in rows))
+    return TableResult(
+        rows=tuple(rows),
+        files=tuple(reversed(files)),
+        gpu_files=(*gpu_specs, *(path for path in named if path.is_file())),
+        notes=notes,
+        problems=problems.all(),
+    )
 
 
 def _choose(

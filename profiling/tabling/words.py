@@ -30,7 +30,7 @@ def _with(rows: Sequence[Requirement], column: str) -> int:
 def closing_words(result: TableResult) -> tuple[str, ...]:
     """How to compare the table with estimates: as what ran, which is the file's operators as they are."""
     table = result.files[0]
-    specs = "".join(f" --gpu-spec {f}" for f in result.files if f.suffix == ".toml")
+    specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)
     unfold = " --no-unfold-batchnorm" if any(r.runtime == "torch" for r in result.rows) else ""
     return (
         f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}{unfold}"
