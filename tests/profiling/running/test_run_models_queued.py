@@ -59,6 +59,24 @@ def test_a_run_out_of_time_says_how_many_timelines_are_left(plan: Any) -> None:
     assert counts(campaign.report("raw", 1.0)) == (4, 4, 4, 0, 0)
 
 
+def test_what_stays_noisy_in_both_passes_is_repeated_in_each_as_often_as_asked(plan: Any) -> None:
+    campaign = a_campaign(plan(2, models=2), replace(QUICK, retries=2, chunk_seconds=10.0))
+    found = []
+    while (job := campaign.next_job("cuda:0", None)) is not None:
+        found.append((job.pass_name, job.attempt, tuple(e.model is not None for e in job.entries)))
+        statuses = {e.id: "ok" for e in job.entries}
+        campaign.finished(
+            job, ChunkResult(kind="whole", statuses=statuses, qualities=dict.fromkeys(statuses, "noisy"))
+        )
+    models, operators = (True, True), (False, False)
+    assert found == [
+        *(("latency", 1, models), ("timeline", 1, models), ("timeline", 1, operators)),
+        *(("latency", 2, models), ("timeline", 2, models), ("timeline", 2, operators)),
+        *(("latency", 3, models), ("timeline", 3, models), ("timeline", 3, operators)),
+    ]
+    assert campaign.report("raw", 1.0).noisy == 4
+
+
 def test_models_of_unknown_time_weigh_more_than_operators(plan: Any) -> None:
     found = jobs(a_campaign(plan(12, models=6, seconds=None), replace(QUICK, chunk_seconds=12.0)))
     sizes = [(j.pass_name, len(j.entries)) for j in found]
