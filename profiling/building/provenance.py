@@ -87,7 +87,7 @@ def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:
 def source_of_raw(contents: RawContents) -> dict[str, Any]:
     """One raw folder, in JSON values. Host names, paths and serial numbers stay in the folder."""
     run = contents.run
-    ended = [m.chunk.ended for m in (*contents.measured, *contents.latencies)]
+    ended = [*(m.chunk.ended for m in contents.measured), *(m.chunk.ended for m in contents.latencies)]
     not_measured = Counter(f"{n.status}: {n.reason}"[:200] for n in contents.not_measured)
     return {
         "kind": "raw",
