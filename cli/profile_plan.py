@@ -15,6 +15,8 @@ from gkestimator.cli.parameters import DIM, WHOLE_NUMBERS, Names
 __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
+_LARGE = 20_000_000
+"""Bytes of a plan that are worth telling."""
 
 
 @click.command(name="plan")
@@ -22,7 +24,14 @@ _PATH = click.Path(path_type=Path)
     "--models", "models", multiple=True, metavar="PATH", help="ONNX file, folder or pattern; repeatable."
 )
 @click.option(
-    "--catalogue/--no-catalogue", default=True, help="Shapes of the built-in catalogue.  [default: yes]"
+    "--whole",
+    is_flag=True,
+    help="Each model as a whole, for its latency and memory, instead of its operators.",
+)
+@click.option(
+    "--catalogue/--no-catalogue",
+    default=None,
+    help="Shapes of the built-in catalogue.  [default: yes; none with --whole]",
 )
 @click.option("--minutes", type=float, help="What the run may take.  [default: 10, or none with --entries]")
 @click.option("--entries", type=int, help="At most this many entries.")
@@ -31,34 +40,59 @@ _PATH = click.Path(path_type=Path)
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
 @click.option("--cpu", is_flag=True, help="For a machine without a GPU, to try the chain: short calls, fp32.")
 @click.option("--bundle", "bundles", type=_PATH, multiple=True, help="Estimator bundle; repeatable.")
-@click.option("--dtype", "dtypes", type=Names(), help="fp32,tf32,fp16,bf16.  [default: all that the GPU has]")
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=Names(),
+    help="fp32,tf32,fp16,bf16.  [default: all that the GPU has; fp32,fp16 with --whole]",
+)
 @click.option(
     "--batch-size", "batch_sizes", type=WHOLE_NUMBERS, help="Batch sizes of the models; default: as exported."
 )
 @click.option("--dim", "dims", type=DIM, multiple=True, help="Number for a symbolic dimension; repeatable.")
 @click.option(
-    "--counters", type=float, default=0.15, show_default=True, help="Share of entries to count under ncu."
+    "--counters", type=float, help="Share of entries to count under ncu.  [default: 0.15; none with --whole]"
 )
 @click.option("--repeats", type=int, help="What run will be given as --repeats; only says how long it takes.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampled shapes.")
 @click.option("--split", type=click.IntRange(1, 1000), help="Write this many plans, FILE-1ofN.json, ...")
 @click.option("-o", "--output", required=True, type=_PATH, help="File of the plan (JSON).")
 @debug_option
-def command(output: Path, split: int | None, dims: tuple[tuple[str, int], ...], **options: Any) -> int:
-    """Choose the operators to measure, and say how long it will take.
+def command(
+    output: Path,
+    split: int | None,
+    dims: tuple[tuple[str, int], ...],
+    whole: bool,
+    catalogue: bool | None,
+    counters: float | None,
+    **options: Any,
+) -> int:
+    """Choose the operators, or whole models, to measure, and say how long it will take.
 
     The models' own operators come first, those that take most of their time at the head; then shapes of the built-in
-    catalogue, spread over what makes kernels fast or slow. The plan is JSON, one entry a line, most valuable first:
+    catalogue, spread over what makes kernels fast or slow. With --whole every model at every batch size is one entry,
+    small ones and batch sizes 1, 8 and 32 first. The plan is JSON, one entry a line, most valuable first:
     read it, edit it (remove the id of an entry that you change), cut it, split it. Exit status: 0 done, 1 some models
     failed (the plan is of the rest and the catalogue), 2 nothing was left to plan or the command was wrong.
     """
     from gkestimator.cli.progress import Progress
-    from gkestimator.profiling.sweep import PlanRequest, make_plan
+    from gkestimator.errors import UsageError
+    from gkestimator.profiling.sweep import PlanRequest, make_plan, make_whole_plan
     from gkestimator.profiling.sweep.writing import write_plans
 
+    for name, given in (("--catalogue", catalogue), ("--counters", counters)):
+        if whole and given:
+            raise UsageError(f"{name} is of operators: leave it out, or leave out --whole")
     made_by = shlex.join(["gkest", *sys.argv[1:]])[:500]
+    request = PlanRequest(
+        dims=dict(dims),
+        made_by=made_by,
+        catalogue=not whole and catalogue is not False,
+        counters=0.0 if whole else 0.15 if counters is None else counters,
+        **options,
+    )
     with Progress() as progress:
-        planned = make_plan(PlanRequest(dims=dict(dims), made_by=made_by, **options), progress)
+        planned = (make_whole_plan if whole else make_plan)(request, progress)
     read = (*options["models"], *options["gpu_specs"])
     written = write_plans(planned.plan, output, split, read=read)
     for path, error in planned.failures:
@@ -67,5 +101,6 @@ def command(output: Path, split: int | None, dims: tuple[tuple[str, int], ...], 
     for message in planned.messages:
         click.echo(message, err=True)
     for path in written:
-        click.echo(f"gkest: wrote {path}", err=True)
+        size = path.stat().st_size
+        click.echo(f"gkest: wrote {path}{f' ({size / 1e6:.0f} MB)' if size > _LARGE else ''}", err=True)
     return 1 if planned.failures else 0

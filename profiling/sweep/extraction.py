@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,7 +14,11 @@ from gkestimator.errors import GkestimatorError
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
 from gkestimator.graph import Attribute, Operator, Tensor
 
-__all__ = ["NotAFragmentError", "fragment_of"]
+__all__ = ["Entering", "NotAFragmentError", "constant_of", "entering", "fragment_of", "index_bound"]
+
+Entering: TypeAlias = "Callable[[Operator, int, Tensor, str], FragmentTensor]"
+"""What goes in for a tensor that no operator of a fragment makes: the first operator that reads it, at which position,
+the tensor, its name in the fragment."""
 
 _MOST_VALUES = 64
 """Elements of a constant that goes into the plan with its values; axes, shapes, pads and scales are shorter."""
@@ -89,8 +94,23 @@ _DECIDING = frozenset({("", "Resize", 1), ("", "Resize", 2), ("", "Upsample", 1)
 """Float inputs whose values decide what is calculated, besides those of one element."""
 
 
-def fragment_of(operators: Sequence[Operator], pattern: str = "") -> Fragment:
-    """``operators``, in order, as a fragment; results of the last one leave it. Raises NotAFragmentError."""
+def index_bound(op: Operator, position: int) -> int | None:
+    """What whole numbers at input ``position`` of ``op`` must stay below, for they look something up; None where they
+    look nothing up. Raises NotAFragmentError."""
+    below = _INDICES.get((op.domain, op.op_type, position))
+    return None if below is None else max(1, below(op))
+
+
+def fragment_of(
+    operators: Sequence[Operator],
+    pattern: str = "",
+    *,
+    results: Sequence[str] | None = None,
+    enters: Entering | None = None,
+) -> Fragment:
+    """``operators``, in order, as a fragment. ``results`` names the tensors that leave it (None: those of the last
+    operator); ``enters`` describes what goes in (None: :func:`entering`). Raises NotAFragmentError."""
+    enters = enters or entering
     made: dict[str, str] = {}  # values made inside, and tensors that enter, by their name in the model
     tensors: list[FragmentTensor] = []
     nodes = []
@@ -107,7 +127,7 @@ def fragment_of(operators: Sequence[Operator], pattern: str = "") -> Fragment:
                 raise NotAFragmentError("sequences")
             if value.name not in made:
                 made[value.name] = f"x{len(tensors)}"
-                tensors.append(_entering(op, position, value, made[value.name]))
+                tensors.append(enters(op, position, value, made[value.name]))
             reads.append(made[value.name])
         while reads and not reads[-1]:
             reads.pop()
@@ -135,31 +155,29 @@ def fragment_of(operators: Sequence[Operator], pattern: str = "") -> Fragment:
         )
     if not any(t.role == "input" for t in tensors):
         raise NotAFragmentError("no input but constants")
+    leaving = nodes[-1].outputs if results is None else tuple(made.get(name, "") for name in results)
     return Fragment(
         opsets=opsets,
         nodes=tuple(nodes),
         tensors=tuple(tensors),
-        outputs=tuple(name for name in nodes[-1].outputs if name),
+        outputs=tuple(name for name in leaving if name),
         pattern=pattern,
     )
 
 
-def _entering(op: Operator, position: int, tensor: Tensor, name: str) -> FragmentTensor:
+def entering(op: Operator, position: int, tensor: Tensor, name: str) -> FragmentTensor:
+    """``tensor`` as what goes into ``op`` alone at input ``position``. Raises NotAFragmentError."""
     if len(tensor.shape) > _LARGEST_RANK or tensor.elements > _MOST_ELEMENTS:
         raise NotAFragmentError("tensors of more than eight dimensions or of absurd size")
     role = "weight" if tensor.is_weight else "input"
     place = (op.domain, op.op_type, position)
     dtype, shape = tensor.dtype, tensor.shape
-    below = _INDICES.get(place)
-    if below is not None and dtype.is_integer:
-        return FragmentTensor(
-            name=name, dtype=dtype, shape=shape, role=role, fill="index", below=max(1, below(op))
-        )
-    values = _values(tensor, decides=place in _DECIDING)
-    if values is not None:
-        return FragmentTensor(
-            name=name, dtype=dtype, shape=shape, role="constant", fill="value", values=values
-        )
+    below = index_bound(op, position) if dtype.is_integer else None
+    if below is not None:
+        return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, fill="index", below=below)
+    constant = constant_of(op, position, tensor, name)
+    if constant is not None:
+        return constant
     if dtype is DType.BOOL:
         return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, fill="mask")
     if dtype.is_integer:
@@ -172,10 +190,22 @@ def _entering(op: Operator, position: int, tensor: Tensor, name: str) -> Fragmen
     return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, fill=fill)
 
 
-def _values(tensor: Tensor, *, decides: bool) -> tuple[float | int | bool, ...] | None:
-    """The values of a constant that have to be kept: whole numbers and truth values, single floats, scales."""
+def constant_of(
+    op: Operator, position: int, tensor: Tensor, name: str, *, most: int = _MOST_VALUES
+) -> FragmentTensor | None:
+    """``tensor`` with its values, where they are known, at most ``most``, and have to be kept: whole numbers and truth
+    values, single floats, scales."""
+    values = _values(tensor, decides=(op.domain, op.op_type, position) in _DECIDING, most=most)
+    if values is None:
+        return None
+    return FragmentTensor(
+        name=name, dtype=tensor.dtype, shape=tensor.shape, role="constant", fill="value", values=values
+    )
+
+
+def _values(tensor: Tensor, *, decides: bool, most: int) -> tuple[float | int | bool, ...] | None:
     value = tensor.value
-    if value is None or value.dtype == object or value.size != tensor.elements or value.size > _MOST_VALUES:
+    if value is None or value.dtype == object or value.size != tensor.elements or value.size > most:
         return None
     flat = np.asarray(value).reshape(-1)
     if tensor.dtype is DType.BOOL:

@@ -55,7 +55,8 @@ def native_dtype(fragment: Fragment) -> str | None:
 def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
     """``fragment`` with its float32 tensors in the element type of ``dtype`` (one of ``plan.DTYPES``).
 
-    The fragment itself for fp32 and tf32. None where nothing is left to do (a cast to the type it has already).
+    The fragment itself for fp32 and tf32. None where nothing is left to do (a cast to the type it has already), except
+    in a whole model, where such a cast stays and does nothing.
     Where an operator takes bfloat16 only from a later opset on, and has the same attributes there, that opset is named.
     """
     half = HALVES.get(dtype)
@@ -71,7 +72,7 @@ def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
     nodes = tuple(_retyped(n, half) for n in fragment.nodes)
     made = replace(fragment, tensors=tensors, nodes=nodes, opsets=_opsets(fragment, half))
     by_name = {t.name: t.dtype for t in tensors}
-    if any(
+    if not fragment.is_model and any(
         n.op_type == "Cast"
         and by_name.get(n.inputs[0]) is half
         and n.attributes.get("to") == element_type(half)

@@ -1,0 +1,131 @@
+"""What measuring a whole model takes: its latency and memory by the estimator, and the seconds of both passes.
+
+The seconds follow what the runner and its child do: in the latency pass calls for a fifth of a second to warm up, then
+20 to 50 of them, fewer of slow ones; in the timeline pass a few under the profiler; in each the model is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.errors import UsageError
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.rows import requirement_row
+from gkestimator.fragments import Fragment
+from gkestimator.gpus import GpuSpec
+from gkestimator.graph import OperatorGraph
+from gkestimator.profiling.sweep.cost import (
+    COSTS,
+    CPU_BYTES_PER_S,
+    CPU_FLOPS_PER_S,
+    CPU_HALF_SLOWER,
+    GENERIC_GPU,
+    Costs,
+)
+from gkestimator.profiling.sweep.planning import PlanRequest
+from gkestimator.profiling.sweep.precision import HALVES
+
+__all__ = ["ModelPrice", "Prices", "model_s", "repeats_of_model"]
+
+_WARM_CALLS, _WARM_S = 3, 0.2
+_REPEATS, _MOST_REPEATS, _LEAST_REPEATS = 20, 50, 5
+_ENOUGH_S, _TOO_LONG_S = 1.0, 4.0
+_TIMELINE_CALLS = 3 + 5
+_NODE_S = 2e-3
+_LAUNCH_S = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPrice:
+    """``latency_s``: of a call, estimated; ``seconds`` that measuring takes; ``mreq_pct``: how much of the GPU's memory
+    the process takes, None where no GPU is named or nothing can say."""
+
+    latency_s: float
+    seconds: float
+    mreq_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """The estimator for every precision wanted, on the GPU that is named or the one that stands in for it."""
+
+    request: PlanRequest
+    gpu: GpuSpec
+    engines: Mapping[str, Engine]
+    note: str | None
+
+    @classmethod
+    def of(cls, request: PlanRequest, paths: Sequence[Path], dtypes: Sequence[str]) -> Prices:
+        """Raises GkestimatorError: a GPU or bundle that cannot be had, a precision that the GPU lacks."""
+        engines = {
+            dtype: Engine(
+                EstimateRequest(
+                    models=list(paths),
+                    gpus=[request.gpu or GENERIC_GPU],
+                    runtime=request.runtime,
+                    dtype=dtype,
+                    gpu_specs=list(request.gpu_specs),
+                    bundles=list(request.bundles),
+                )
+            )
+            for dtype in dtypes
+        }
+        target = next(iter(engines.values())).targets[0]
+        return cls(request=request, gpu=target.gpu, engines=engines, note=target.note)
+
+    def price(self, graph: OperatorGraph, fragment: Fragment, dtype: str) -> ModelPrice:
+        """Of the model ``graph`` whose fragment in ``dtype`` is ``fragment``. Raises UnsupportedOperatorError, and
+        UsageError for a model that launches nothing."""
+        engine = self.engines[dtype]
+        try:
+            lowered = engine.lower_graphs(graph.name, [graph])
+            (found,) = engine.estimate([lowered])
+            row = requirement_row(engine, found)
+            steps = found.lowering.graph.steps
+        finally:
+            engine.forget()
+        launches = sum(step.repeat * len(step.kernels) for step in steps)
+        if not launches or row.latency_ms is None:
+            raise UsageError(f"{graph.name}: launches nothing: every operator is a view, or known beforehand")
+        latency_s = row.latency_ms / 1e3
+        if self.request.cpu:
+            kernels = [(k, step.repeat) for step in steps for k in step.kernels]
+            latency_s = sum(
+                n * (k.flops / CPU_FLOPS_PER_S + (k.read_bytes + k.write_bytes) / CPU_BYTES_PER_S)
+                for k, n in kernels
+            ) * (CPU_HALF_SLOWER if dtype in HALVES else 1.0)
+        seconds = model_s(
+            latency_s,
+            nbytes=sum(t.nbytes for t in fragment.tensors),
+            nodes=len(fragment.nodes),
+            launches=launches,
+            costs=COSTS[self.request.runtime],
+            repeats=self.request.repeats,
+        )
+        known = self.request.gpu is not None
+        return ModelPrice(latency_s=latency_s, seconds=seconds, mreq_pct=row.mreq_pct if known else None)
+
+
+def repeats_of_model(latency_s: float) -> int:
+    """How often the latency pass repeats a call that takes ``latency_s`` seconds."""
+    if _REPEATS * latency_s > _TOO_LONG_S:
+        return max(_LEAST_REPEATS, int(_TOO_LONG_S / latency_s))
+    return min(_MOST_REPEATS, max(_REPEATS, int(_ENOUGH_S / latency_s)))
+
+
+def model_s(
+    latency_s: float, *, nbytes: int, nodes: int, launches: int, costs: Costs, repeats: int | None = None
+) -> float:
+    """Seconds of the latency pass and the timeline pass of a model, their part of the chunks' overhead included.
+
+    ``nbytes``: of inputs and weights; ``launches``: kernels of one call.
+    """
+    load_s = costs.prepare_s + nodes * _NODE_S + nbytes / costs.fill_bytes_per_s
+    warm_s = max(_WARM_CALLS * latency_s, _WARM_S)
+    latency = load_s + warm_s + (repeats or repeats_of_model(latency_s)) * latency_s
+    timeline = load_s + _TIMELINE_CALLS * (latency_s + launches * _LAUNCH_S)
+    chunks = [max(s / costs.chunk_work_s, 1.0 / costs.chunk_entries) for s in (latency, timeline)]
+    return latency + timeline + sum(chunks) * costs.chunk_s

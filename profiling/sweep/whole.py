@@ -1,0 +1,242 @@
+"""``gkest profile plan --whole``: every model at every batch size and precision as one entry of a sweep plan."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gkestimator.errors import GkestimatorError, ModelError, UsageError
+from gkestimator.fragments import Fragment
+from gkestimator.graph import OperatorGraph
+from gkestimator.naming import distinct_names, find_models
+from gkestimator.onnx_io import Model, read_model
+from gkestimator.profiling.plan import MAX_ENTRIES, ModelPoint, PlanEntry, SweepPlan, entry_id
+from gkestimator.profiling.sweep.cost import GENERIC_GPU
+from gkestimator.profiling.sweep.extraction import NotAFragmentError
+from gkestimator.profiling.sweep.model_fragments import model_fragment, model_patterns
+from gkestimator.profiling.sweep.model_prices import Prices
+from gkestimator.profiling.sweep.planning import DEFAULT_MINUTES, Planned, PlanRequest
+from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
+from gkestimator.profiling.sweep.summary import duration_words
+
+__all__ = ["make_whole_plan"]
+
+Progress = Callable[[str, int, int], None]
+_DTYPES = ("fp32", "fp16", "tf32", "bf16")
+"""As they alternate; the first two unless others are asked for."""
+_FIRST, _SECOND = (1, 8, 32), (4, 16)
+"""Batch sizes that are measured before all others: few and far apart."""
+_LONGEST_NAME = 200
+
+
+def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> Planned:
+    """Every model of ``request`` at every batch size (None: as exported) in every precision, cheap and most wanted
+    first, until the budget is used up.
+
+    A model that cannot be planned is in ``failures``, one line for each reason. Where ``request.gpu`` is named, entries
+    whose estimated memory is more than it has are left out, and ``messages`` says so. The order does not depend on the
+    budget. Raises GkestimatorError: a bad GPU, bundle or number, or nothing that could be planned.
+    """
+    if not request.models:
+        raise UsageError("--whole plans models: name some with --models")
+    paths, missing = find_models(request.models)
+    if not paths:
+        raise UsageError(f"nothing to plan: {missing[0][1]}")
+    prices = Prices.of(request, paths, _dtypes(request))
+    maker = _Maker(request=request, prices=prices)
+    names = distinct_names(paths)
+    for number, (path, name, pattern) in enumerate(zip(paths, names, model_patterns(names), strict=True)):
+        if progress is not None:
+            progress(name, number, len(paths))
+        maker.add(path, name, pattern)
+    failures = (*missing, *maker.failures)
+    unmet = sorted(request.dims.keys() - maker.dims_met)
+    if unmet and maker.points:
+        raise UsageError(f"--dim {unmet[0]}: no model has a symbolic dimension of this name")
+    ordered = [entry for point in sorted(maker.points, key=lambda p: p.rank) for entry in point.entries]
+    if not ordered:
+        raise UsageError(f"nothing to plan: {[*(str(e) for _, e in failures), *maker.left_out()][0]}")
+    plan = SweepPlan(
+        runtime=request.runtime,
+        entries=_within(request, ordered),
+        gpu=prices.gpu.name if request.gpu is not None else None,
+        minutes=_minutes(request),
+        seed=request.seed,
+        made_by=request.made_by,
+    )
+    return Planned(
+        plan=plan, failures=failures, messages=_messages(request, prices, maker, plan, len(ordered))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """One model at one batch size: an entry for each precision. ``again``: an earlier model of the plan is the same
+    graph; ``seconds``: of all entries."""
+
+    entries: tuple[PlanEntry, ...]
+    batch_size: int
+    again: bool
+    seconds: float
+
+    @property
+    def rank(self) -> tuple[bool, int, float]:
+        """What points are ordered by."""
+        turn = 0 if self.batch_size in _FIRST else 1 if self.batch_size in _SECOND else 2
+        return self.again, turn, self.seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class _Maker:
+    """Reads, binds and prices models one by one. ``points``, ``failures``: what became of them; ``dims_met``: names of
+    dimensions that were asked for and found; ``same``: names of models that an earlier one is equal to, with its name;
+    ``too_large``, ``halves``: what is left out, by model."""
+
+    request: PlanRequest
+    prices: Prices
+    points: list[_Point] = field(default_factory=list)
+    failures: list[tuple[Path, GkestimatorError]] = field(default_factory=list)
+    dims_met: set[str] = field(default_factory=set)
+    same: dict[str, str] = field(default_factory=dict)
+    too_large: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    halves: dict[str, str] = field(default_factory=dict)
+    _seen: dict[str, str] = field(default_factory=dict)  # digests of fragments without a name: whose they are
+
+    def add(self, path: Path, name: str, pattern: str) -> None:
+        """The points of one model. Why some are missing is told once, with the batch sizes unless it is all."""
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            self.failures.append(
+                (path, UsageError(f"{path.name}: a plan holds names of at most 200 printable characters"))
+            )
+            return
+        try:
+            model = read_model(path, name=name)
+        except GkestimatorError as e:
+            self.failures.append((path, e))
+            return
+        dims = {k: v for k, v in self.request.dims.items() if k in model.dims}
+        self.dims_met.update(dims)
+        sizes = tuple(dict.fromkeys(self.request.batch_sizes or (None,)))
+        wrong: defaultdict[str, list[int | None]] = defaultdict(list)
+        for size in sizes:
+            try:
+                self._point(model, size, dims, pattern)
+            except NotAFragmentError as e:
+                wrong[f"{name}: cannot be measured as a whole: {e}"].append(size)
+            except GkestimatorError as e:
+                wrong[str(e)].append(size)
+        for reason, mine in wrong.items():
+            where = "" if len(mine) == len(sizes) else f" (batch size {', '.join(map(str, mine))})"
+            self.failures.append((path, ModelError(f"{reason}{where}")))
+
+    def _point(self, model: Model, size: int | None, dims: Mapping[str, int], pattern: str) -> None:
+        graph = model.bind(batch_size=size, dims=dims)
+        fragment = model_fragment(graph, pattern)
+        digest = replace(fragment, pattern="").digest()
+        first = self._seen.setdefault(digest, graph.name)
+        if first != graph.name:
+            self.same.setdefault(graph.name, first)
+        entries = tuple(self._entries(graph, fragment))
+        if entries:
+            self.points.append(
+                _Point(
+                    entries=entries,
+                    batch_size=graph.batch_size,
+                    again=first != graph.name,
+                    seconds=sum(e.estimated_s or 0.0 for e in entries),
+                )
+            )
+
+    def _entries(self, graph: OperatorGraph, fragment: Fragment) -> list[PlanEntry]:
+        native = native_dtype(fragment)
+        words = _dtypes(self.request)
+        if native is not None and native not in words:
+            self.halves[graph.name] = native
+        point = ModelPoint(name=graph.name, batch_size=graph.batch_size, dims=dict(graph.dims))
+        found = []
+        for dtype in words if native is None else [w for w in words if w == native]:
+            typed = in_dtype(fragment, dtype)
+            if typed is None:  # only of what is no whole model
+                continue
+            price = self.prices.price(graph, typed, dtype)
+            if price.mreq_pct is not None and price.mreq_pct > 100:
+                self.too_large[graph.name].append(f"{dtype} batch {graph.batch_size}")
+                continue
+            found.append(
+                PlanEntry(
+                    id=entry_id(typed, dtype),
+                    fragment=typed,
+                    dtype=dtype,
+                    source=f"model:{graph.name}"[:_LONGEST_NAME],
+                    estimated_s=round(price.seconds, 4),
+                    model=point,
+                )
+            )
+        return found
+
+    def left_out(self) -> list[str]:
+        """What is not in the plan whatever the budget, in lines."""
+        lines = [
+            f"left out: {name} is in {half}, which is not among the precisions wanted"
+            for name, half in self.halves.items()
+        ]
+        if self.too_large:
+            gpu = self.prices.gpu
+            listed = "; ".join(f"{name} {', '.join(points)}" for name, points in self.too_large.items())
+            lines.append(
+                f"left out, for more than the {(gpu.memory_visible_bytes or 0) / 2**30:.1f} GiB of the {gpu.name} are "
+                f"estimated: {listed}"
+            )
+        return lines
+
+
+def _dtypes(request: PlanRequest) -> tuple[str, ...]:
+    if request.dtypes is not None:
+        return tuple(d for d in _DTYPES if d in request.dtypes)
+    return _DTYPES[:1] if request.cpu else _DTYPES[:2]
+
+
+def _minutes(request: PlanRequest) -> float | None:
+    return DEFAULT_MINUTES if request.minutes is None and request.entries is None else request.minutes
+
+
+def _within(request: PlanRequest, ordered: Sequence[PlanEntry]) -> tuple[PlanEntry, ...]:
+    """The head of ``ordered`` that the budget has room for."""
+    minutes = _minutes(request)
+    left_s = float("inf") if minutes is None else 60 * minutes
+    kept: list[PlanEntry] = []
+    for entry in ordered[: request.entries or MAX_ENTRIES]:
+        left_s -= entry.estimated_s or 0.0
+        if left_s < 0:
+            break
+        kept.append(entry)
+    if not kept:
+        raise UsageError(f"minutes: found {minutes}, expected enough for one model")
+    return tuple(kept)
+
+
+def _messages(
+    request: PlanRequest, prices: Prices, maker: _Maker, plan: SweepPlan, candidates: int
+) -> tuple[str, ...]:
+    """Lines for people, the most important one last."""
+    lines = [] if prices.note is None or plan.gpu is None else [prices.note]
+    models = {e.model.name for e in plan.entries if e.model is not None}
+    precisions = Counter(e.dtype for e in plan.entries)
+    lines.append(
+        f"{len(models)} whole models; precisions: {', '.join(f'{d} {n}' for d, n in precisions.most_common())}"
+    )
+    if maker.same:
+        listed = ", ".join(f"{name} (as {first})" for name, first in maker.same.items())
+        lines.append(f"the same graph as an earlier model, so planned last: {listed}")
+    lines += maker.left_out()
+    if len(plan.entries) < candidates:
+        lines.append(
+            f"the budget ends before {candidates - len(plan.entries)} entries: more --minutes (or --entries) has all"
+        )
+    on = plan.gpu or ("this CPU, guessed" if request.cpu else f"an unknown GPU, taken as an {GENERIC_GPU}")
+    lines.append(
+        f"{len(plan.entries):,} entries of {candidates:,}; about {duration_words(plan.estimated_s or 0.0)} on {on}"
+    )
+    return tuple(lines)
