@@ -34,13 +34,15 @@ class Occurring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModels:
-    """A requirement table of measured rows on one GPU, and the ONNX files of its models."""
+    """A requirement table of measured rows on one GPU, and the ONNX files of its models. ``unfold_batchnorm``: what ran
+    were not the files, as the project's executors do, but the authors' models, with each BatchNorm a kernel of its own."""
 
     table: Path
     onnx: tuple[Path, ...]
     specs: tuple[Path, ...]
     gpu: GpuSpec
     rows: tuple[Requirement, ...]
+    unfold_batchnorm: bool
 
     def occurring(self) -> Occurring:
         """Lower every row's model at its batch size, dimensions and dtype, as ``gkest estimate`` does."""
@@ -66,6 +68,7 @@ class MeasuredModels:
                 dims=dict(row.measurement.dims),
                 runtime=row.runtime,
                 dtype=row.dtype,
+                unfold_batchnorm=self.unfold_batchnorm,
                 gpu_specs=list(self.specs),
             )
         )
@@ -78,13 +81,16 @@ class MeasuredModels:
         return evaluate(
             self.table,
             models=list(self.onnx),
+            unfold_batchnorm=self.unfold_batchnorm,
             host=host,
             bundles=[] if bundle is None else [bundle],
             gpu_specs=list(self.specs),
         )
 
 
-def read_models(table: Path, onnx: Sequence[Path], specs: Sequence[Path], gpu: GpuSpec) -> MeasuredModels:
+def read_models(
+    table: Path, onnx: Sequence[Path], specs: Sequence[Path], gpu: GpuSpec, *, unfold_batchnorm: bool
+) -> MeasuredModels:
     """The rows of ``table``, all of ``gpu``. Raises TableError; UsageError for another GPU's rows."""
     rows = read_table(table, REQUIREMENTS)
     catalogue = gpu_catalogue(tuple(specs))
@@ -94,7 +100,14 @@ def read_models(table: Path, onnx: Sequence[Path], specs: Sequence[Path], gpu: G
         raise UsageError(f"{table}: found models on {', '.join(others)}; the operators are of {gpu.name}")
     if not rows:
         raise UsageError(f"{table}: holds no row; expected measured models")
-    return MeasuredModels(table=table, onnx=tuple(onnx), specs=tuple(specs), gpu=gpu, rows=tuple(rows))
+    return MeasuredModels(
+        table=table,
+        onnx=tuple(onnx),
+        specs=tuple(specs),
+        gpu=gpu,
+        rows=tuple(rows),
+        unfold_batchnorm=unfold_batchnorm,
+    )
 
 
 def host_errors(evaluation: Evaluation) -> Mapping[str, tuple[float, float] | None]:

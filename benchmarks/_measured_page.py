@@ -131,7 +131,7 @@ def _operators(operators: Operators, split: Split, shown: Sequence[Judged]) -> l
     if before.operators is None:
         return [*lines, NOT_MEASURED, ""]
     if trained.operators is None:
-        lines += [f"No bundle of 70 %: {trained.why_not}.", ""]
+        lines += [f"No bundle of these: {trained.why_not}.", ""]
     headings = ["family", "calls", "roofline, median", "before, median", "mean", "inside %"]
     headings += ["trained, median", "mean", "90th", "worst", "inside %"]
     groups = [

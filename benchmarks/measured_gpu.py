@@ -65,7 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
     """The page, and one line for each thing that could not be judged. Raises GkestimatorError for bad input."""
     operators = read_operators(options.operators, options.gpu_specs)
-    models = read_models(options.models, options.onnx, operators.specs, operators.gpu)
+    models = read_models(
+        options.models,
+        options.onnx,
+        operators.specs,
+        operators.gpu,
+        unfold_batchnorm=options.unfold_batchnorm,
+    )
     pairs = None if options.pairs is None else read_table(options.pairs, COLOCATION)
     failures: list[str] = []
     parts = split(operators, share=HELD_OUT, seed=options.seed)
@@ -73,15 +79,16 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
     occurring = models.occurring()
     failures += occurring.failures
     places = {
-        "70 % of the sizes": parts.train,
+        "operators of the 70/30 split": parts.train,
         "all operators": tuple(range(len(operators.calls))),
         "tested models' sizes removed": without(operators, occurring.sizes),
     }
-    trained = [Trained(title="public data alone (before)", calls=0, folder=None)]
+    before = Trained(title="public data alone (before)", calls=0, folder=None)
+    shown = [_judge(operators, models, parts, before, options.host)]
     for number, (title, where) in enumerate(places.items()):
         _tell(f"training: {title}")
-        trained.append(_train(operators, title, where, work / f"measured_{number}", seed=options.seed))
-    shown = [_judge(operators, models, parts, one, options.host) for one in trained]
+        one = _train(operators, title, where, work / f"measured_{number}", seed=options.seed)
+        shown.append(_judge(operators, models, parts, one, options.host))
     failures += list(
         dict.fromkeys(str(e) for one in shown if one.models is not None for e in one.models.failures)
     )
@@ -169,6 +176,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", type=Path, metavar="FILE", help="host profile, as for gkest evaluate")
     parser.add_argument(
         "--gpu-spec", dest="gpu_specs", type=Path, action="append", default=[], metavar="FILE"
+    )
+    parser.add_argument(
+        "--unfold-batchnorm",
+        action="store_true",
+        help="the models were not run from these files, which have their BatchNorms folded in",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split and of training")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the bundles stay")

@@ -8,20 +8,31 @@ from dataclasses import replace
 from gkestimator.profiling.running.states import Item
 from gkestimator.profiling.running.supervise import Limits
 
-__all__ = ["COUNTERS_PATIENCE", "MODEL_PATIENCE", "UNKNOWN_MODEL_S", "UNKNOWN_S", "Pace", "limits_of"]
+__all__ = [
+    "COUNTERS_PATIENCE",
+    "MODEL_PASSES",
+    "MODEL_PATIENCE",
+    "UNKNOWN_MODEL_S",
+    "UNKNOWN_S",
+    "Pace",
+    "limits_of",
+]
 
 UNKNOWN_S = 1.0
 """What an operator of which the plan does not know how long it takes is taken to need, until chunks show better."""
 UNKNOWN_MODEL_S = 5.0
-"""The same of a whole model: a second or two to make its weights (some 400 MB a second), up to two seconds of calls
-that warm up, one to four of calls that count. Four or so share a chunk of 20 seconds, and a start of the runtime."""
+"""The same of a pass of a whole model: a second or two to make its weights (some 400 MB a second), up to two seconds of
+calls that warm up, one to four of calls that count. Four or so share a chunk of 20 seconds, and a start of the
+runtime."""
+MODEL_PASSES = 2
+"""What the plan expects of a whole model is for its latency and its timeline together; each makes the weights anew."""
 COUNTERS_PATIENCE = 5
 """ncu runs each launch once for each group of counters, with memory saved and restored in between: an entry may take so
 many times as long."""
 MODEL_PATIENCE = 3
 """A whole model may take so many times what the plan expects, where that is longer than an operator may take: a slow
-device is not a hung one. Three, for estimates of GPUs that nobody has measured are off by up to two, and its weights
-are made by the host."""
+device is not a hung one. That is six times a pass: calls on a GPU that nobody has measured may take twice what was
+estimated, and its weights are made by a host of which the plan knows nothing."""
 MOST_ENTRY_S = 3600.0
 """No estimate of a plan, which may be a stranger's, makes the runner wait longer than this."""
 _WEIGHT, _RANGE = 0.3, (0.02, 50.0)
@@ -51,7 +62,7 @@ def _planned_s(item: Item) -> float:
     planned = item.entry.estimated_s
     if planned is None:
         return UNKNOWN_MODEL_S if item.whole else UNKNOWN_S
-    return max(planned, 1e-3)
+    return max(planned / MODEL_PASSES if item.whole else planned, 1e-3)
 
 
 def limits_of(items: Sequence[Item], limits: Limits) -> Limits:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.profiling.collectors.base import Collector
+from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import RAW_VERSION, DeviceFacts, RunInfo
 from gkestimator.profiling.running.campaign import Campaign
@@ -130,7 +130,12 @@ def open_campaign(
     counted = sum(e.counters and e.model is None for e in plan.entries) if options.counters else 0
     if collector == COUNTERS_ONLY and not options.counters:
         raise UsageError("collector ncu: goes with counters, found no-counters")
-    means = find(Request(executor=executor, collector=collector, counters=counted))
+    try:
+        means = find(Request(executor=executor, collector=collector, counters=counted))
+    except CollectorError as e:
+        if not any(entry.model is not None for entry in plan.entries):
+            raise
+        raise CollectorError(f"{e}; collector none would give the latency of whole models") from e
     info = RunInfo(
         schema_version=RAW_VERSION,
         plan_digest=plan_digest(plan),

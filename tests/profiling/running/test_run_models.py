@@ -18,6 +18,7 @@ import pytest
 from gkest_fakes import QUICK, records
 
 from gkestimator.errors import UsageError
+from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.plan import ModelPoint, SweepPlan, write_plan
 from gkestimator.profiling.raw import DeviceFacts, chunk_folders, read_chunk, read_environment
 from gkestimator.profiling.records import EntryRecord, MemoryUse
@@ -165,6 +166,18 @@ def test_without_a_collector_a_gpu_gives_latencies_and_no_timeline(
     # A CPU's runtime says itself what ran.
     report = run_plan(wanted, tmp_path / "cpu", replace(QUICK, collector="none"), machine=machine())
     assert (counts(report), report.messages) == ((2, 2, 2, 0, 0), ())
+
+
+def test_where_no_profiler_works_it_is_said_what_does(machine: Any, plan: Any, tmp_path: Path) -> None:
+    def broken(*_: str) -> Any:
+        raise CollectorError("kineto: CUPTI did not start")
+
+    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = replace(tools, collector=broken)
+    for models, said in ((1, "CUPTI did not start; collector none would give"), (0, "CUPTI did not start$")):
+        with pytest.raises(CollectorError, match=said):
+            run_plan(plan(1, models=models), tmp_path / "raw", ON_GPU, machine=tools)
+    assert not (tmp_path / "raw").exists()
 
 
 def test_counters_of_models_are_never_taken(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
@@ -328,12 +341,13 @@ def test_models_of_unknown_time_weigh_more_than_operators(plan: Any) -> None:
 
 
 def test_slow_models_do_not_make_operators_look_slow(plan: Any) -> None:
-    campaign = a_campaign(plan(20, models=4, seconds=1.0), replace(QUICK, chunk_seconds=10.0))
+    campaign = a_campaign(plan(20, models=24, seconds=1.0), replace(QUICK, chunk_seconds=10.0))
     job = campaign.next_job("cuda:0", None)
-    assert job is not None and job.pass_name == "latency" and len(job.entries) == 4
-    campaign.finished(job, all_ok(job, working_s=200.0))
+    # A second is for both passes, so that twenty fit into ten seconds.
+    assert job is not None and job.pass_name == "latency" and len(job.entries) == 20
+    campaign.finished(job, all_ok(job, working_s=1000.0))
     rest = jobs(campaign)
-    assert [len(j.entries) for j in rest if j.entries[0].model is not None] == [1] * 4
+    assert [len(j.entries) for j in rest if j.entries[0].model is not None] == [1] * (4 + 24)
     assert [len(j.entries) for j in rest if j.entries[0].model is None] == [10, 10]
 
 
@@ -352,7 +366,7 @@ def test_a_model_that_the_plan_knows_to_be_long_may_take_longer(
 
 
 def test_progress_counts_the_timelines_that_are_to_come(plan: Any) -> None:
-    campaign = a_campaign(plan(2, models=2, seconds=1.0), replace(QUICK, chunk_seconds=1.0))
+    campaign = a_campaign(plan(2, models=2, seconds=1.0), replace(QUICK, chunk_seconds=0.5))
     seen = [campaign.progress()]
     while (job := campaign.next_job("cuda:0", None)) is not None:
         campaign.finished(job, all_ok(job))
@@ -371,13 +385,12 @@ def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_pa
             assert done <= total
             shown.append(done)
 
-    options = replace(QUICK, devices=("all",))
+    options = replace(QUICK, devices=("all",), chunk_seconds=0.1)
     tools = machine(collector="fake", gpus=lambda: 2)
     report = run_plan(wanted, tmp_path / "raw", options, machine=tools, progress=progress)
     assert (report.ok, counts(report)) == (10, (8, 8, 8, 0, 0))
-    assert {f.name.split("-")[1] for f in chunk_folders(tmp_path / "raw") if "latency" in f.name} == {
-        "cuda0", "cuda1",
-    }  # fmt: skip
+    models = [f.name.split("-")[1] for f in chunk_folders(tmp_path / "raw") if "latency" in f.name]
+    assert set(models) == {"cuda0", "cuda1"}
     assert shown[-1] == 18
 
 
