@@ -80,6 +80,7 @@ case $step in
     gkest doctor --probe >"$out/doctor.txt" 2>&1 || say "doctor found something: see doctor.txt"
     run models.json "$work/raw-models" "${MINUTES:-7}" --collector "$collector"
     gkest profile table "$work/raw-models" -o "$out/measured.parquet" || say "the table is not complete"
+    cp "$out/measured.parquet" "$work" || true  # for the pairs: $OUT may be emptied between calls
     pack "$work/raw-models"
     ;;
   operators)
@@ -95,7 +96,7 @@ case $step in
     ;;
   pairs)
     table=()
-    [ ! -f "$out/measured.parquet" ] || table=(--table "$out/measured.parquet")
+    [ ! -f "$work/measured.parquet" ] || table=(--table "$work/measured.parquet")
     gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-4}" \
       ${PAIR_OPTIONS:-} "${table[@]}" -o "$out/pairs.parquet" || say "not all pairs were measured"
     ;;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -330,6 +331,54 @@ def test_the_host_of_the_other_models(models: list[Path], tmp_path: Path) -> Non
     alone = replace(found, rows=found.rows[:3])
     write_table(REQUIREMENTS, alone.rows, tmp_path / "table.parquet")
     assert summaries_with_other_hosts(alone, alone.judged(None, None), None) is None
+
+
+def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
+    models: list[Path], tmp_path: Path
+) -> None:
+    from _measured_models import read_models
+    from _measured_pairs import fitted_to_pairs
+
+    from gkestimator.estimation import estimate_rows
+
+    shares = (100.0, 50.0)
+    rows = estimate_rows(models, gpus=["A100"], batch_sizes=[32], dtype="fp32", sm_shares=shares).rows
+    gpu = gpu_catalogue().resolve("A100")[0]
+
+    def table(measured: Sequence[Requirement]) -> Path:
+        path = tmp_path / "table.parquet"
+        kept = [replace(r, source="measured", latency_low_ms=None, latency_high_ms=None) for r in measured]
+        write_table(REQUIREMENTS, kept, path)
+        return path
+
+    runs = [
+        CoRun(
+            group=f"{a.model}+{b.model}@{share:g}", model=one.model, gpu=one.gpu, runtime="torch", dtype="fp32",
+            batch_size=32, sm_share_pct=share, latency_alone_ms=one.latency_ms or 0.0,
+            latency_together_ms=(one.latency_ms or 0.0) * (1 + (other.dram_util_mean_pct or 0) / 50),
+        )
+        for share in shares
+        for a, b in itertools.combinations([r for r in rows if r.sm_share_pct == share], 2)
+        for one, other in ((a, b), (b, a))
+    ]  # fmt: skip
+    write_table(COLOCATION, runs, tmp_path / "pairs.parquet")
+
+    def said(measured: Sequence[Requirement]) -> str:
+        found = read_models(table(measured), models, [], gpu, unfold_batchnorm=True)
+        return fitted_to_pairs(tmp_path / "pairs.parquet", runs, found, None, tmp_path)
+
+    as_measured = said(rows)
+    assert (
+        as_measured.endswith("demands: as measured")
+        and "24 slowdowns in 12 groups of 4 models" in as_measured
+    )
+    bare = [
+        replace(r, dram_util_mean_pct=None, l2_util_mean_pct=None) for r in rows if r.sm_share_pct == 100.0
+    ]
+    estimated = said(bare)
+    assert estimated.endswith("demands of SMs, DRAM and L2: estimated by the bundle of all operators")
+    # The measured demands were this very estimate's, so that the laws come out alike.
+    assert estimated.split("\n\ndemands")[0] == as_measured.split("\n\ndemands")[0]
 
 
 @pytest.mark.parametrize(
