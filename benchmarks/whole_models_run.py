@@ -80,8 +80,9 @@ def difference(names: list[str], a: tuple[np.ndarray, ...], b: tuple[np.ndarray,
             return np.inf, f"{name}: {np.mean(good):.1%} and {np.mean(np.isfinite(two)):.1%} are finite"
         if not good.any():
             continue
-        apart = float(np.abs(one[good].astype(np.float64) - two[good]).max())
-        span = float(np.ptp(one[good])) or float(np.abs(one[good]).max()) or 1.0
+        first, second = one[good].astype(np.float64), two[good].astype(np.float64)
+        apart = float(np.abs(first - second).max())
+        span = float(np.ptp(first)) or float(np.abs(first).max()) or 1.0
         if apart / span > worst:
             worst, words = apart / span, name
     return worst, words
