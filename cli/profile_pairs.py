@@ -102,7 +102,8 @@ def command(plan: Path, output: Path, table: Path | None, gpu_specs: tuple[Path,
     measured. Exit status: 0 all measured, or the minutes are over; 1 some failed, or it had to stop; 2 nothing could be
     done.
     """
-    from gkestimator.profiling.colocating import PairOptions, measure_pairs
+    from gkestimator.profiling.colocating.jobs import PairOptions
+    from gkestimator.profiling.colocating.run import measure_pairs
     from gkestimator.profiling.plan import read_plan
 
     wanted = PairOptions(command=" ".join(sys.argv)[:2000], **options)

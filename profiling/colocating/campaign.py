@@ -134,8 +134,8 @@ class Campaign:
         )
 
     def _failed(self, job: Job, error: PairFailed) -> None:
-        if error.entry is not None:
-            self._dropped[error.entry.id] = str(error)
+        for entry in error.entries:
+            self._dropped[entry.id] = str(error)
         if error.broke and self._means.present(self._facts) is False:
             # Not this pair's fault: it is not recorded, and comes first in the next run.
             self.stopped, self.stop_status = f"stopped: {self._facts.name} does not answer any more", 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,12 @@ Sides = Sequence[tuple[Worker, PlanEntry]]
 
 
 class PairFailed(GkestimatorError):  # noqa: N818 - a result, not a defect
-    """A pair that could not be measured. ``entry``: the one that fails by itself, None where the pair does; ``broke``:
-    a worker broke at it."""
+    """A pair that could not be measured. ``entries``: those that fail by themselves, none where the pair does;
+    ``broke``: a worker broke at it."""
 
-    def __init__(self, message: object, *, entry: PlanEntry | None = None, broke: bool = False) -> None:
+    def __init__(self, message: object, *, entries: Sequence[PlanEntry] = (), broke: bool = False) -> None:
         super().__init__(message)
-        self.entry, self.broke = entry, broke
+        self.entries, self.broke = tuple(entries), broke
 
 
 class Session:
@@ -112,13 +113,13 @@ class Session:
             self._all(missing, lambda e: self._preparation(e, keep), self._entry_s)
         except _Failed as e:
             if not e.memory:
-                raise e.failed(of_entry=True) from e
+                raise e.of_pair(of_entry=True) from e
             self._free(sides)
             for side in missing:
                 try:
                     self._all([side], lambda x: self._preparation(x, keep), self._entry_s)
                 except _Failed as again:
-                    raise again.failed(of_entry=not again.memory) from again
+                    raise again.of_pair(of_entry=True) from again
 
     def _preparation(self, entry: PlanEntry, keep: Sequence[str]) -> dict[str, Any]:
         file = self._files / f"{entry.id}.json"
@@ -182,7 +183,7 @@ class Session:
                 return [loop for loop in answers if loop is not None]
             except _Failed as e:
                 if not (e.memory and first):
-                    raise e.failed(of_entry=of_entry and not e.memory) from e
+                    raise e.of_pair(of_entry=of_entry) from e
                 self._free(sides)
         raise AssertionError("the second attempt returns or raises")
 
@@ -190,14 +191,14 @@ class Session:
         self, sides: Sides, request: Callable[[PlanEntry], dict[str, Any]], within_s: float
     ) -> list[Loop | None]:
         """Ask every side, then hear every side; the loops that they tell of. Raises _Failed."""
-        failed: list[_Failed] = []
+        failed: list[_Failure] = []
         asked: list[tuple[Worker, PlanEntry, int]] = []
         found: list[Loop | None] = []
         for worker, entry in sides:
             try:
                 asked.append((worker, entry, worker.process.send(request(entry))))
             except WorkerError as e:
-                failed.append(_Failed(e, worker, entry))
+                failed.append(_Failure(e, worker, entry))
         for worker, entry, number in asked:
             try:
                 answer = worker.process.answer(number, within_s=within_s, tick=self.fleet.tick)
@@ -206,13 +207,12 @@ class Session:
                     worker.call_s[entry.id] = float(answer["call_s"])
                 found.append(loop_of(answer) if "ends_ns" in answer else None)
             except (AnswerError, WorkerError) as e:
-                failed.append(_Failed(e, worker, entry))
+                failed.append(_Failure(e, worker, entry))
         for each in failed:
             if isinstance(each.error, WorkerError):
                 self.fleet.broken(each.worker)
         if failed:
-            # One that broke tells more than one that ran out of memory beside it.
-            raise min(failed, key=lambda f: f.memory)
+            raise _Failed(failed)
         return found
 
     def _take(self, worker: Worker, answer: dict[str, Any]) -> None:
@@ -224,19 +224,33 @@ class Session:
             self._preparing_s.append(float(seconds))
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What one side failed at."""
+
+    error: AnswerError | WorkerError
+    worker: Worker
+    entry: PlanEntry
+
+
 class _Failed(Exception):  # noqa: N818 - not yet an error
-    """One side's failure, before it is known what it means."""
+    """Sides that failed, before it is known what that means. ``memory``: memory ran out, and nothing else."""
 
-    def __init__(self, error: AnswerError | WorkerError, worker: Worker, entry: PlanEntry) -> None:
-        super().__init__(str(error))
-        self.error, self.worker, self.entry = error, worker, entry
-        self.memory = isinstance(error, AnswerError) and error.memory
+    def __init__(self, failures: Sequence[_Failure]) -> None:
+        super().__init__(*failures)
+        self.failures = failures
+        self.memory = all(isinstance(f.error, AnswerError) and f.error.memory for f in failures)
 
-    def failed(self, *, of_entry: bool) -> PairFailed:
-        broke = isinstance(self.error, WorkerError)
-        who = "its worker " if broke else ""
+    def of_pair(self, *, of_entry: bool) -> PairFailed:
+        """``of_entry``: each side was on its own, so that it is its own failure."""
+        words = []
+        for f in self.failures:
+            who = "its worker " if isinstance(f.error, WorkerError) else ""
+            words.append(f"{_name(f.entry)}: {who}{f.error}")
         return PairFailed(
-            f"{_name(self.entry)}: {who}{self.error}", entry=self.entry if of_entry else None, broke=broke
+            "; ".join(words),
+            entries=[f.entry for f in self.failures] if of_entry and not self.memory else (),
+            broke=any(isinstance(f.error, WorkerError) for f in self.failures),
         )
 
 
