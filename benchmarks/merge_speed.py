@@ -3,10 +3,9 @@
     python benchmarks/merge_speed.py [--runs 5] [--last 2] [--folder DIR]
 
 Two BERTs of 12 layers, 768 wide, 110 M weights each (random, FP32, 418 MiB a file), the second fine-tuned in its last layers.
-Every run is a fresh process: ``gkest merge a.onnx b.onnx -o merged.onnx`` with the default options, files in the page cache
-(they were just read), one thread. ``process`` is the whole command from start to end (imports too), ``merge`` the call of
-``gkestimator.merge`` alone; ``memory`` is the largest resident size, of it ``own`` what is not pages of mapped files
-(polled every 10 ms).
+Every run is a fresh process that calls ``gkestimator.merge`` with the default options, files in the page cache (they were
+just read), one thread. ``process`` is all of it from start to end, ``merge`` the call alone, with what it imports before its
+first step; ``memory`` is the largest resident size, of it ``own`` what is not pages of mapped files (polled every 10 ms).
 """
 
 from __future__ import annotations

@@ -12,15 +12,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from _shared import shared_dir
 
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "merging" / "grouping"))
+
+from random_skeletons import drawn, exact
+
 from gkestimator.graph import OperatorGraph
 from gkestimator.merging.grouping import EditDistance, graph_edit_distance, group_models
 from gkestimator.merging.grouping.edit_distance import distance
-from gkestimator.merging.grouping.skeletons import Skeleton
 from gkestimator.merging.options import MergeOptions
 from gkestimator.onnx_io import read_model
 
@@ -46,7 +51,7 @@ def tightness(pairs: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     below, above, lower_met, upper_met = [], [], 0, 0
     for _ in range(pairs):
-        a, b = drawn(rng), drawn(rng)
+        a, b = drawn(rng, 5, least=1), drawn(rng, 5, least=1)
         found, truth = distance(a, b), exact(a, b)
         assert found.lower <= truth <= found.upper
         lower_met += found.lower == truth
@@ -57,25 +62,6 @@ def tightness(pairs: int, seed: int) -> None:
         f"{pairs} random pairs: lower <= exact <= upper in all; lower exact in {lower_met} (mean gap "
         f"{statistics.mean(below):.3f}), upper exact in {upper_met} (mean gap {statistics.mean(above):.3f})\n"
     )
-
-
-def drawn(rng: np.random.Generator) -> Skeleton:
-    n = int(rng.integers(1, 6))
-    dense = rng.uniform(0.1, 0.9)
-    edges = [(i, j) for i, j in itertools.combinations(range(n), 2) if rng.random() < dense]
-    return Skeleton(labels=rng.integers(0, 3, n), edges=np.array(edges, dtype=np.int64).reshape(-1, 2))
-
-
-def exact(a: Skeleton, b: Skeleton) -> int:
-    import networkx as nx
-
-    graphs = []
-    for s in (a, b):
-        graph = nx.DiGraph()
-        graph.add_nodes_from((i, {"label": int(label)}) for i, label in enumerate(s.labels))
-        graph.add_edges_from(s.edges.tolist())
-        graphs.append(graph)
-    return int(nx.graph_edit_distance(*graphs, node_match=lambda x, y: x["label"] == y["label"]))
 
 
 def nearest(graphs: list[OperatorGraph], rows: int) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +114,7 @@ def command(
     options = MergeOptions(**{name: value for name, value in given.items() if value not in (None, {})})
     files = files_of(models)
     status = 0
-    with Progress() as progress:
+    with _ended_in_order(), Progress() as progress:
         if plan is None:
             refuse_overwriting({"-o": output}, [*files, *options.gpu_specs])
             result = merge_sources(
@@ -141,3 +145,29 @@ def command(
     for line in words:
         click.echo(line, err=True)
     return status
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM ends the command as an error does, so that files written aside or for the comparison are taken away.
+
+    Left as it is where somebody handles or ignores it already.
+    """
+    which = signal.SIGTERM
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(which) is not signal.SIG_DFL:
+        yield
+        return
+    came: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        came.append(number)
+        sys.exit(128 + number)
+
+    signal.signal(which, end)
+    try:
+        yield
+    finally:
+        signal.signal(which, signal.SIG_DFL)
+        if came:  # again: a library that is being imported makes an ImportError of it
+            sys.exit(128 + came[0])

@@ -14,6 +14,8 @@ SUBCOMMANDS = {
     "plan": "Choose the operators to measure, and say how long it will take.",
     "run": "Work a plan off under a profiler; resumes what was cut off.",
     "build": "Make a kernel dataset of what was measured.",
+    "table": "Make the requirement table of the whole models that were measured.",
+    "pairs": "Measure whole models side by side, two at a time.",
     "merge": "Merge kernel datasets of several runs and machines.",
 }
 

@@ -26,14 +26,14 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 @click.option(
     "--executor",
     type=click.Choice(["onnxruntime", "torch"]),
-    help="What runs the operators; default: the plan's runtime.",
+    help="What runs operators and models; default: the plan's runtime.",
 )
 @click.option(
     "--collector",
     type=click.Choice(["auto", "nsys", "ncu", "kineto", "none"]),
     default="auto",
     show_default=True,
-    help="What records the launches.",
+    help="What records the launches; none: latency of whole models alone.",
 )
 @click.option(
     "--device",
@@ -58,17 +58,23 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     callback=_flat,
     help="With --engine ray: GPU types to measure; default: all that the cluster offers.",
 )
-@click.option("--repeats", type=click.IntRange(1, 10_000), help="Calls per operator; default: by its time.")
+@click.option(
+    "--repeats", type=click.IntRange(1, 10_000), help="Calls per operator or model; default: by its time."
+)
 @click.option("--warmup", type=click.IntRange(1, 10_000), help="Calls before those that count.")
 @click.option("--minutes", type=float, help="Stop in time; the same command goes on later.")
 @click.option(
     "--chunk-seconds", type=float, default=20.0, show_default=True, help="About how long a process measures."
 )
 @click.option(
-    "--entry-timeout", type=float, default=60.0, show_default=True, help="Seconds that one operator may take."
+    "--entry-timeout",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds that one operator may take; a whole model 3 times what the plan expects, if that is longer.",
 )
 @click.option(
-    "--retries", type=int, default=2, show_default=True, help="How often a noisy operator is repeated."
+    "--retries", type=int, default=2, show_default=True, help="How often a noisy entry is repeated."
 )
 @click.option(
     "--counters/--no-counters", default=True, show_default=True, help="Hardware counters under ncu."
@@ -79,8 +85,9 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: float, **options: object) -> int:
     """Work a plan off under a profiler; resumes what was cut off.
 
-    Operators run in processes that can be killed, a chunk of them at a time; RAW holds what was recorded. The same
-    command again measures what is left. Exit status: 0 all measured, skipped with a reason, or the minutes are over;
+    Operators run in processes that can be killed, a chunk of them at a time; RAW holds what was recorded. Whole models
+    come first: their latency and memory without a profiler, then their launches. The same command again measures what
+    is left. Exit status: 0 all measured, skipped with a reason, or the minutes are over;
     1 some failed, or it had to stop; 2 nothing could be done.
     """
     from gkestimator.profiling.plan import read_plan

@@ -44,17 +44,21 @@ _NEAR_NS = int(0.5e9)
 _OTHERS_PCT = 1.0
 
 
-def noise_limit(record: EntryRecord) -> float:
-    """The coefficient of variation above which the entry's repeats are noisy."""
-    if record.kernels is not None:
+def noise_limit(record: EntryRecord, *, on_cpu: bool = False) -> float:
+    """The coefficient of variation above which the entry's repeats are noisy. ``on_cpu``: a CPU measured it, which a
+    record with the runtime's own profile tells by itself."""
+    if on_cpu or record.kernels is not None:
         return NOISY_CV_HOST
     short = 0.0 if not record.elapsed_us else _JITTER_US / record.elapsed_us
     return math.hypot(NOISY_CV, short)
 
 
-def judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None) -> str:
+def judge(
+    samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None, on_cpu: bool = False
+) -> str:
     """``ok``, ``noisy`` or ``throttled`` for one entry. ``samples``: of its chunk, or of the whole run, in order of
-    time; ``cv``: the coefficient of variation of its repeats, None where there was one only.
+    time; ``cv``: the coefficient of variation of its repeats, None where there was one only; ``on_cpu``: as
+    :func:`noise_limit` has it.
 
     ``throttled`` wins: the driver names a reason of :data:`HOLDS_BACK`, or the SM clock was below :data:`LOW_CLOCK` of
     the median at work of all ``samples`` with no power cap named. ``noisy``: ``cv`` above :func:`noise_limit`, or
@@ -68,7 +72,7 @@ def judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float |
     clocks = [s.sm_clock_mhz for s in near if s.sm_clock_mhz is not None and _at_work(s)]
     if usual and clocks and "sw_power_cap" not in reasons and statistics.median(clocks) < LOW_CLOCK * usual:
         return "throttled"
-    if cv is not None and cv > noise_limit(record):
+    if cv is not None and cv > noise_limit(record, on_cpu=on_cpu):
         return "noisy"
     if any(s.others_sm_pct is not None and s.others_sm_pct >= _OTHERS_PCT for s in near):
         return "noisy"

@@ -95,6 +95,14 @@ class NvmlGpu:
             return None
         return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in found}
 
+    def used_bytes(self) -> int | None:
+        """Memory that processes hold of it, without what the driver keeps for itself; None also for drivers before 510,
+        which count both together."""
+        found = self._asked(
+            lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2)
+        )
+        return None if found is None else int(found.used)
+
     def sm_pct_by_process(self, since_us: int) -> dict[int, float] | None:
         """Share of the time since ``since_us`` (Unix, microseconds) in which kernels of each process ran, percent. A
         process that ran none is absent."""

@@ -86,7 +86,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkInfo:
-    """One chunk. ``pass_name``: timeline or counters; ``attempt``: 1, or more where entries are measured again
+    """One chunk. ``pass_name``: latency, timeline or counters; ``attempt``: 1, or more where entries are measured again
     because they were noisy; ``collector``: the one that really ran; ``files``: the captures it made; ``problems``: one
     line each; ``entries``: the ids that were asked for."""
 

@@ -27,10 +27,11 @@ class HostKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """Device memory of a whole model, in bytes, at its peak over loading it and all calls so far, as in a process that
-    runs nothing else. ``reserved_bytes``: what the runtime's allocator took from the driver (torch's
-    ``max_memory_reserved``); ``allocated_bytes``: what of it was in use at most; ``device_bytes``: what the process
-    held of the GPU, its context included. None where the runtime or the driver does not tell."""
+    """Device memory of a whole model, in bytes, at its peak over all calls so far, weights and inputs included, as in a
+    process that runs nothing else; copies that loading needs are not counted. ``reserved_bytes``: what the runtime's
+    allocator took from the driver (torch's ``max_memory_reserved``); ``allocated_bytes``: what of it was in use at
+    most; ``device_bytes``: what the process held of the GPU, its context and the libraries' handles included. None
+    where the runtime or the driver does not tell."""
 
     reserved_bytes: int | None = None
     allocated_bytes: int | None = None
@@ -45,7 +46,7 @@ class EntryRecord:
     ``workspace_bytes``: peak memory of a call beyond inputs, weights and outputs. ``kernels``: on the CPU, what the
     runtime's profiler says ran; None on a GPU, where the collector says it. In the latency pass (whole models, without
     a profiler): ``latency_us``, one per repeat, from the beginning of a call until the device is done, each call alone;
-    ``memory``. What was not measured is None."""
+    ``memory``; ``cpu_nodes``, the nodes that a runtime on a GPU gave to the CPU. What was not measured is None."""
 
     entry_id: str
     status: str
@@ -60,9 +61,13 @@ class EntryRecord:
     kernels: tuple[HostKernel, ...] | None = None
     latency_us: tuple[float, ...] | None = None
     memory: MemoryUse | None = None
+    cpu_nodes: int | None = None
 
 
+_MOST_BYTES = 2**50
+_MOST_US = 1e12  # eleven days
 _NAMES = frozenset(f.name for f in fields(EntryRecord))
+_MEMORY = frozenset(f.name for f in fields(MemoryUse))
 
 
 def record_line(record: EntryRecord) -> str:
@@ -81,7 +86,7 @@ def read_records(path: Path) -> Iterator[EntryRecord]:
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):
         try:
             yield _record(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as e:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as e:
             raise TableError(f"{path}: line {number} is no record of an entry: {e}") from e
 
 
@@ -104,7 +109,34 @@ def _record(found: Any) -> EntryRecord:
             ),
             "output_shapes": None if shapes is None else tuple(tuple(int(v) for v in s) for s in shapes),
             "host_us": None if host is None else tuple(float(v) for v in host),
-            "latency_us": None if latency is None else tuple(float(v) for v in latency),
-            "memory": None if memory is None else MemoryUse(**memory),
+            "latency_us": None if latency is None else _latency(latency, found.get("repeats")),
+            "memory": None if memory is None else _memory(memory),
+            "cpu_nodes": _count(found.get("cpu_nodes"), "cpu_nodes"),
         }
     )
+
+
+def _latency(found: Any, repeats: Any) -> tuple[float, ...]:
+    if not isinstance(found, list):
+        raise ValueError(f"latency_us: found {type(found).__name__}, expected a list of microseconds")
+    if not found or len(found) != repeats:
+        raise ValueError(f"latency_us: found {len(found)} times, expected one for each repeat")
+    for value in found:
+        # bool is an int to Python; NaN compares false with everything
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_US:
+            raise ValueError(f"latency_us: found {str(value)[:40]!r}, expected microseconds from 0")
+    return tuple(float(v) for v in found)
+
+
+def _memory(found: Any) -> MemoryUse:
+    if not isinstance(found, dict) or not found.keys() <= _MEMORY:
+        raise ValueError(f"memory: expected an object of {', '.join(sorted(_MEMORY))}")
+    return MemoryUse(**{name: _count(value, f"memory.{name}") for name, value in found.items()})
+
+
+def _count(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_BYTES:
+        raise ValueError(f"{name}: found {str(value)[:40]!r}, expected a whole number from 0, or null")
+    return value

@@ -36,11 +36,14 @@ def robust_variation(values: Sequence[float]) -> float | None:
 
 def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> float | None:
     """What ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On the CPU, where the
-    operating system interrupts repeats and runtimes' profilers count whole microseconds, the executor's own clock.
+    operating system interrupts repeats and runtimes' profilers count whole microseconds, the executor's own clock. Of a
+    whole model in the latency pass the latencies.
 
-    Robust in both cases: the median is what is kept, and of fifty calls of 2 us the first, whose code is in no cache,
+    Robust in all cases: the median is what is kept, and of fifty calls of 2 us the first, whose code is in no cache,
     is enough for a coefficient of 20 %. On a GPU what time stamps vary by themselves is taken out: CUPTI's have tens of
     nanoseconds, which are percents of a short kernel."""
+    if record.latency_us is not None:
+        return robust_variation(record.latency_us)
     if record.kernels is not None and record.host_us:
         return robust_variation(record.host_us)
     found = None if totals_us is None else robust_variation(totals_us)

@@ -30,7 +30,7 @@ MEASURES = (
 )  # fmt: skip
 """Columns of the requirement table that are compared where the truth has them."""
 _KEYS = ("model", "gpu", "runtime", "dtype", "batch_size", "dims", "sm_share_pct")
-_READ = (*_KEYS, *MEASURES, "throughput_rps", "source", "schema_version")
+_READ = (*_KEYS, *MEASURES, "throughput_rps", "source", "occupancy_source", "schema_version")
 _UNITS = {
     "latency_ms": r"(latency|time|duration|runtime|elapsed|t|ms|inference)([ _(\[-]*(m?s|us|ns|sec|secs|seconds|msec|"
     r"millis|milliseconds|mean|avg|p50)[)\]]*)*|milliseconds|seconds",
@@ -94,6 +94,7 @@ def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
     rows: list[Measurement] = []
     ignored: dict[str, None] = {}
     seen: set[tuple[str, ...]] = set()
+    calculated = 0
     for number, record in enumerate(records, start=1):
         if number > MAX_TRUTH_ROWS:
             raise TableError(f"{path}: found more than {MAX_TRUTH_ROWS:,} rows, expected fewer")
@@ -103,16 +104,20 @@ def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
             _check_columns(path, names)
             ignored |= dict.fromkeys(n for n in names if n not in REQUIREMENTS.by_name)
         rows.append(_measurement(path, number, record))
+        occupancy = any(name.startswith("occupancy_") for name in rows[-1].values)
+        calculated += occupancy and record.get("occupancy_source") == "analytical"
     if not rows:
         raise TableError(f"{path}: found no rows, expected at least one measurement")
     _check_unique(path, rows)
     unused = ", ".join(one_line(name, limit=40) for name in list(ignored)[:8])
     more = f" and {len(ignored) - 8} more" if len(ignored) > 8 else ""
-    return Truth(
-        path=path,
-        measurements=tuple(rows),
-        messages=(f"{path.name}: columns not used: {unused}{more}",) if ignored else (),
-    )
+    messages = [f"{path.name}: columns not used: {unused}{more}"] if ignored else []
+    if calculated:
+        messages.append(
+            f"{path.name}: occupancy of {calculated} rows was calculated from launches (occupancy_source analytical), "
+            "not counted: what is compared is launches and their times, not the rule that makes occupancy of them"
+        )
+    return Truth(path=path, measurements=tuple(rows), messages=tuple(messages))
 
 
 def _check_file(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the models of a merge are called: the prefixes of their inputs and outputs in the merged file."""
+"""What the models of a merge are called, the prefixes of their inputs and outputs in the merged file; and new names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gkestimator.naming import distinct_names
 
-__all__ = ["OWN_PREFIX", "distinct_prefixes", "model_names"]
+__all__ = ["OWN_PREFIX", "distinct_prefixes", "model_names", "unused_name"]
 
 OWN_PREFIX = "merged/"
 """New nodes, values and weights begin with this; no model may be called so."""
@@ -42,3 +42,13 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 def _clash(a: str, b: str) -> bool:
     return f"{a}/".startswith(f"{b}/") or f"{b}/".startswith(f"{a}/")
+
+
+def unused_name(stem: str, taken: set[str]) -> str:
+    """``stem``, numbered where ``taken`` has it; ``taken`` has the answer then."""
+    found, count = stem, 1
+    while found in taken:
+        count += 1
+        found = f"{stem}_{count}"
+    taken.add(found)
+    return found

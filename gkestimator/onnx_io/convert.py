@@ -11,6 +11,7 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.attributes import attribute_key, convert_attributes
+from gkestimator.onnx_io.names import distinct_label
 from gkestimator.onnx_io.node_kinds import node_kind
 from gkestimator.onnx_io.ordering import executable_order
 from gkestimator.onnx_io.program import OMITTED, Block, InputSpec, Node, Program
@@ -149,7 +150,7 @@ class _Converter:
         if op_type == "Constant" and not domain:
             self.constant_node(proto, scope)
             return
-        label = self.unique(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"))
+        label = distinct_label(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"), self.node_names)
         attributes, graphs, _ = (
             convert_attributes(proto.attribute, f"node {label}", scope.given)
             if len(proto.attribute)
@@ -175,15 +176,6 @@ class _Converter:
                 op_type),
             )
         )  # fmt: skip
-
-    def unique(self, name: str) -> str:
-        taken = self.node_names
-        label, suffix = name, 2
-        while label in taken:
-            label = f"{name}#{suffix}"
-            suffix = suffix + 1 if suffix < 16 else suffix + len(taken)  # stay fast when all names are equal
-        taken.add(label)
-        return label
 
     def constant_node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
         what = f"node {scope.prefix}{proto.name or f'Constant#{self.count - 1}'}"
@@ -218,7 +210,9 @@ class _Converter:
             raise LimitError(
                 f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}"
             )
-        label = self.unique(scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"))
+        label = distinct_label(
+            scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"), self.node_names
+        )
         if len(inputs) > len(function.input) or len(proto.output) > len(function.output):
             raise ModelError(
                 f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import onnx
 
 from gkestimator.errors import ModelError
+from gkestimator.onnx_io.names import free_names
 
 __all__ = ["executable_order"]
 
@@ -16,19 +17,9 @@ def _title(proto: onnx.NodeProto) -> str:
     return repr(proto.name) if proto.name else f"{proto.op_type} -> {', '.join(proto.output)}"
 
 
-def _reads(proto: onnx.NodeProto) -> Iterator[str]:
+def _reads(proto: onnx.NodeProto) -> set[str]:
     """Names that a node reads, those of its subgraphs from outside included."""
-    yield from (name for name in proto.input if name)
-    for attribute in proto.attribute:
-        if attribute.HasField("g"):
-            yield from _free_names(attribute.g)
-
-
-def _free_names(graph: onnx.GraphProto) -> set[str]:
-    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
-    own.update(name for node in graph.node for name in node.output)
-    read = {name for node in graph.node for name in _reads(node)} | {o.name for o in graph.output}
-    return read - own
+    return free_names(proto).union(name for name in proto.input if name)
 
 
 def executable_order(nodes: Sequence[onnx.NodeProto], known: Callable[[str], bool]) -> list[onnx.NodeProto]:
@@ -45,7 +36,7 @@ def executable_order(nodes: Sequence[onnx.NodeProto], known: Callable[[str], boo
     waiting = [0] * len(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
-        for name in set(_reads(node)):
+        for name in _reads(node):
             if name in producer:
                 readers[producer[name]].append(index)
                 waiting[index] += 1

@@ -17,7 +17,7 @@ from gkestimator.errors import LimitError, ModelError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.wire import strip_values
 
-__all__ = ["read_proto"]
+__all__ = ["parse_model", "read_proto"]
 
 _PARSE_WHOLE_BELOW = 1 << 20
 
@@ -27,7 +27,11 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
     Raises ModelError or LimitError with a message that does not name the file yet.
     """
-    content = _content(path)
+    return parse_model(_content(path))
+
+
+def parse_model(content: bytes) -> onnx.ModelProto:
+    """The model that ``content`` is the serialised form of. Raises ModelError."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from gkestimator.tables.schema import SCHEMA_VERSION, TableSchema, spec
 
-__all__ = ["COLOCATION", "CoRun"]
+__all__ = ["COLOCATION", "SHARINGS", "CoRun"]
 
+SHARINGS = ("mps", "time", "cpu")
 _KEY, _TIME, _COMPUTE = "key", "time", "compute"
 
 
@@ -46,6 +47,16 @@ class CoRun:
             group=_KEY,
             minimum=0,
             maximum=100,
+        ),
+    )
+    sharing: str | None = field(
+        default=None,
+        metadata=spec(
+            "",
+            "How the group shared the GPU: `mps` at once, under NVIDIA's MPS; `time` in turns, without it; `cpu` no "
+            "GPU but a CPU's cores; null: not told, taken for at once.",
+            group=_KEY,
+            choices=SHARINGS,
         ),
     )
     latency_alone_ms: float = field(

@@ -14,19 +14,20 @@ from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.describing import Description, describe
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry
+from gkestimator.profiling.building.folders import Progress, read_folders
 from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
+    dataset_counts,
     provenance,
     source_of_raw,
 )
-from gkestimator.profiling.building.reading import RawContents, read_raw
+from gkestimator.profiling.building.reading import RawContents
 from gkestimator.profiling.building.rows import rows_of
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_document, lowering_table
 from gkestimator.profiling.building.tools import Tools, default_tools
-from gkestimator.profiling.raw import run_folders
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
@@ -34,7 +35,8 @@ from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["BuildResult", "build_dataset"]
 
-Progress = Callable[[str, int, int], None]
+
+_TABLE = "gkest profile table makes the table of whole models"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ def build_dataset(
         gpu_toml=tools.gpu_toml,
         place=lambda name: beside(output, f".{name}.toml"),
     )
-    contents = _read(raws, tools, problems, progress)
+    contents = read_folders(raws, tools, problems, progress)
     chosen, descriptions, duplicates = _choose(contents, names, problems, progress)
     if not chosen:
         raise TableError(_nothing(raws, contents, problems))
@@ -101,13 +103,13 @@ def build_dataset(
         raise TableError(f"{output}: every row breaks the table's rules: {checks[4].line()}")
     table = lowering_table(rows)
     varying = {key: why for c in contents for key, why in c.unstable.items()}
-    notes = (*names.notes, *_notes(contents), *_made_notes(names, output))
+    notes = (*names.notes, *_notes(contents), *names.made_notes())
     encode = encode_csv if form == "csv" else encode_parquet
     data = encode(KERNEL_DATASET, rows)
     document = provenance(
         output,
         data,
-        rows,
+        dataset_counts(rows),
         made=now().isoformat(timespec="seconds"),
         sources=[source_of_raw(c) for c in contents],
         checks=checks,
@@ -135,28 +137,6 @@ def build_dataset(
         problems=problems.all(),
         varying=varying,
     )
-
-
-def _read(
-    raws: Sequence[Path], tools: Tools, problems: Problems, progress: Progress | None
-) -> list[RawContents]:
-    folders: list[Path] = []
-    for raw in raws:
-        found = run_folders(raw)
-        if not found:
-            problems.line(
-                f"{raw}: no raw folder of gkest profile run (no run.json in it, or up to two levels below)"
-            )
-        folders += found
-    contents = []
-    for done, folder in enumerate(dict.fromkeys(f.resolve() for f in folders)):
-        if progress is not None:
-            progress(f"reading {folder.name}", done, len(folders))
-        try:
-            contents.append(read_raw(folder, tools, problems))
-        except GkestimatorError as e:
-            problems.line(str(e))
-    return contents
 
 
 def _choose(
@@ -207,6 +187,8 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems) -> str:
     """Why there is no dataset, in one line."""
     listed = ", ".join(str(r) for r in raws)
+    if contents and not any(c.planned for c in contents) and any(c.others for c in contents):
+        return f"{listed}: whole models alone, no operator; {_TABLE}"
     reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
     lines = problems.all()
     if lines:
@@ -225,6 +207,8 @@ def _notes(contents: Sequence[RawContents]) -> list[str]:
     notes: list[str] = []
     for c in contents:
         notes += c.remarks.all()
+        if c.others:
+            notes.append(f"{c.path.name}: {c.others} whole models left out; {_TABLE}")
         if c.not_measured:
             failed = sum(n.status == "failed" for n in c.not_measured)
             skipped = len(c.not_measured) - failed
@@ -234,15 +218,7 @@ def _notes(contents: Sequence[RawContents]) -> list[str]:
             )
         if c.unreached or c.unfinished:
             notes.append(
-                f"{c.path.name}: {c.unreached} of {len(c.plan.entries)} planned operators not measured yet"
+                f"{c.path.name}: {c.unreached} of {c.planned} planned operators not measured yet"
                 f"{f', {c.unfinished} unfinished chunks' if c.unfinished else ''}; gkest profile run goes on with them"
             )
     return notes
-
-
-def _made_notes(names: DeviceNames, output: Path) -> list[str]:
-    return [
-        f"{name} is not in the catalogue: {beside(output, f'.{name}.toml').name} says what the device tells of itself; "
-        f"check its figures"
-        for name in names.made
-    ]

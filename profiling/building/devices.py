@@ -47,6 +47,14 @@ class DeviceNames:
             self._found[key] = self._search(facts)
         return self._found[key]
 
+    def made_notes(self) -> list[str]:
+        """A line for each specification that was made of what a device says."""
+        return [
+            f"{name} is not in the catalogue: {self._place(name).name if self._place else name} says what the device "
+            "tells of itself; check its figures"
+            for name in self.made
+        ]
+
     def _search(self, facts: DeviceFacts) -> GpuSpec:
         for path, spec in self._given.items():
             if _same(facts.name, (spec.name, *spec.aliases)):

@@ -12,7 +12,7 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, RunInfo
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["MeasuredEntry", "MeasuredLaunch", "host_launches", "launches_of", "typical"]
+__all__ = ["MeasuredEntry", "MeasuredLatency", "MeasuredLaunch", "host_launches", "launches_of", "typical"]
 
 
 _COARSE_US = 10.0
@@ -39,7 +39,8 @@ class MeasuredLaunch:
 class MeasuredEntry:
     """One entry of a plan, measured once. ``entry_us``: device time of a call (all its launches), median over
     ``repeats``; ``cv``: standard deviation / mean of that time, None for one repeat. ``origin``: the chunk, for
-    people. ``sm_clock_mhz``, ``power_w`` and ``tenants``: of the device meanwhile, None where nothing told."""
+    people. ``sm_clock_mhz``, ``power_w`` and ``tenants``: of the device meanwhile, None where nothing told. ``calls``:
+    how many calls ``launches`` are of; more than one for whole models alone, where the repeats were not alike."""
 
     entry: PlanEntry
     record: EntryRecord
@@ -54,6 +55,7 @@ class MeasuredEntry:
     sm_clock_mhz: float | None = None
     power_w: float | None = None
     tenants: int | None = None
+    calls: int = 1
 
     def first_repeat(self) -> EntryRange:
         """The launches of the first repeat as a range, for joining with a capture of counters."""
@@ -66,6 +68,24 @@ class MeasuredEntry:
             end_ns=max(ends, default=0),
             launches=found,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLatency:
+    """One whole model, its calls timed once without a profiler: ``record`` holds ``latency_us`` and ``memory``. ``cv``:
+    standard deviation / mean of the repeats, None for one. ``power_w``: mean of the samples taken during the repeats;
+    ``tenants``: other processes on the device meanwhile. None where nothing told. ``origin``: the chunk, for people."""
+
+    entry: PlanEntry
+    record: EntryRecord
+    chunk: ChunkInfo
+    run: RunInfo
+    origin: str
+    latency_us: tuple[float, ...]
+    cv: float | None
+    quality: str
+    power_w: float | None = None
+    tenants: int | None = None
 
 
 def typical(values: Sequence[float], *, kind: str) -> float:

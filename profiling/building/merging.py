@@ -19,6 +19,7 @@ from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
+    dataset_counts,
     provenance,
 )
 from gkestimator.profiling.building.sequences import (
@@ -160,7 +161,7 @@ def merge_datasets(
     document = provenance(
         output,
         data,
-        rows,
+        dataset_counts(rows),
         made=now().isoformat(timespec="seconds"),
         sources=sources,
         problems=problems,

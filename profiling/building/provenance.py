@@ -31,11 +31,13 @@ _MOST_PROBLEMS = 1000
 _MOST_BESIDE = 64 * 2**20
 
 
-def data_format(output: Path) -> str:
-    """``parquet`` or ``csv``, by suffix. Raises UsageError for another (JSON is what lies beside)."""
-    form = {".parquet": "parquet", ".csv": "csv"}.get(output.suffix.lower())
-    if form is None:
-        raise UsageError(f"{output}: found the suffix {output.suffix!r}, expected .parquet or .csv")
+def data_format(output: Path, forms: Sequence[str] = ("parquet", "csv")) -> str:
+    """One of ``forms``, by suffix (of a dataset not JSON, which is what lies beside). Raises UsageError for another."""
+    form = output.suffix.lower().removeprefix(".")
+    if form not in forms:
+        raise UsageError(
+            f"{output}: found the suffix {output.suffix!r}, expected {' or '.join(f'.{f}' for f in forms)}"
+        )
     if output.is_dir():
         raise UsageError(f"{output}: found a folder, expected a file name to write to")
     if not output.parent.is_dir():
@@ -48,10 +50,10 @@ def beside(output: Path, suffix: str) -> Path:
     return output.with_name(output.stem + suffix)
 
 
-def check_beside(output: Path) -> None:
+def check_beside(output: Path, suffix: str = ".json") -> None:
     """See that the provenance of ``output`` would replace none but an earlier one: ``-o plan.parquet`` must not cost
     the user a ``plan.json``. Raises UsageError."""
-    path = beside(output, ".json")
+    path = beside(output, suffix)
     try:
         if path.is_file():
             found = json.loads(path.read_bytes()) if path.stat().st_size <= _MOST_BESIDE else None
@@ -85,13 +87,13 @@ def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:
 def source_of_raw(contents: RawContents) -> dict[str, Any]:
     """One raw folder, in JSON values. Host names, paths and serial numbers stay in the folder."""
     run = contents.run
-    ended = [m.chunk.ended for m in contents.measured]
+    ended = [*(m.chunk.ended for m in contents.measured), *(m.chunk.ended for m in contents.latencies)]
     not_measured = Counter(f"{n.status}: {n.reason}"[:200] for n in contents.not_measured)
     return {
         "kind": "raw",
         "name": contents.path.name,
         "plan_digest": run.plan_digest,
-        "plan_entries": len(contents.plan.entries),
+        "plan_entries": contents.planned,
         "executor": run.executor,
         "collector": run.collector,
         "versions": dict(sorted(run.versions.items())),
@@ -101,6 +103,7 @@ def source_of_raw(contents: RawContents) -> dict[str, Any]:
         "chunks": contents.chunks,
         "unfinished_chunks": contents.unfinished,
         "measurements": len(contents.measured),
+        **({"latencies": len(contents.latencies)} if contents.latencies else {}),
         "not_reached": contents.unreached,
         "not_measured": dict(not_measured.most_common()),
         "varying_between_repeats": len(contents.unstable),
@@ -122,24 +125,26 @@ def _device(facts: DeviceFacts) -> dict[str, Any]:
 def provenance(
     output: Path,
     data: bytes,
-    rows: Sequence[KernelMeasurement],
+    counts: Mapping[str, Any],
     *,
     made: str,
     sources: Sequence[Mapping[str, Any]],
+    table_version: int = KERNEL_DATASET_VERSION,
     checks: Sequence[Check] = (),
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The provenance of the dataset whose file is ``data``, written ``made`` (ISO 8601)."""
+    """The provenance of the dataset or table whose file is ``data``, written ``made`` (ISO 8601). ``counts``: what it
+    holds (:func:`dataset_counts`)."""
     return {
         "schema_version": PROVENANCE_VERSION,
         "dataset": output.name,
         "sha256": hashlib.sha256(data).hexdigest(),
-        "table_version": KERNEL_DATASET_VERSION,
+        "table_version": table_version,
         "made": made,
         "made_with": f"gkestimator {__version__}",
         "licence": None,
-        **dataset_counts(rows),
+        **counts,
         "sources": list(sources),
         "checks": [
             {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, TableError
 from gkestimator.profiling.building.entries import (
     MeasuredEntry,
+    MeasuredLatency,
     host_launches,
     launches_of,
     typical,
@@ -49,15 +50,20 @@ class NotMeasured:
 
 @dataclass(slots=True, kw_only=True)
 class RawContents:
-    """What a raw folder holds. ``measured``: every attempt. ``unstable``: entries whose repeats launched different
-    kernels, with what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any
-    record. ``unjoined``: launches that belong to no entry, by reason. ``environment``: all samples, by device name.
-    ``remarks``: oddities that spoil nothing."""
+    """What a raw folder holds of operators, or of whole models. ``planned``: how many of them the plan has; ``others``:
+    entries of the other kind, which were passed over. ``measured``: every attempt of a timeline; ``latencies``: every
+    attempt of whole models without a profiler. ``unstable``: entries whose repeats launched different kernels, with
+    what differs. ``silent``: entries that launched nothing. ``unreached``: planned entries without any record (of whole
+    models: of their latency). ``unjoined``: launches that belong to no entry, by reason. ``environment``: all samples,
+    by device name. ``remarks``: oddities that spoil nothing."""
 
     path: Path
     run: RunInfo
     plan: SweepPlan
+    planned: int = 0
+    others: int = 0
     measured: list[MeasuredEntry] = field(default_factory=list)
+    latencies: list[MeasuredLatency] = field(default_factory=list)
     not_measured: list[NotMeasured] = field(default_factory=list)
     unstable: dict[str, str] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
@@ -71,14 +77,17 @@ class RawContents:
     remarks: Problems = field(default_factory=Problems)
 
 
-def read_raw(raw: Path, tools: Tools, problems: Problems) -> RawContents:
-    """The folder's measurements. Raises TableError or UsageError where the folder as a whole cannot be read."""
+def read_raw(raw: Path, tools: Tools, problems: Problems, *, whole: bool = False) -> RawContents:
+    """The folder's measurements of operators; ``whole``: of whole models instead. Raises TableError or UsageError where
+    the folder as a whole cannot be read."""
     run = read_run(raw)
     check_run(run, raw / "run.json")
     plan = read_plan(raw / "plan.json")
     contents = RawContents(path=raw, run=run, plan=plan)
     contents.unfinished = _unfinished(raw)
-    entries = {entry.id: entry for entry in plan.entries}
+    entries = {entry.id: entry for entry in plan.entries if (entry.model is not None) == whole}
+    others = frozenset(entry.id for entry in plan.entries) - entries.keys()
+    contents.planned, contents.others = len(entries), len(others)
     counters: list[tuple[str, Capture]] = []
     seen: set[str] = set()
     for folder in chunk_folders(raw):
@@ -86,13 +95,21 @@ def read_raw(raw: Path, tools: Tools, problems: Problems) -> RawContents:
         try:
             info = read_chunk(folder)
             check_chunk(info, folder / "chunk.json")
+            if info.entries and others.issuperset(info.entries):
+                continue  # all of the other kind: its captures need not be read
             contents.chunks += 1
             if info.pass_name == "counters":
-                capture = _capture(folder, info, tools)
+                capture = None if whole else _capture(folder, info, tools)
                 if capture is not None:
                     counters.append((where, capture))
-            else:
-                _Chunk(where, folder, info, contents, entries, tools, problems).read(seen)
+                continue
+            chunk = _Chunk(where, folder, info, contents, entries, others, tools, problems)
+            if info.pass_name == "latency":
+                chunk.read_latencies(seen)
+            elif not whole:
+                chunk.read(seen)
+            elif info.device.kind == "gpu":  # a CPU's tells nothing that a row of a whole model has
+                chunk.read(set())  # what has a timeline alone was not reached
         except GkestimatorError as e:
             problems.line(str(e))
     _join_counters(contents, counters, tools, problems)
@@ -126,7 +143,7 @@ def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
 
 
 class _Chunk:
-    """One chunk of the timeline pass."""
+    """One chunk of the timeline pass or of the latency pass."""
 
     def __init__(
         self,
@@ -135,30 +152,57 @@ class _Chunk:
         info: ChunkInfo,
         contents: RawContents,
         entries: dict[str, PlanEntry],
+        others: frozenset[str],
         tools: Tools,
         problems: Problems,
     ) -> None:
         self._where, self._folder, self._info = where, folder, info
-        self._contents, self._entries, self._tools, self._problems = contents, entries, tools, problems
+        self._contents, self._entries, self._others = contents, entries, others
+        self._tools, self._problems = tools, problems
 
     def read(self, seen: set[str]) -> None:
         """Add what the chunk measured to the contents; ids of its records to ``seen``."""
         records = self._records()
         seen.update(record.entry_id for record in records)
         capture = _capture(self._folder, self._info, self._tools)
-        for problem in self._info.problems:
-            self._contents.remarks.of_entry(self._contents.path.name, problem, self._folder.name)
+        self._say_problems()
         ranges: dict[str, list[EntryRange]] = {}
         if capture is not None:
             for found in capture.ranges:
+                if found.entry_id in self._others:
+                    continue
                 ranges.setdefault(found.entry_id, []).append(found)
                 self._contents.launches += len(found.launches)
             _add(self._contents.unjoined, capture.unjoined)
             self._contents.remarks.lines(f"{self._where}: {line}" for line in capture.problems)
         samples = self._samples()
-        self._contents.environment.setdefault(self._info.device.name, []).extend(samples)
+        for record in self._done(records):
+            recorded = self._info.collector != "none"
+            measured = self._entry(record, ranges.get(record.entry_id, []) if recorded else None, samples)
+            if measured is not None:
+                self._contents.measured.append(measured)
+
+    def read_latencies(self, seen: set[str]) -> None:
+        """Add the latencies of whole models to the contents; ids of its records to ``seen``."""
+        records = self._records()
+        seen.update(record.entry_id for record in records)
+        self._say_problems()
+        samples = self._samples()
+        for record in self._done(records):
+            measured = self._latency(record, samples)
+            if measured is not None:
+                self._contents.latencies.append(measured)
+
+    def _say_problems(self) -> None:
+        for problem in self._info.problems:
+            self._contents.remarks.of_entry(self._contents.path.name, problem, self._folder.name)
+
+    def _done(self, records: Sequence[EntryRecord]) -> Iterator[EntryRecord]:
+        """Those that were measured; the others are noted."""
         for record in records:
-            if record.status != "ok":
+            if record.status == "ok":
+                yield record
+            else:
                 self._contents.not_measured.append(
                     NotMeasured(
                         entry_id=record.entry_id,
@@ -166,11 +210,31 @@ class _Chunk:
                         reason=record.reason or "no reason given",
                     )
                 )
-                continue
-            recorded = self._info.collector != "none"
-            measured = self._entry(record, ranges.get(record.entry_id, []) if recorded else None, samples)
-            if measured is not None:
-                self._contents.measured.append(measured)
+
+    def _latency(self, record: EntryRecord, samples: Sequence[EnvironmentSample]) -> MeasuredLatency | None:
+        times = record.latency_us
+        if not times or not min(times) > 0:
+            self._say("measured, but without latencies above 0", record.entry_id)
+            return None
+        if record.repeats is not None and record.repeats != len(times):
+            self._say("latencies and repeats disagree", record.entry_id, f"{len(times)} and {record.repeats}")
+            return None
+        cv = judged_variation(record, None)
+        near = self._tools.during(samples, record)
+        # A sample beside the repeats, which will do for clocks, has the power of an idle device.
+        inside = [s for s in near if _within(s, record)]
+        return MeasuredLatency(
+            entry=self._entries[record.entry_id],
+            record=record,
+            chunk=self._info,
+            run=self._contents.run,
+            origin=self._where,
+            latency_us=times,
+            cv=cv,
+            quality=self._tools.judge(samples, record, cv, self._info.device.kind == "cpu"),
+            power_w=meanwhile(inside)[1],
+            tenants=meanwhile(near)[2],
+        )
 
     def _samples(self) -> list[EnvironmentSample]:
         """Sound samples in order of time; without them the measurements stand, their surroundings are not known."""
@@ -184,6 +248,7 @@ class _Chunk:
             self._contents.remarks.line(
                 f"{self._where}: {len(found) - len(sound)} samples of the environment that make no sense"
             )
+        self._contents.environment.setdefault(self._info.device.name, []).extend(sound)
         return sound
 
     def _records(self) -> list[EntryRecord]:
@@ -197,6 +262,8 @@ class _Chunk:
             raise TableError(f"{path}: cannot be read: {e.strerror}") from e
         kept: dict[str, EntryRecord] = {}
         for record in read_records(path):
+            if record.entry_id in self._others:
+                continue
             if record.entry_id not in self._entries:
                 self._say("a record for an entry that is not in the plan", record.entry_id)
             elif record.entry_id in kept:
@@ -215,6 +282,7 @@ class _Chunk:
     ) -> MeasuredEntry | None:
         if ranges is not None and not self._range_fits(record, ranges):
             return None
+        calls = 1
         if self._info.device.kind == "cpu":
             launches, problem = host_launches(record)
             if problem is not None:
@@ -225,23 +293,28 @@ class _Chunk:
                 self._say("measured on a GPU without a collector: no launches", record.entry_id)
                 return None
             cut, problem = self._tools.split(ranges[0])
-            if cut is None:
+            if cut is not None:
+                if problem is not None:
+                    self._contents.remarks.of_entry(
+                        self._where, "launches that come once are left out", record.entry_id[:80], problem
+                    )
+                launches = launches_of(cut)
+            else:
                 reason = problem or "its repeats differ"
                 self._contents.unstable[record.entry_id] = reason
-                self._say("repeats launched different kernels", record.entry_id, reason)
-                return None
-            if problem is not None:
-                self._contents.remarks.of_entry(
-                    self._where, "launches that come once are left out", record.entry_id[:80], problem
-                )
-            launches = launches_of(cut)
+                if self._entries[record.entry_id].model is None:
+                    self._say("repeats launched different kernels", record.entry_id, reason)
+                    return None
+                # Sums over all calls tell of a whole model what they would tell of one.
+                calls = ranges[0].repeats
+                launches = launches_of([ranges[0].launches])
         if not launches:
             self._contents.silent.append(record.entry_id)
             return None
         if any(d < 0 or not math.isfinite(d) for m in launches for d in m.durations_us):
             self._say("a launch with a negative duration", record.entry_id)
             return None
-        totals = [math.fsum(each) for each in zip(*(m.durations_us for m in launches), strict=True)]
+        totals = [math.fsum(each) / calls for each in zip(*(m.durations_us for m in launches), strict=True)]
         cv = judged_variation(record, totals)
         clock, power, tenants = meanwhile(self._tools.during(samples, record))
         return MeasuredEntry(
@@ -254,10 +327,11 @@ class _Chunk:
             entry_us=typical(totals, kind=launches[0].kind),
             cv=cv,
             repeats=len(totals),
-            quality=self._tools.judge(samples, record, cv),
+            quality=self._tools.judge(samples, record, cv, False),
             sm_clock_mhz=clock,
             power_w=power,
             tenants=tenants,
+            calls=calls,
         )
 
     def _range_fits(self, record: EntryRecord, ranges: list[EntryRange]) -> bool:
@@ -277,6 +351,11 @@ class _Chunk:
         else:
             return True
         return False
+
+
+def _within(sample: EnvironmentSample, record: EntryRecord) -> bool:
+    began, ended = record.started_unix_ns, record.ended_unix_ns
+    return began is not None and ended is not None and began <= sample.unix_ns <= ended
 
 
 def _join_counters(

@@ -148,7 +148,7 @@ def _sources(result: BuildResult) -> list[str]:
         lines.append(
             f"- {printable(c.path.name)}: {c.run.executor} under {c.run.collector} on {printable(devices)}, started "
             f"{printable(c.run.started)}; {c.chunks} chunks, {len(c.measured)} measurements of "
-            f"{len(c.plan.entries)} planned operators; {printable(versions)}"
+            f"{c.planned} planned operators; {printable(versions)}"
         )
     return lines
 

@@ -7,14 +7,12 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from gkestimator.gpus import GpuSpec
-from gkestimator.launch import Launch as Geometry
 from gkestimator.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch
 from gkestimator.profiling.building.families import family_of
+from gkestimator.profiling.building.geometry import GeometryNumbers, geometry_numbers, geometry_of
 from gkestimator.profiling.captures import Launch
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
@@ -61,36 +59,25 @@ class _Geometries:
 
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
-        self._numbers: list[tuple[float, float, float, float]] = []
+        self._numbers: list[GeometryNumbers] = []
         self._rows: list[dict[str, Any]] = []
 
     def add(self, launch: Launch, row: dict[str, Any]) -> None:
-        shared = launch.smem_bytes
-        if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:
-            shared = launch.static_smem_bytes + launch.dynamic_smem_bytes
-        registers = launch.registers_per_thread
-        if launch.grid is None or launch.block is None or registers is None or shared is None:
-            return
-        self._numbers.append((_product(launch.grid), _product(launch.block), float(registers), float(shared)))
-        self._rows.append(row)
+        numbers = geometry_numbers(launch)
+        if numbers is not None:
+            self._numbers.append(numbers)
+            self._rows.append(row)
 
     def finish(self) -> None:
         """Write theoretical occupancy and SM utilisation into the rows."""
         if not self._rows:
             return
-        grid, block, registers, shared = np.array(self._numbers).T
-        geometry = Geometry(
-            grid_blocks=grid, block_threads=block, registers_per_thread=registers, shared_bytes=shared
-        )
+        geometry = geometry_of(self._numbers)
         theoretical, _ = occupancy(geometry, self._gpu)
         used = sm_utilisation_pct(geometry, self._gpu)
         for row, limit, share in zip(self._rows, theoretical.tolist(), used.tolist(), strict=True):
             row["theoretical_occupancy_pct"] = limit
             row["sm_util_pct"] = share
-
-
-def _product(sizes: tuple[int, int, int]) -> float:
-    return float(max(1, sizes[0]) * max(1, sizes[1]) * max(1, sizes[2]))
 
 
 def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:

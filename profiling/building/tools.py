@@ -21,14 +21,14 @@ Split: TypeAlias = "tuple[Sequence[Sequence[Launch]] | None, str | None]"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """``parsers`` by collector; ``split`` a range into repeats; ``join`` a timeline with counters; the samples taken
-    ``during`` an entry; ``judge`` the quality of a measurement; what is known of a device, and a specification made of
-    what it says."""
+    ``during`` an entry; ``judge`` the quality of a measurement (the last argument: it was latencies of a CPU); what is
+    known of a device, and a specification made of what it says."""
 
     parsers: Mapping[str, Callable[[Path], Capture]]
     split: Callable[[EntryRange], Split]
     join: Callable[[Capture, Capture], Capture]
     during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]]
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None], str]
+    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str]
     known_gpu: Callable[[DeviceFacts], GpuSpec | None]
     gpu_toml: Callable[[DeviceFacts], str]
 

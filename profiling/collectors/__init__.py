@@ -40,21 +40,29 @@ def _probed(name: str, device: str, version: str | None) -> str | None:
 def choose(name: str, device: str, pass_name: str = "timeline") -> Collector:
     """The collector of that name, or with ``auto`` the best that works here, probed (once a process).
 
-    ``auto`` for the timeline: nsys; failing that kineto on a GPU and none on the CPU; for counters: ncu. Raises
-    CollectorError in one line with the remedy where the one that was named does not work, or none does; UsageError
-    where it serves another pass.
+    ``auto`` for the timeline: nsys; failing that kineto on a GPU and none on the CPU; for counters: ncu; for latency:
+    none, which is all that serves it, for a profiler slows the host that makes the launches. Raises CollectorError in
+    one line with the remedy where the one that was named does not work, or none does; UsageError where it serves
+    another pass.
     """
-    if name == AUTO:
-        names = ("ncu",) if pass_name == "counters" else ("nsys", "none" if device == "cpu" else "kineto")
-    else:
-        names = (name,)
+    names = _automatic(device, pass_name) if name == AUTO else (name,)
     reasons = []
     for candidate in names:
         collector = make_collector(candidate, device)
-        if collector.pass_name != pass_name:
+        if not _serves(collector, pass_name):
             raise UsageError(f"collector {candidate} serves the pass {collector.pass_name}, not {pass_name}")
         reason = _probed(candidate, device, collector.version())
         if reason is None:
             return collector
         reasons.append(f"{candidate}: {reason}" if not reason.startswith(candidate) else reason)
     raise CollectorError("; ".join(reasons))
+
+
+def _automatic(device: str, pass_name: str) -> tuple[str, ...]:
+    if pass_name == "latency":
+        return ("none",)
+    return ("ncu",) if pass_name == "counters" else ("nsys", "none" if device == "cpu" else "kineto")
+
+
+def _serves(collector: Collector, pass_name: str) -> bool:
+    return pass_name == collector.pass_name or (pass_name == "latency" and collector.name == "none")

@@ -1,4 +1,5 @@
-"""No profiler: the child's own records are all there is (its host times, and on the CPU the runtime's profile)."""
+"""No profiler: the child's own records are all there is (its host times, the latency of whole models, and on the CPU
+the runtime's profile)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ __all__ = ["PlainCollector"]
 
 
 class PlainCollector:
-    """Runs the child as it is."""
+    """Runs the child as it is; serves the pass ``latency`` as well."""
 
     name = "none"
     pass_name = "timeline"

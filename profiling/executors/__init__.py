@@ -7,6 +7,7 @@ runs over all of them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import import_module
 
 from gkestimator.errors import UsageError
@@ -22,13 +23,16 @@ EXECUTORS = {
 DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")
 
 
-def make_executor(name: str, device: str) -> Executor:
-    """The executor ``name`` on ``device`` (``cpu`` or ``cuda:N``). Raises UsageError for an unknown name or device and
-    where its library is not installed or lacks the device; DeviceLostError where the device does not answer."""
+def make_executor(name: str, device: str, *, held_bytes: Callable[[], int | None] | None = None) -> Executor:
+    """The executor ``name`` on ``device`` (``cpu`` or ``cuda:N``). ``held_bytes`` says what this process holds of the
+    device (:func:`~gkestimator.profiling.executors.device_memory.device_memory`), for ``Prepared.memory``; without it
+    that is not told. Raises UsageError for an unknown name or device and where its library is not installed or lacks
+    the device; DeviceLostError where the device does not answer."""
     if name not in EXECUTORS:
         raise UsageError(f"executor: found {name!r}, expected one of {', '.join(EXECUTORS)}")
     if not DEVICE.match(device):
         raise UsageError(f"device: found {device!r}, expected cpu or cuda:N")
     module, kind = EXECUTORS[name]
-    made: Executor = getattr(import_module(module), kind)(device)
+    told = {} if held_bytes is None else {"held_bytes": held_bytes}
+    made: Executor = getattr(import_module(module), kind)(device, **told)
     return made

@@ -27,9 +27,13 @@ class DeviceLostError(GkestimatorError):
 
 
 class Prepared(Protocol):
-    """One operator with its tensors on the device. Used from one thread; :meth:`close` frees everything."""
+    """One entry with its tensors on the device. Used from one thread; :meth:`close` frees everything.
+
+    ``cpu_nodes``: of a whole model on a GPU, how many nodes the runtime gave to the CPU; None where not told.
+    """
 
     output_shapes: tuple[tuple[int, ...], ...]
+    cpu_nodes: int | None
 
     def run(self) -> None:
         """One call, as the runtime makes it: returns when the host is done, perhaps before the device is."""
@@ -44,8 +48,8 @@ class Prepared(Protocol):
         ...
 
     def memory(self) -> MemoryUse | None:
-        """Of a whole model on a GPU: the device memory of this process since it was prepared; None for what was not
-        told, and on the CPU."""
+        """Of a whole model on a GPU: the peak of the device memory of this process since its tensors were there; None
+        for what was not told, and on the CPU."""
         ...
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:

@@ -24,12 +24,14 @@ from typing import IO, NoReturn
 
 from gkestimator.errors import GkestimatorError, OutputError, UsageError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
+from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.executors import EXECUTORS, make_executor
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, Executor
+from gkestimator.profiling.executors.device_memory import device_memory
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
 from gkestimator.profiling.executors.kineto import KinetoTrace
-from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, measure
+from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, measure, measure_latency
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
 from gkestimator.profiling.plan import PlanEntry, read_plan
 from gkestimator.profiling.records import EntryRecord, record_line
@@ -68,7 +70,7 @@ class _Arguments:
         parser.add_argument("--min-ms", type=float, default=Effort().min_ms)
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--kineto", type=Path)
-        parser.add_argument("--pass", dest="pass_name", choices=("timeline", "counters"), default="timeline")
+        parser.add_argument("--pass", dest="pass_name", choices=PASSES, default="timeline")
         given = parser.parse_args(arguments)
         if not 1 <= given.warmup <= _MOST_CALLS:
             raise UsageError(f"--warmup: found {given.warmup}, expected 1 to {_MOST_CALLS:,}")
@@ -81,7 +83,13 @@ class _Arguments:
         self.device: str = given.device
         self.seed: int = given.seed
         self.kineto: Path | None = given.kineto
+        self.latency: bool = given.pass_name == "latency"
         self.entries = read_plan(given.entries).entries
+        if self.latency and self.kineto is not None:
+            raise UsageError("--kineto: found with --pass latency, which no profiler may disturb")
+        for entry in self.entries:
+            if self.latency and entry.model is None:
+                raise UsageError(f"--pass latency: {entry.id} is an operator, expected whole models alone")
         self.effort = Effort(
             warmup=given.warmup,
             repeats=given.repeats,
@@ -91,9 +99,11 @@ class _Arguments:
 
 
 def _run(given: _Arguments) -> int:
+    # First of all: what is on the GPU before CUDA starts here is others'.
+    held_bytes = device_memory(given.device) if given.latency else None
     nvtx = NvtxRanges(NVTX_DOMAIN)
     trace = None if given.kineto is None else KinetoTrace(given.kineto, cuda=given.device != "cpu")
-    executor = make_executor(given.executor, given.device)
+    executor = make_executor(given.executor, given.device, held_bytes=held_bytes)
     gc.freeze()  # what the libraries made at import stays: collecting around each entry is quick
 
     @contextmanager
@@ -147,20 +157,24 @@ def _record(
     """The record of ``entry``, and whether the device is lost."""
     try:
         require_host_memory(entry, given.device, available_host_bytes())
-        return measure(
-            executor, entry, effort=given.effort, seed=given.seed, ranges=ranges, clocks=Clocks()
-        ), False
+        if given.latency:
+            found = measure_latency(executor, entry, effort=given.effort, seed=given.seed, clocks=Clocks())
+        else:
+            found = measure(
+                executor, entry, effort=given.effort, seed=given.seed, ranges=ranges, clocks=Clocks()
+            )
+        return found, False
     except OutputError:
         raise  # the machine's fault, not the entry's: it is measured again
     except OSError as e:
         if e.errno in _DISK_FULL:
             raise OutputError(f"{e.filename or 'a temporary file'}: cannot be written: {e.strerror}") from e
-        found = judged(e)
+        error = judged(e)
     except Exception as e:  # noqa: BLE001 - an operator of a stranger's model in any runtime: its failure is a result
-        found = judged(e)
-    status = "skipped" if isinstance(found, EntryUnsupportedError) else "failed"
-    failed = EntryRecord(entry_id=entry.id, status=status, reason=one_line(found))
-    return failed, isinstance(found, DeviceLostError)
+        error = judged(e)
+    status = "skipped" if isinstance(error, EntryUnsupportedError) else "failed"
+    failed = EntryRecord(entry_id=entry.id, status=status, reason=one_line(error))
+    return failed, isinstance(error, DeviceLostError)
 
 
 @contextmanager

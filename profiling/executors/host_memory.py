@@ -40,11 +40,30 @@ def require_host_memory(entry: PlanEntry, device: str, available: int | None) ->
 
 
 def _outputs(entry: PlanEntry) -> int:
+    """Results that are there at once: each from the operator that makes it to the last that reads it."""
     try:
         graph = fragment_graph(entry.fragment)
     except GkestimatorError:
         return 0  # an operator that no shape rule covers: the runtime will say what it needs
-    return sum(v.nbytes for op in graph.operators for v in op.outputs if v is not None)
+    leaving = {v.name for v in graph.outputs}
+    last = {
+        v.name: at
+        for at, op in enumerate(graph.operators)
+        for v in (*op.inputs, *op.outputs)
+        if v is not None and v.name not in leaving
+    }
+    alive = peak = 0
+    sizes: dict[str, int] = {}
+    for at, op in enumerate(graph.operators):
+        for made in op.outputs:
+            if made is not None:
+                sizes[made.name] = made.nbytes
+                alive += made.nbytes
+        peak = max(peak, alive)
+        for name in {v.name for v in (*op.inputs, *op.outputs) if v is not None}:
+            if last.get(name) == at:
+                alive -= sizes.pop(name, 0)
+    return peak
 
 
 def _meminfo() -> int | None:

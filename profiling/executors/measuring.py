@@ -1,12 +1,13 @@
-"""One entry, measured: warm-up, repeats inside its range, what the host saw. The clocks are passed in."""
+"""One entry, measured: warm-up, repeats inside its range, what the host saw; or, of a whole model, the latency of each
+call alone. The clocks are passed in."""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,18 +15,26 @@ from gkestimator.profiling.executors.base import Executor, Prepared
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["LEAST_REPEATS", "MOST_REPEATS", "Clocks", "Effort", "choose_repeats", "measure"]
+__all__ = ["LEAST_REPEATS", "MOST_REPEATS", "Clocks", "Effort", "choose_calls", "choose_repeats", "measure",
+           "measure_latency"]  # fmt: skip
 
 LEAST_REPEATS, MOST_REPEATS = 5, 50
 _WARM_NS = (
     1_000_000_000  # a second of calls warms up anything: slow operators are not called more often for it
+)
+_USUAL_CALLS = 20
+_CALLS_NS, _MOST_CALLS_NS = 1_000_000_000, 4_000_000_000
+_LEAST_WARM_NS, _MOST_WARM_NS = (
+    200_000_000,  # clocks and caches settle, and the first calls' choices are made
+    2_000_000_000,
 )
 Ranges = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS.
+    """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS; of
+    a whole model LEAST_REPEATS, for one call has thousands of launches; for its latency :func:`choose_calls`.
     ``counters``: one call after one warm-up, for a profiler that replays it."""
 
     warmup: int = 3
@@ -48,6 +57,15 @@ def choose_repeats(call_ns: int, min_ms: float) -> int:
     return max(LEAST_REPEATS, min(MOST_REPEATS, wanted))
 
 
+def choose_calls(call_ns: int) -> int:
+    """Calls of a whole model of ``call_ns`` for its latency: 20; more while all take less than a second together,
+    MOST_REPEATS at most; fewer where 20 take more than 4 seconds, LEAST_REPEATS at least."""
+    call_ns = max(1, call_ns)
+    if call_ns * _USUAL_CALLS < _CALLS_NS:
+        return min(MOST_REPEATS, _CALLS_NS // call_ns)
+    return max(LEAST_REPEATS, min(_USUAL_CALLS, _MOST_CALLS_NS // call_ns))
+
+
 def measure(
     executor: Executor, entry: PlanEntry, *, effort: Effort, seed: int, ranges: Ranges, clocks: Clocks
 ) -> EntryRecord:
@@ -58,6 +76,67 @@ def measure(
         return _measured(prepared, entry, effort, ranges, clocks)
     finally:
         prepared.close()
+
+
+def measure_latency(
+    executor: Executor, entry: PlanEntry, *, effort: Effort, seed: int, clocks: Clocks
+) -> EntryRecord:
+    """Prepare a whole model, warm up, call it and wait for the device, each call alone; then its memory. No profiler
+    may run beside it. Raises what the executor raises; the model's memory is freed in any case."""
+    prepared = executor.prepare(entry, seed)
+    try:
+        return _latency(prepared, entry, effort, clocks)
+    finally:
+        prepared.close()
+
+
+def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clocks) -> EntryRecord:
+    run, synchronise, now = prepared.run, prepared.synchronise, clocks.elapsed_ns
+    call_ns = warm_ns = calls = 0
+    synchronise()
+    while (calls < effort.warmup or warm_ns < _LEAST_WARM_NS) and warm_ns < _MOST_WARM_NS:
+        before = now()
+        run()
+        synchronise()
+        call_ns = now() - before
+        warm_ns += max(1, call_ns)
+        calls += 1
+    repeats = effort.repeats or choose_calls(call_ns)
+    begun, issued, done = [0] * repeats, [0] * repeats, [0] * repeats
+    with _no_collection():
+        started = clocks.unix_ns()
+        for i in range(repeats):
+            begun[i] = now()
+            run()
+            issued[i] = now()
+            synchronise()
+            done[i] = now()
+        ended = clocks.unix_ns()
+    return EntryRecord(
+        entry_id=entry.id,
+        status="ok",
+        repeats=repeats,
+        started_unix_ns=started,
+        ended_unix_ns=ended,
+        host_us=tuple((b - a) / 1e3 for a, b in zip(begun, issued, strict=True)),
+        elapsed_us=(done[-1] - begun[0]) / 1e3 / repeats,
+        output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
+        latency_us=tuple((b - a) / 1e3 for a, b in zip(begun, done, strict=True)),
+        memory=prepared.memory(),
+        cpu_nodes=prepared.cpu_nodes,
+    )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's garbage collector rests."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _measured(
@@ -73,24 +152,22 @@ def _measured(
         warm_ns += call_ns
         if warm_ns >= _WARM_NS:
             break
-    repeats = 1 if effort.counters else effort.repeats or choose_repeats(call_ns, effort.min_ms)
+    repeats = effort.repeats or (
+        LEAST_REPEATS if entry.fragment.is_model else choose_repeats(call_ns, effort.min_ms)
+    )
+    if effort.counters:
+        repeats = 1
     marks = [0] * (repeats + 1)
     run, now = prepared.run, clocks.elapsed_ns
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with ranges(f"{entry.id}#{repeats}"):
-            started = clocks.unix_ns()
-            marks[0] = now()
-            for i in range(1, repeats + 1):
-                run()
-                marks[i] = now()
-            prepared.synchronise()
-            done = now()
-            ended = clocks.unix_ns()
-    finally:
-        if collects:
-            gc.enable()
+    with _no_collection(), ranges(f"{entry.id}#{repeats}"):
+        started = clocks.unix_ns()
+        marks[0] = now()
+        for i in range(1, repeats + 1):
+            run()
+            marks[i] = now()
+        prepared.synchronise()
+        done = now()
+        ended = clocks.unix_ns()
     return EntryRecord(
         entry_id=entry.id,
         status="ok",

@@ -23,27 +23,32 @@ from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.fragments import Fragment
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
-from gkestimator.profiling.executors.data import entry_inputs, entry_weights, numpy_dtype
+from gkestimator.profiling.executors.data import entry_inputs, entry_values, numpy_dtype
+from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel
+from gkestimator.profiling.records import HostKernel, MemoryUse
 
-__all__ = ["OnnxruntimeExecutor", "provider_options", "run_options", "runnable_fragment", "session_options"]
+__all__ = ["OnnxruntimeExecutor", "nodes_on_cpu", "provider_options", "run_options", "runnable_fragment",
+           "session_options"]  # fmt: skip
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
 _PLAIN = re.compile(r"tensor\(([a-z0-9]+)\)\Z")
 _LOG_ERRORS = 3
+_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
-def session_options(device: str) -> dict[str, str]:
-    """Configuration entries of a session. On a GPU a node that the CUDA provider does not take is an error: a silent
-    fallback would be measured as a GPU kernel. Threads do not spin, so that a neighbour on the CPU is not slowed."""
+def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
+    """Configuration entries of a session. On a GPU an operator that the CUDA provider does not take is an error: a
+    silent fallback would be measured as a GPU kernel. Of a ``whole`` model the runtime puts shape arithmetic on the CPU
+    on purpose; which nodes it put there it is asked to remember. Threads do not spin, so that a neighbour on the CPU is
+    not slowed."""
     entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
     if device != "cpu":
-        entries["session.disable_cpu_ep_fallback"] = "1"
+        entries[_ASSIGNMENT if whole else "session.disable_cpu_ep_fallback"] = "1"
     return entries
 
 
@@ -71,10 +76,11 @@ def run_options() -> dict[str, str]:
 
 def runnable_fragment(fragment: Fragment) -> Fragment:
     """``fragment`` with at least one graph input: where only weights go in, they become inputs, or the runtime would
-    calculate the operator while it loads the model. Raises EntryUnsupportedError where nothing but constants go in."""
+    calculate the operator while it loads the model. Raises EntryUnsupportedError where nothing but constants go in, and
+    for a whole model without inputs: its weights are weights."""
     if any(t.role == "input" for t in fragment.tensors):
         return fragment
-    if not any(t.role == "weight" for t in fragment.tensors):
+    if fragment.is_model or not any(t.role == "weight" for t in fragment.tensors):
         raise EntryUnsupportedError(
             f"{fragment.op_type}: only constants go in, so the runtime calculates it while it loads the model"
         )
@@ -87,7 +93,7 @@ class OnnxruntimeExecutor:
 
     name = "onnxruntime"
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, held_bytes: Callable[[], int | None] = nothing_told) -> None:
         """Raises UsageError without onnxruntime or its CUDA provider, DeviceLostError where CUDA does not start."""
         try:
             import onnxruntime
@@ -97,6 +103,7 @@ class OnnxruntimeExecutor:
             ) from e
         self._ort: Any = onnxruntime
         self._device = device
+        self._held_bytes = held_bytes
         onnxruntime.set_default_logger_severity(_LOG_ERRORS)
         if device != "cpu":
             if _CUDA not in onnxruntime.get_available_providers():
@@ -124,7 +131,7 @@ class OnnxruntimeExecutor:
 
     def prepare(self, entry: PlanEntry, seed: int) -> _Session:
         """See :class:`Executor`. The first call is made here: it allocates, and tells shapes that depend on data."""
-        prepared = _Session(self._ort, self._device, entry, seed)
+        prepared = _Session(self._ort, self._device, entry, seed, self._held_bytes)
         try:
             prepared.open()
         except GkestimatorError:
@@ -173,13 +180,13 @@ def _preload(ort: Any) -> str:
     return one_line(failed[0], limit=200) if failed else ""
 
 
-def _options(ort: Any, device: str) -> Any:
+def _options(ort: Any, device: str, *, whole: bool = False) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _LOG_ERRORS
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    for key, value in session_options(device).items():
+    for key, value in session_options(device, whole=whole).items():
         options.add_session_config_entry(key, value)
     return options
 
@@ -187,8 +194,12 @@ def _options(ort: Any, device: str) -> Any:
 class _Session:
     """See :class:`gkestimator.profiling.executors.base.Prepared`."""
 
-    def __init__(self, ort: Any, device: str, entry: PlanEntry, seed: int) -> None:
+    def __init__(
+        self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: Callable[[], int | None]
+    ) -> None:
         self.output_shapes: tuple[tuple[int, ...], ...] = ()
+        self.cpu_nodes: int | None = None
+        self._held_bytes = held_bytes
         self._ort, self._device = ort, device
         self._kind, _, number = device.partition(":")
         self._number = int(number or 0)
@@ -205,11 +216,13 @@ class _Session:
             self._run_options.add_run_config_entry(key, value)
 
     def open(self) -> None:
-        weights = entry_weights(self._entry, self._seed)
+        weights = entry_values(self._entry, self._seed)
         for tensor in self._entry.fragment.tensors:
             if tensor.role == "weight":
                 self._weights[tensor.name] = self._host_value(weights(tensor), tensor.dtype)
         self._session = self._make_session(None)
+        if self._on_whole_gpu:
+            self.cpu_nodes = nodes_on_cpu(self._session)
         dtypes = {t.name: t.dtype for t in self._entry.fragment.tensors}
         for name, data in entry_inputs(self._entry, self._seed).items():
             self._inputs[name] = self._input(data, dtypes[name])
@@ -238,6 +251,19 @@ class _Session:
         """None: the arena's statistics of a release wheel count kept memory and the weights' packing with it."""
         return None
 
+    def memory(self) -> MemoryUse | None:
+        """What the process holds of the GPU after the calls: the arena keeps what it took, so that it is the peak. How
+        much of it is the arena's the Python package does not tell. The context keeps what earlier entries of this
+        process made CUDA load."""
+        if not self._on_whole_gpu:
+            return None
+        self.synchronise()
+        return MemoryUse(device_bytes=self._held_bytes())
+
+    @property
+    def _on_whole_gpu(self) -> bool:
+        return self._device != "cpu" and self._entry.fragment.is_model
+
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
         if self._device != "cpu":
             return None
@@ -259,7 +285,7 @@ class _Session:
         gc.collect()  # frees the arena now, before the next entry asks for memory
 
     def _make_session(self, profile: Path | None) -> Any:
-        options = _options(self._ort, self._device)
+        options = _options(self._ort, self._device, whole=self._entry.fragment.is_model)
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
@@ -321,6 +347,15 @@ def _bare_call(session: Any, binding: Any, options: Any) -> Callable[[], None]:
     if inner is None or bound is None:
         return lambda: session.run_with_iobinding(binding, options)
     return lambda: inner(bound, options)
+
+
+def nodes_on_cpu(session: Any) -> int | None:
+    """Nodes that the runtime gave to the CPU, before its last fusions; None where it does not tell (older versions)."""
+    try:
+        parts = session.get_provider_graph_assignment_info()
+    except Exception:  # noqa: BLE001 - no such method, or not asked to remember (of no public class): not told
+        return None
+    return sum(len(part.get_nodes()) for part in parts if part.ep_name == _CPU)
 
 
 def _closed() -> None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
-from gkestimator.profiling.executors.data import fill, tensor_rng
+from gkestimator.profiling.executors.data import entry_values
+from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
-from gkestimator.profiling.executors.torch_calls import Late
+from gkestimator.profiling.executors.torch_binding import bind, compiled, host_values
 from gkestimator.profiling.executors.torch_calls.program import Program, program_of
-from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel
+from gkestimator.profiling.records import HostKernel, MemoryUse
 
 __all__ = ["TorchExecutor", "TorchPrepared"]
 
@@ -42,7 +40,7 @@ class TorchExecutor:
 
     name = "torch"
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", *, held_bytes: Callable[[], int | None] = nothing_told) -> None:
         # Else torch's profiler writes two lines a profile to stderr.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         try:
@@ -59,6 +57,7 @@ class TorchExecutor:
             if int(number) >= count:
                 raise UsageError(f"device {device}: torch {torch.__version__} sees {count} CUDA device(s)")
         self.device = torch.device(device)
+        self.held_bytes = held_bytes
         self._settings = _Settings()
 
     @property
@@ -91,10 +90,15 @@ class TorchExecutor:
         self._settings.open(tf32=entry.dtype == "tf32")
         try:
             with self.translated():
-                values = _values(
-                    entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed))
+                values = host_values(entry.fragment, program, entry_values(entry, seed))
+                return TorchPrepared(
+                    self,
+                    self._settings,
+                    program,
+                    values,
+                    tf32=entry.dtype == "tf32",
+                    whole=entry.fragment.is_model,
                 )
-                return TorchPrepared(self, self._settings, program, values, tf32=entry.dtype == "tf32")
         except BaseException:
             self._settings.close()
             raise
@@ -120,20 +124,28 @@ class TorchExecutor:
 
 
 class TorchPrepared:
-    """A fragment's calls with their tensors."""
+    """A fragment's calls with their tensors. ``whole``: it is a whole model, whose memory is told."""
+
+    cpu_nodes: int | None = None
 
     def __init__(
         self,
         executor: TorchExecutor,
         settings: _Settings,
         program: Program,
-        values: Mapping[str, np.ndarray],
+        values: MutableMapping[str, np.ndarray],
         *,
         tf32: bool,
+        whole: bool,
     ) -> None:
         self._executor, self._settings, self._tf32 = executor, settings, tf32
         self._open = True
-        self._call: Callable[[], tuple[Any, ...]] | None = _compiled(*_bind(program, values, executor.device))
+        self._tells_memory = whole and executor.on_gpu
+        if self._tells_memory:
+            _forget_earlier()
+        self._call: Callable[[], tuple[Any, ...]] | None = compiled(*bind(program, values, executor.device))
+        if self._tells_memory:
+            _begin_account(executor.device)
         self.output_shapes = tuple(tuple(t.shape) for t in self.outputs())
         self.synchronise()
 
@@ -176,6 +188,32 @@ class TorchPrepared:
         del outputs
         return max(0, int(peak - max(before, after)))
 
+    def memory(self) -> MemoryUse | None:
+        """Device memory at its peak since the tensors were there, every call counted and the first one too: what torch
+        reserved and allocated, and what the process held, context and libraries' handles included. None on the CPU and
+        for what is no whole model.
+
+        What an earlier entry of this process left in the allocator is given back before the tensors are made, cuBLAS's
+        workspace too where this torch can. In the context stay the kernels and handles that it made CUDA load: these
+        ``device_bytes`` counts although a process of the model's own might not have them.
+        """
+        if not self._tells_memory:
+            return None
+        import torch
+
+        device = self._executor.device
+        with self._executor.translated():
+            self.synchronise()
+            reserved = int(torch.cuda.max_memory_reserved(device))
+            allocated = int(torch.cuda.max_memory_allocated(device))
+            # The allocator may have given memory back since its peak: what lies beside it is added to the peak.
+            held, now = self._executor.held_bytes(), int(torch.cuda.memory_reserved(device))
+        return MemoryUse(
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            device_bytes=None if held is None or held < now else held - now + reserved,
+        )
+
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
         """On the CPU: the pieces of a call by torch's profiler; None on a GPU, and while another profiler of torch runs
         (the second would end the first). Raises ExecutionError where the repeats differ from each other."""
@@ -201,6 +239,26 @@ class TorchPrepared:
 
             with contextlib.suppress(RuntimeError):  # a lost device has nothing to free
                 torch.cuda.empty_cache()
+
+
+def _forget_earlier() -> None:
+    """Give back what earlier entries of this process left in the allocator."""
+    import torch
+
+    gc.collect()
+    clear: Any = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # not in every version
+    if clear is not None:
+        clear()
+    torch.cuda.empty_cache()
+
+
+def _begin_account(device: Any) -> None:
+    """Count from the tensors that are there now on: what loading needed besides is not the model's."""
+    import torch
+
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
 
 
 class _Settings:
@@ -250,131 +308,3 @@ class _Settings:
             self._before
         )
         self._before = self._tf32 = None
-
-
-_Bound = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
-
-def _bind(
-    program: Program, values: Mapping[str, np.ndarray], device: Any
-) -> tuple[list[_Bound], list[Any], tuple[int, ...]]:
-    """The calls over numbered slots (function, inputs, outputs, slots dead afterwards), the slots with the tensors that
-    exist before the first call, and the slots of the results."""
-    tensors = {name: as_tensor(value, device) for name, value in values.items()}
-    slots: list[Any] = []
-    number: dict[str, int] = {}
-
-    def place(name: str, tensor: Any = None) -> int:
-        number[name] = len(slots)
-        slots.append(tensor)
-        return number[name]
-
-    bound = []
-    for index, step in enumerate(program.steps):
-        inputs = []
-        for position, name in enumerate(step.inputs):
-            change = step.call.prepared.get(position)
-            if not name:
-                inputs.append(-1)
-            elif change is not None:
-                inputs.append(place(f"{name}#{index}.{position}", change(tensors[name])))
-            elif name in number:
-                inputs.append(number[name])
-            else:
-                inputs.append(place(name, tensors[name]))
-        function = step.run
-        if isinstance(function, Late):
-            function = function.make([None if i < 0 else slots[i] for i in inputs], device)
-        bound.append((function, tuple(inputs), tuple(place(n) if n else -1 for n in step.outputs)))
-    for name in program.outputs:
-        if name not in number:  # an input handed through
-            place(name, tensors[name])
-    results = tuple(number[name] for name in program.outputs)
-    made = {slot for _, _, outputs in bound for slot in outputs if slot >= 0} - set(results)
-    last = {
-        slot: at
-        for at, (_, inputs, outputs) in enumerate(bound)
-        for slot in (*inputs, *outputs)
-        if slot in made
-    }
-    calls = [
-        (function, inputs, outputs, tuple(s for s, end in last.items() if end == at))
-        for at, (function, inputs, outputs) in enumerate(bound)
-    ]
-    return calls, slots, results
-
-
-def _compiled(
-    calls: Sequence[_Bound], static: list[Any], results: tuple[int, ...]
-) -> Callable[[], tuple[Any, ...]]:
-    """The calls as one function without arguments, which does as little besides them as it can: what it does is
-    measured as the host's time."""
-    if len(calls) == 1:
-        function, inputs, outputs, _ = calls[0]
-        operands = tuple(None if i < 0 else static[i] for i in inputs)
-        if results == outputs and len(outputs) == 1:
-
-            def single() -> tuple[Any, ...]:
-                result = function(*operands)
-                return (result[0],) if isinstance(result, tuple | list) else (result,)
-
-            return single
-
-    def several() -> tuple[Any, ...]:
-        slots = static.copy()
-        for function, inputs, outputs, dead in calls:
-            result = function(*[None if i < 0 else slots[i] for i in inputs])
-            if len(outputs) == 1 and not isinstance(result, tuple | list):
-                slots[outputs[0]] = result
-            else:
-                for slot, tensor in zip(outputs, result, strict=False):
-                    if slot >= 0:
-                        slots[slot] = tensor
-            result = tensor = None
-            for slot in dead:
-                slots[slot] = None
-        return tuple(slots[i] for i in results)
-
-    return several
-
-
-def as_tensor(value: np.ndarray, device: Any) -> Any:
-    """``value`` as a tensor on ``device``; bfloat16 by its bits, which numpy has no type for."""
-    import torch
-
-    if value.dtype.name == "bfloat16":
-        bits = torch.from_numpy(np.ascontiguousarray(value).view(np.int16)).view(torch.bfloat16)
-        return bits.reshape(value.shape).to(device)
-    tensor = torch.from_numpy(np.require(value, requirements=["C", "W"]))
-    return tensor.reshape(value.shape).to(device)
-
-
-def _values(
-    fragment: Fragment, program: Program, make: Callable[[FragmentTensor], np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Values of the tensors that the calls read and no call makes."""
-    needed = {name for step in program.steps for name in step.inputs} | set(program.outputs)
-    wanted = [t for t in fragment.tensors if t.name in needed]
-    for tensor in wanted:
-        torch_dtype(tensor.dtype)  # refuses element types that eager mode has no kernels for
-    found = {t.name: make(t) for t in wanted}
-    if program.folded:
-        found |= _folded(fragment, sorted(program.folded), make)
-    return found
-
-
-def _folded(
-    fragment: Fragment, names: Sequence[str], make: Callable[[FragmentTensor], np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Values that depend on weights alone, by ONNX's reference evaluator."""
-    from onnx.reference import ReferenceEvaluator
-
-    wanted, nodes = set(names), list[FragmentNode]()
-    for node in reversed(fragment.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            nodes.insert(0, node)
-            wanted.update(node.inputs)
-    tensors = tuple(t for t in fragment.tensors if t.name in wanted)
-    part = replace(fragment, nodes=tuple(nodes), tensors=tensors, outputs=tuple(names), pattern="")
-    results = ReferenceEvaluator(fragment_model(part, make)).run(list(names), {})
-    return dict(zip(names, (np.asarray(r) for r in results), strict=True))

@@ -1,54 +1,30 @@
-"""The state of a run into one raw folder: what is left, what comes next, when to give up. No effects in here."""
+"""The state of a run into one raw folder: what is left, what comes next, when to give up. No effects in here.
+
+Whole models come first: the latency of each, without a profiler, then their timelines. Operators follow, then what came
+out noisy once more, then counters.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gkestimator.profiling.plan import PlanEntry, SweepPlan
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.folder import Done
-from gkestimator.profiling.running.jobs import MAX_CHUNK_ENTRIES, ChunkJob, ChunkResult, RunOptions, RunReport
+from gkestimator.profiling.running.jobs import MAX_CHUNK_ENTRIES, ChunkJob, ChunkResult, RunOptions
+from gkestimator.profiling.running.pace import Pace, limits_of
+from gkestimator.profiling.running.report import ModelCounts, RunReport
+from gkestimator.profiling.running.states import Item, Known, State
 
 __all__ = ["Campaign"]
 
-UNKNOWN_S = 1.0
-"""What an entry of which the plan does not know how long it takes is taken to need, until chunks show better."""
 CRASHES_IN_A_ROW, LOST_COUNTERS_IN_A_ROW = 3, 2
 PROBE_AFTER_LOST, LOST_IN_A_ROW = 3, 12
 """So many captures lost in a row have the profiler tried out; so many end the run. Halving a full chunk down to one bad
 entry loses ten."""
-COUNTERS_PATIENCE = 5
-"""ncu runs each launch once for each group of counters, with memory saved and restored in between: an entry may take so
-many times as long."""
 _MOST_PROBLEMS = 200
-_PACE_WEIGHT, _PACE_RANGE = 0.3, (0.02, 50.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
-    """``most``: how many entries its next chunk may hold, after captures of larger ones were lost; ``alone``: its own
-    capture was lost as well, so it comes last, and then it is settled."""
-
-    entry: PlanEntry
-    pass_name: str = "timeline"
-    attempt: int = 1
-    losses: int = 0
-    most: int = MAX_CHUNK_ENTRIES
-    alone: bool = False
-
-
-@dataclass(slots=True)
-class _State:
-    """What is known of one entry. ``status``: None: not measured; ``ok`` outweighs all. ``good``: an ok record of
-    quality ok. ``counters``: what became of its counters, likewise; ``counting``: they are queued, or were."""
-
-    status: str | None = None
-    good: bool = False
-    attempts: int = 0
-    counters: str | None = None
-    counting: bool = False
 
 
 class Campaign:
@@ -67,52 +43,69 @@ class Campaign:
         self.stop_status = 0
         self.chunks = 0
         self._number = next_number
-        self._states = {e.id: _State() for e in plan.entries}
-        self._entries = {e.id: e for e in plan.entries}
-        self._main: deque[_Item] = deque()
-        self._again: deque[_Item] = deque()
-        self._counters: deque[_Item] = deque()
-        self._alone: deque[_Item] = deque()
-        self._open: dict[int, tuple[_Item, ...]] = {}
-        self._pace = 1.0
+        self._states = {e.id: State() for e in plan.entries}
+        self._latencies: deque[Item] = deque()
+        self._models: deque[Item] = deque()
+        self._main: deque[Item] = deque()
+        self._again: deque[Item] = deque()
+        self._counters: deque[Item] = deque()
+        self._alone: deque[Item] = deque()
+        self._open: dict[int, tuple[Item, ...]] = {}
+        self._pace = Pace()
         self._crashes = self._lost = 0
+        # Without a collector a GPU tells nothing of a model's launches; a CPU's runtime profiles itself.
+        self._records_launches = collector != "none" or all(f.kind == "cpu" for f in facts.values())
 
     def resume(self, done: Iterable[Done]) -> None:
         """Take in what earlier runs committed, then queue the rest."""
         for record in done:
             if record.entry_id in self._states:
-                self._take(record.entry_id, record.pass_name, record.attempt, record.status, record.quality)
+                known = self._states[record.entry_id].of(record.pass_name)
+                known.take(record.attempt, record.status, record.quality)
         for entry in self.plan.entries:
-            state = self._states[entry.id]
-            if state.status is None or (state.status == "failed" and self.options.retry_failed):
-                self._main.append(_Item(entry=entry, attempt=state.attempts + 1))
-            else:
-                self._follow(entry, state)
+            self._begin(entry, 0)
 
-    def _take(self, entry: str, pass_name: str, attempt: int, status: str, quality: str) -> None:
-        state = self._states[entry]
-        if pass_name == "counters":
-            state.counters = "ok" if "ok" in (state.counters, status) else status
+    def _passes(self, entry: PlanEntry) -> tuple[str, ...]:
+        """What is to be measured of ``entry``, in order: each only where the one before it could be."""
+        if entry.model is not None:  # no counters: ncu would replay thousands of launches
+            return ("latency", "timeline") if self._records_launches else ("latency",)
+        return ("timeline", "counters") if entry.counters and self.counters_collector else ("timeline",)
+
+    def _begin(self, entry: PlanEntry, step: int) -> None:
+        """Queue that pass of ``entry``, once in a run; where it is known already go on from there."""
+        pass_name = self._passes(entry)[step]
+        known = self._states[entry.id].of(pass_name)
+        if known.asked:
             return
-        state.attempts = max(state.attempts, attempt)
-        state.good = state.good or (status == "ok" and quality == "ok")
-        if state.status != "ok":
-            state.status = status
+        known.asked = True
+        if known.status is None or (known.status == "failed" and self.options.retry_failed):
+            attempt = 1 if pass_name == "counters" else known.attempts + 1
+            self._queue(Item(entry=entry, pass_name=pass_name, attempt=attempt))
+        elif known.status == "ok":
+            self._go_on(entry, pass_name)
 
-    def _follow(self, entry: PlanEntry, state: _State) -> None:
-        """Queue what an entry with a record still needs: another attempt, its counters."""
-        if state.status != "ok":
-            return
-        if not state.good and state.attempts <= self.options.retries:
-            self._again.append(_Item(entry=entry, attempt=state.attempts + 1))
-        self._count_launches(entry, state)
+    def _go_on(self, entry: PlanEntry, pass_name: str) -> None:
+        """What an entry with an ok record of a pass still needs: another attempt, its next pass."""
+        known, passes = self._states[entry.id].of(pass_name), self._passes(entry)
+        if pass_name != "counters" and not known.good and known.attempts <= self.options.retries:
+            self._queue(Item(entry=entry, pass_name=pass_name, attempt=known.attempts + 1, again=True))
+        following = passes.index(pass_name) + 1
+        if following < len(passes):
+            self._begin(entry, following)
 
-    def _count_launches(self, entry: PlanEntry, state: _State) -> None:
-        """Queue the counters of an entry once, whichever attempt was the first good one."""
-        wanted = (None, "failed") if self.options.retry_failed else (None,)
-        if entry.counters and self.counters_collector and not state.counting and state.counters in wanted:
-            state.counting = True
-            self._counters.append(_Item(entry=entry, pass_name="counters"))
+    def _queue(self, item: Item) -> None:
+        self._queue_of(item).append(item)
+
+    def _queue_of(self, item: Item) -> deque[Item]:
+        if item.alone:
+            return self._alone
+        if item.again:
+            return self._again
+        if item.pass_name == "latency":
+            return self._latencies
+        if item.pass_name == "counters":
+            return self._counters
+        return self._models if item.whole else self._main
 
     def next_job(self, device: str, seconds_left: float | None) -> ChunkJob | None:
         """The next chunk for ``device``; None where nothing is left to begin (others may still return some)."""
@@ -127,7 +120,6 @@ class Campaign:
         self._number += 1
         self._open[number] = items
         options = self.options
-        counters = first.pass_name == "counters"
         return ChunkJob(
             number=number,
             pass_name=first.pass_name,
@@ -136,7 +128,7 @@ class Campaign:
             probe_if_lost=first.alone or self._lost >= PROBE_AFTER_LOST,
             runtime=self.plan.runtime,
             executor=self.executor,
-            collector=self.counters_collector if counters and self.counters_collector else self.collector,
+            collector=self._collector_of(first.pass_name),
             device=device,
             facts=self.facts[device],
             entries=tuple(i.entry for i in items),
@@ -144,29 +136,26 @@ class Campaign:
             warmup=options.warmup,
             min_ms=options.min_ms,
             seed=options.seed,
-            limits=replace(options.limits, entry_s=options.limits.entry_s * COUNTERS_PATIENCE)
-            if counters
-            else options.limits,
+            limits=limits_of(items, options.limits),
             min_free_bytes=options.min_free_mb * 2**20,
         )
 
-    def _cut(self, queue: deque[_Item], budget_s: float) -> tuple[_Item, ...]:
-        items, seconds = [queue.popleft()], 0.0
-        first = items[0]
-        seconds += self._seconds(first)
+    def _collector_of(self, pass_name: str) -> str:
+        if pass_name == "latency":
+            return "none"
+        return self.counters_collector or self.collector if pass_name == "counters" else self.collector
+
+    def _cut(self, queue: deque[Item], budget_s: float) -> tuple[Item, ...]:
+        items = [queue.popleft()]
+        first, seconds = items[0], self._pace.seconds(items[0])
         while queue and not first.alone and len(items) < min(first.most, MAX_CHUNK_ENTRIES):
-            following = queue[0]
-            if (following.attempt, following.most) != (first.attempt, first.most):
+            if not first.goes_with(queue[0]):
                 break
-            seconds += self._seconds(following)
+            seconds += self._pace.seconds(queue[0])
             if seconds > budget_s:
                 break
             items.append(queue.popleft())
         return tuple(items)
-
-    def _seconds(self, item: _Item) -> float:
-        planned = item.entry.estimated_s
-        return self._pace * (UNKNOWN_S if planned is None else max(planned, 1e-3))
 
     def finished(self, job: ChunkJob, result: ChunkResult) -> None:
         """What became of a job that :meth:`next_job` gave out."""
@@ -178,57 +167,36 @@ class Campaign:
             if status is None:
                 continue
             kept.add(item.entry.id)
-            self._take(
-                item.entry.id, pass_name, item.attempt, status, result.qualities.get(item.entry.id, "ok")
-            )
+            known = self._states[item.entry.id].of(pass_name)
+            known.take(item.attempt, status, result.qualities.get(item.entry.id, "ok"))
             if status == "failed":
                 self.problem(f"{item.entry.id}: {pass_name} failed: {result.reasons.get(item.entry.id, '')}")
-            if pass_name == "timeline":
-                self._follow_up(item, status, result)
+            if status == "ok":
+                self._go_on(item.entry, pass_name)
         self.chunks += bool(kept)
-        self._learn_pace(items, kept, result)
+        if result.kind == "whole" and len(kept) == len(items) and result.working_s is not None:
+            self._pace.learn(items, result.working_s)
         left = [i for i in items if i.entry.id not in kept]
         if result.kind == "lost":
             left = [self._after_loss(i, len(items)) for i in left]
         self._return(left)
         self._count(job, result)
 
-    def _follow_up(self, item: _Item, status: str, result: ChunkResult) -> None:
-        if status != "ok":
-            return
-        state = self._states[item.entry.id]
-        if not state.good and item.attempt <= self.options.retries:
-            self._again.append(_Item(entry=item.entry, attempt=item.attempt + 1))
-        self._count_launches(item.entry, state)
-
-    def _after_loss(self, item: _Item, together: int) -> _Item:
+    def _after_loss(self, item: Item, together: int) -> Item:
         """The same chunk once more; then halves of it, down to a single entry; that one again when all else is
         done."""
         losses = item.losses + 1
         most = together if losses == 1 else max(1, together // 2)
         return replace(item, losses=losses, most=most, alone=together == 1 and losses > 1)
 
-    def _return(self, left: list[_Item]) -> None:
+    def _return(self, left: list[Item]) -> None:
         for item in reversed(left):
-            if item.alone:
-                self._alone.append(item)
-            elif item.pass_name == "counters":
-                self._counters.appendleft(item)
-            else:
-                (self._main if item.attempt == 1 else self._again).appendleft(item)
+            queue = self._queue_of(item)
+            queue.append(item) if item.alone else queue.appendleft(item)
 
-    def _queues(self) -> tuple[deque[_Item], ...]:
+    def _queues(self) -> tuple[deque[Item], ...]:
         """In the order in which they are worked off."""
-        return self._main, self._again, self._counters, self._alone
-
-    def _learn_pace(self, items: tuple[_Item, ...], kept: set[str], result: ChunkResult) -> None:
-        """Without the time that starting and finishing take: else short chunks would look slow and get shorter."""
-        if result.kind != "whole" or len(kept) != len(items) or result.working_s is None:
-            return
-        planned = sum(self._seconds(i) for i in items) / self._pace
-        low, high = _PACE_RANGE
-        found = min(high, max(low, result.working_s / planned))
-        self._pace += _PACE_WEIGHT * (found - self._pace)
+        return self._latencies, self._models, self._main, self._again, self._counters, self._alone
 
     def _count(self, job: ChunkJob, result: ChunkResult) -> None:
         """Give up where going on is senseless."""
@@ -245,7 +213,7 @@ class Campaign:
         elif result.kind == "usage":
             self.stop(
                 f"stopped: {result.line}",
-                status=2 if not any(s.status for s in self._states.values()) else 1,
+                status=1 if any(known.status for known in self._firsts()) else 2,
             )
         elif job.pass_name == "counters" and (
             self._lost >= LOST_COUNTERS_IN_A_ROW or self._crashes >= CRASHES_IN_A_ROW
@@ -292,25 +260,31 @@ class Campaign:
 
     def progress(self) -> tuple[str, int, int]:
         """(what is being done, done, of how many) over all passes."""
-        stage = (
-            "timeline" if self._main else "again" if self._again else "counters" if self._counters else "last"
-        )
-        open_ = self.waiting + sum(len(i) for i in self._open.values())
-        measured = sum(s.status is not None for s in self._states.values())
-        return stage, measured, measured + open_
+        names = ("latency", "timeline", "timeline", "again", "counters", "last")
+        stage = next((n for n, queue in zip(names, self._queues(), strict=True) if queue), "last")
+        models = [self._states[e.id] for e in self.plan.entries if e.model is not None]
+        done = sum(known.status is not None for known in self._firsts())
+        done += sum(s.timeline.status is not None for s in models)
+        # A model's timeline is queued once its latency is there.
+        coming = sum(s.latency.status is None for s in models) if self._records_launches else 0
+        return stage, done, done + coming + self.waiting + sum(len(i) for i in self._open.values())
+
+    def _firsts(self) -> list[Known]:
+        """Of each entry the pass that says whether it is measured."""
+        return [self._states[e.id].first(e) for e in self.plan.entries]
 
     def report(self, raw: str, minutes: float) -> RunReport:
         """Counts over the whole folder, earlier runs included."""
-        states = self._states.values()
+        firsts = self._firsts()
         return RunReport(
             raw=raw,
-            entries=len(self._states),
-            ok=sum(s.status == "ok" for s in states),
-            failed=sum(s.status == "failed" for s in states),
-            skipped=sum(s.status == "skipped" for s in states),
-            noisy=sum(s.status == "ok" and not s.good for s in states),
-            left=sum(s.status is None for s in states),
-            counters=sum(s.counters == "ok" for s in states),
+            entries=len(firsts),
+            ok=sum(k.status == "ok" for k in firsts),
+            failed=sum(k.status == "failed" for k in firsts),
+            skipped=sum(k.status == "skipped" for k in firsts),
+            noisy=sum(k.status == "ok" and not k.good for k in firsts),
+            left=sum(k.status is None for k in firsts),
+            counters=sum(s.counters.status == "ok" for s in self._states.values()),
             counters_left=sum(i.pass_name == "counters" for q in self._queues() for i in q),
             chunks=self.chunks,
             minutes=minutes,
@@ -318,4 +292,16 @@ class Campaign:
             stop_status=self.stop_status,
             problems=tuple(self.problems),
             messages=tuple(self.messages),
+            whole=self._whole(),
+        )
+
+    def _whole(self) -> ModelCounts:
+        entries = [e for e in self.plan.entries if e.model is not None]
+        known = [s for s in (self._states[e.id] for e in entries) if s.latency.status == "ok"]
+        return ModelCounts(
+            models=len(entries),
+            latencies=len(known),
+            timelines=sum(s.timeline.status == "ok" for s in known),
+            timelines_failed=sum(s.timeline.status == "failed" for s in known),
+            timelines_left=sum(s.timeline.status is None for s in known) if self._records_launches else 0,
         )

@@ -268,7 +268,7 @@ def _commit_ready(
             path.chmod(path.stat().st_mode & ~0o022)  # nsys lets its target write files that anyone may write
     _cut_log(folder / LOG)
     write_bytes(folder / RECORDS, "".join(record_line(r) for r in found.records.values()).encode())
-    qualities = _qualities(folder, machine, found)
+    qualities = _qualities(folder, machine, found, on_cpu=job.facts.kind == "cpu")
     write_bytes(folder / QUALITY_FILE, (json.dumps(qualities, indent=1) + "\n").encode())
     problems = dict.fromkeys(filter(None, (found.line, *found.problems, *_capture_problems(found.capture))))
     info = replace(
@@ -300,7 +300,7 @@ def _capture_problems(capture: Capture | None) -> tuple[str, ...]:
     return () if capture is None else capture.problems[:50]
 
 
-def _qualities(folder: Path, machine: Machine, found: _Found) -> dict[str, str]:
+def _qualities(folder: Path, machine: Machine, found: _Found, *, on_cpu: bool) -> dict[str, str]:
     try:
         samples: list[EnvironmentSample] = list(read_environment(folder))
     except TableError as e:
@@ -311,7 +311,7 @@ def _qualities(folder: Path, machine: Machine, found: _Found) -> dict[str, str]:
     for entry, record in found.records.items():
         if record.status == "ok":
             totals = repeat_totals_us(record, ranges.get(entry, []))
-            judged[entry] = machine.judge(samples, record, judged_variation(record, totals))
+            judged[entry] = machine.judge(samples, record, judged_variation(record, totals), on_cpu)
     return judged
 
 

@@ -20,9 +20,10 @@ from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.cluster_tasks import describe, measure, unpack
 from gkestimator.profiling.running.folder import RawFolder, is_disk_full
-from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions, RunReport
+from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions
 from gkestimator.profiling.running.local import Progress, Stop, end_words, stop_on_signals
 from gkestimator.profiling.running.machine import Machine
+from gkestimator.profiling.running.report import NO_MODELS, RunReport
 from gkestimator.profiling.running.run import Means, Request, open_campaign
 from gkestimator.ray_cluster import connected
 
@@ -313,4 +314,5 @@ def _together(raw: str, parts: tuple[RunReport, ...]) -> RunReport:
         chunks=total(lambda p: p.chunks),
         minutes=max(p.minutes for p in parts),
         parts=parts,
+        whole=sum((p.whole for p in parts), NO_MODELS),
     )

@@ -18,7 +18,7 @@ from typing import IO
 
 from gkestimator.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.collectors import COLLECTORS
-from gkestimator.profiling.plan import SweepPlan, write_plan
+from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
 from gkestimator.tables import write_bytes
@@ -42,9 +42,17 @@ class Done:
 
 
 def plan_digest(plan: SweepPlan) -> str:
-    """32 hexadecimal digits of what is to be measured: runtime, seed-independent, in order."""
-    text = json.dumps([plan.runtime, [[e.id, e.counters] for e in plan.entries]])
+    """32 hexadecimal digits of what is to be measured: runtime, seed-independent, in order; of whole models also which
+    row of a table each is."""
+    text = json.dumps([plan.runtime, [_digested(e) for e in plan.entries]])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _digested(entry: PlanEntry) -> list[object]:
+    point = entry.model
+    if point is None:
+        return [entry.id, entry.counters]
+    return [entry.id, entry.counters, point.name, point.batch_size, sorted(point.dims.items())]
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -10,7 +10,7 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.supervise import Limits
 
-__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunOptions", "RunReport"]
+__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunOptions"]
 
 MAX_CHUNK_ENTRIES = 200
 ENGINES = ("local", "ray")
@@ -126,65 +126,3 @@ class ChunkResult:
     reasons: Mapping[str, str] = field(default_factory=dict)
     line: str | None = None
     working_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """What a run did, earlier runs into the same folder included. ``noisy``: of the ok entries, those whose best
-    measurement is not good; ``left``: not reached; ``counters``: entries with hardware counters, ``counters_left``:
-    whose turn did not come; ``stopped``: why it ended before the plan did (None: it did not), ``stop_status`` the exit
-    status that goes with it."""
-
-    raw: str
-    entries: int
-    ok: int
-    failed: int
-    skipped: int
-    noisy: int
-    left: int
-    counters: int
-    chunks: int
-    minutes: float
-    stopped: str | None = None
-    stop_status: int = 0
-    problems: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
-    parts: tuple[RunReport, ...] = ()
-    counters_left: int = 0
-
-    @property
-    def exit_code(self) -> int:
-        """0 all measured, skipped with a reason, or left because the time that was given is over; 1 partly failed; 2
-        nothing could be done; 130 interrupted."""
-        if self.parts:
-            codes = {p.exit_code for p in self.parts}
-            return codes.pop() if len(codes) == 1 else 130 if 130 in codes else 1
-        if self.stop_status:
-            return self.stop_status
-        return 1 if self.failed or (self.left and self.stopped is None) else 0
-
-    def summary(self) -> str:
-        """One line: where it lies, and the counts."""
-        return (
-            f"{self.raw}: {self.ok} ok ({self.noisy} noisy), {self.failed} failed, {self.skipped} skipped, "
-            f"{self.left} left of {self.entries} entries; counters of {self.counters}"
-        )
-
-    def words(self) -> tuple[str, ...]:
-        """Closing lines for people."""
-        if self.parts:
-            return tuple(w for p in self.parts for w in p.words())
-        lines = [f"{self.chunks} chunks in {self.minutes:.1f} minutes"]
-        if self.stopped:
-            lines.append(self.stopped)
-        if self.left:
-            lines.append(f"{self.left} entries are left; the same command goes on where this one ended")
-        if self.counters_left:
-            lines.append(
-                f"counters of {self.counters_left} entries are left; the same command goes on with them"
-            )
-        if self.noisy:
-            lines.append(f"{self.noisy} entries stay noisy or throttled: they are marked, not left out")
-        if self.ok:
-            lines.append(f"next: gkest profile build {self.raw} -o DATASET.parquet")
-        return tuple(lines)

@@ -68,10 +68,10 @@ def _sampler(path: Path, facts: DeviceFacts) -> AbstractContextManager[Any]:
     return sampler
 
 
-def _judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None) -> str:
+def _judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None, on_cpu: bool) -> str:
     from gkestimator.profiling.environment import judge
 
-    return str(judge(samples, record, cv))
+    return str(judge(samples, record, cv, on_cpu))
 
 
 def _visible() -> list[str] | None:
@@ -173,7 +173,7 @@ class Machine:
     gpus: Callable[[], int] = count_gpus
     present: Callable[[DeviceFacts], bool | None] = device_present
     sampler: Callable[[Path, DeviceFacts], AbstractContextManager[Any]] = _sampler
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None], str] = _judge
+    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = _judge
 
     def child_command(self) -> list[str]:
         """The beginning of the child's command line."""

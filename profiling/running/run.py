@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.profiling.collectors.base import Collector
+from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import RAW_VERSION, DeviceFacts, RunInfo
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.folder import RawFolder, plan_digest
-from gkestimator.profiling.running.jobs import RunOptions, RunReport
+from gkestimator.profiling.running.jobs import RunOptions
 from gkestimator.profiling.running.local import Progress, Stop, work_off
 from gkestimator.profiling.running.machine import Machine, python_versions
+from gkestimator.profiling.running.report import RunReport
 from gkestimator.profiling.running.salvage import salvage
 
 __all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
@@ -92,10 +93,6 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
     else:
         collector = machine.collector(request.collector, devices[0], "timeline")
         counters, messages = _counters(request.counters, devices[0], machine)
-    if collector.name == "none" and any(f.kind == "gpu" for f in facts):
-        messages += (
-            "collector none: nothing records the launches, so that gkest profile build can make no rows of them",
-        )
     versions = python_versions() | dict(machine.versions(request.executor, devices[0]))
     for each in filter(None, (collector, counters)):
         version = each.version()
@@ -130,10 +127,15 @@ def open_campaign(
     earlier = folder.earlier()
     executor = options.executor or (earlier.executor if earlier else plan.runtime)
     collector = earlier.collector if earlier and options.collector == "auto" else options.collector
-    counted = sum(e.counters for e in plan.entries) if options.counters else 0
+    counted = sum(e.counters and e.model is None for e in plan.entries) if options.counters else 0
     if collector == COUNTERS_ONLY and not options.counters:
         raise UsageError("collector ncu: goes with counters, found no-counters")
-    means = find(Request(executor=executor, collector=collector, counters=counted))
+    try:
+        means = find(Request(executor=executor, collector=collector, counters=counted))
+    except CollectorError as e:
+        if not any(entry.model is not None for entry in plan.entries):
+            raise
+        raise CollectorError(f"{e}; collector none would give the latency of whole models") from e
     info = RunInfo(
         schema_version=RAW_VERSION,
         plan_digest=plan_digest(plan),
@@ -146,7 +148,7 @@ def open_campaign(
         command=options.command,
     )
     folder.begin(plan, info)
-    saved = salvage(folder) if means.collector == "none" else 0
+    saved = salvage(folder)
     removed = folder.clean()
     campaign = Campaign(
         _all_counted(plan) if collector == COUNTERS_ONLY else plan,
@@ -162,12 +164,36 @@ def open_campaign(
         campaign.messages.append(
             f"an earlier run was cut off in {saved + removed} chunks; the records of {saved} were saved"
         )
-    campaign.messages += means.messages
+    campaign.messages += (*means.messages, *_unrecorded(plan, means), *_uncounted(plan, collector))
     if executor != plan.runtime:
         campaign.messages.append(
             f"the plan's patterns are those of {plan.runtime}; {executor} runs them as it would any model"
         )
     return campaign
+
+
+def _unrecorded(plan: SweepPlan, means: Means) -> tuple[str, ...]:
+    if means.collector != "none" or all(f.kind == "cpu" for f in means.facts):
+        return ()
+    models = sum(e.model is not None for e in plan.entries)
+    lines = []
+    if models:
+        lines.append(
+            f"collector none: nothing records the launches of {models} whole models, so that they get a latency and "
+            "no timeline"
+        )
+    if models < len(plan.entries):
+        lines.append(
+            "collector none: nothing records the launches, so that gkest profile build can make no rows of them"
+        )
+    return tuple(lines)
+
+
+def _uncounted(plan: SweepPlan, collector: str) -> tuple[str, ...]:
+    models = sum(e.model is not None for e in plan.entries)
+    if collector != COUNTERS_ONLY or not models:
+        return ()
+    return (f"counters of {models} whole models are not taken: ncu would replay each of their launches",)
 
 
 def _all_counted(plan: SweepPlan) -> SweepPlan:

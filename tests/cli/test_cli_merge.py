@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -269,3 +273,19 @@ def test_three_models_of_which_two_are_alike(gkest: Gkest) -> None:
     status, out, err = gkest("a.onnx", "c.onnx", "b.onnx", "--samples", "0", "--format", "markdown")
     assert status == 0 and "Merged 18 operators of 2 of the 3 models into 9: " in err
     assert next(line for line in out.splitlines() if "weights: " in line).startswith("- ")
+
+
+@pytest.mark.usefixtures("gkest")
+def test_an_end_while_outputs_are_compared_leaves_no_file(tmp_path: Path) -> None:
+    """SIGTERM, as a service manager or `timeout` sends it."""
+    pytest.importorskip("onnxruntime")
+    command = [sys.executable, "-c", "from gkestimator.cli import main; main()", "merge", "a.onnx", "b.onnx"]
+    process = subprocess.Popen(
+        [*command, "--samples", "10000"], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None and not list(tmp_path.glob("gkest-merge-*/merged.onnx")):
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not list(tmp_path.glob("gkest-merge-*"))

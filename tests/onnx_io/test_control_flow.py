@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx.parser
 import pytest
+from onnx import helper, numpy_helper
 
 from gkestimator.errors import LimitError
 
@@ -23,6 +26,20 @@ def test_if_with_known_condition_takes_that_branch(load):
         assert listed(graph) == [expected]
         assert graph.outputs[0].shape == expected[1]
         assert not graph.warnings
+
+
+def test_sparse_constants_of_a_branch_are_its_own_where_nodes_are_out_of_order(load):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[N,4] x, bool c) => (float[N,4] z) { z = Neg(y)  y = If (c) <
+            then_branch = a () => (float[N,4] t) { t = Add(x, s) },
+            else_branch = b () => (float[N,4] e) { e = Relu(x) }> }""")
+    values, places = np.array([2.0], np.float32), np.array([1])
+    model.graph.node[1].attribute[0].g.sparse_initializer.append(
+        helper.make_sparse_tensor(
+            numpy_helper.from_array(values, "s"), numpy_helper.from_array(places, "i"), [4]
+        )
+    )
+    assert [o[0] for o in listed(load(model).bind(batch_size=3))] == ["Add", "Neg"]
 
 
 def test_if_on_data_takes_the_branch_with_more_elements_and_warns(load):

@@ -53,6 +53,22 @@ def test_an_entry_must_fit(device: str, available: int | None, fits: bool) -> No
         require_host_memory(product(), device, available)
 
 
+def test_of_a_whole_model_results_count_while_somebody_reads_them() -> None:
+    """A chain of 40 results of 1 GiB, of which two are there at once, and one that is kept to the end."""
+    nodes = [
+        FragmentNode(op_type="Relu", domain="", attributes={}, inputs=(f"x{i}",), outputs=(f"x{i + 1}",))
+        for i in range(40)
+    ]
+    x = FragmentTensor(name="x0", dtype=DType.FLOAT, shape=(2**28,))
+    fragment = Fragment(
+        opsets={"": 17}, nodes=tuple(nodes), tensors=(x,), outputs=("x40", "x7"), pattern="model:chain"
+    )
+    chain = PlanEntry(id="chain", fragment=fragment, dtype="fp32", source="test")
+    require_host_memory(chain, "cpu", int(4 * GIB / 0.9) + 1)  # x0, x7 and two of the chain
+    with pytest.raises(ExecutionError, match=r"the tensors take 4\.0 GiB"):
+        require_host_memory(chain, "cpu", int(3.9 * GIB / 0.9))
+
+
 def test_an_operator_without_a_shape_rule_is_judged_by_its_inputs() -> None:
     require_host_memory(product("NoSuchOperator"), "cpu", 4 * GIB)
     with pytest.raises(ExecutionError, match="out of memory"):

@@ -12,10 +12,12 @@ import pytest
 from gkestimator.dtypes import DType
 from gkestimator.errors import OutputError
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
-from gkestimator.profiling.executors.data import entry_inputs, entry_weights
+from gkestimator.profiling.executors.data import entry_inputs, entry_values
 from gkestimator.profiling.executors.onnxruntime import (
     OnnxruntimeExecutor,
+    nodes_on_cpu,
     provider_options,
     run_options,
     runnable_fragment,
@@ -61,7 +63,7 @@ def test_what_runs_is_the_operator_on_the_entry_s_data(executor: OnnxruntimeExec
     prepared = executor.prepare(chosen, 4)
     prepared.run()
     x = entry_inputs(chosen, 4)["x"]
-    w = entry_weights(chosen, 4)(chosen.fragment.tensors[1])
+    w = entry_values(chosen, 4)(chosen.fragment.tensors[1])
     np.testing.assert_allclose(outputs(prepared)[0], x @ w, rtol=1e-4, atol=1e-5)
     prepared.close()
 
@@ -221,6 +223,37 @@ def test_options_on_a_gpu_are_those_that_repeat(dtype: str) -> None:
 def test_on_the_cpu_no_option_of_a_gpu_is_given() -> None:
     assert provider_options("cpu", "tf32") == ("CPUExecutionProvider", {})
     assert "session.disable_cpu_ep_fallback" not in session_options("cpu")
+
+
+def test_a_whole_model_may_have_nodes_on_the_cpu_and_they_are_counted() -> None:
+    import onnxruntime
+
+    assert "session.disable_cpu_ep_fallback" not in session_options("cuda:0", whole=True)
+    assert session_options("cpu", whole=True) == session_options("cpu")
+    x = tensor("x", 2, 3)
+    chosen = entry(
+        [node("Relu", "x", "a"), node("Shape", "a", "s"), node("Cast", "s", "y", to=1)], x, pattern="model:m"
+    )
+    options = onnxruntime.SessionOptions()
+    for key, value in session_options("cuda:0", whole=True).items():
+        options.add_session_config_entry(key, value)
+    model = fragment_model(chosen.fragment)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"  # else the shape is folded
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        pytest.skip("this onnxruntime does not tell")
+    assert nodes_on_cpu(session) == 3
+    untold = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert nodes_on_cpu(untold) is None
+
+
+def test_weights_of_a_whole_model_stay_weights() -> None:
+    with pytest.raises(EntryUnsupportedError, match="only constants go in"):
+        runnable_fragment(
+            entry([node("Relu", "w", "y")], tensor("w", 2, role="weight"), pattern="model:m").fragment
+        )
 
 
 def test_a_node_that_would_fall_back_to_the_cpu_is_refused() -> None:

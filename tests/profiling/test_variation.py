@@ -47,3 +47,16 @@ def test_on_a_gpu_one_cold_call_or_the_time_stamps_make_nothing_noisy_but_a_wide
     wide = [2.0 + 0.8 * (i % 2) for i in range(50)]
     assert judge([], record, judged_variation(record, wide)) == "noisy"
     assert judge([], record, judged_variation(record, [v * 100 for v in wide])) == "noisy"
+
+
+def test_of_latencies_the_spread_counts_and_a_cpu_is_allowed_more() -> None:
+    latencies = (80.0, 90.0, 100.0, 120.0, 130.0)
+    record = EntryRecord(entry_id="m", status="ok", latency_us=latencies, host_us=(1.0,) * 5)
+    assert (
+        judged_variation(record, None) == judged_variation(record, [1.0] * 5) == robust_variation(latencies)
+    )
+    found = judged_variation(record, None)
+    assert found is not None and 0.2 < found < 0.3
+    assert judge([], record, found) == "noisy" and judge([], record, found, on_cpu=True) == "ok"
+    interrupted = EntryRecord(entry_id="m", status="ok", latency_us=(100.0, 100.1, 99.9, 100.2, 5000.0))
+    assert judge([], interrupted, judged_variation(interrupted, None)) == "ok"

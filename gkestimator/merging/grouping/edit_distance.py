@@ -57,11 +57,6 @@ class EditDistance:
         """
         return _changed(self.upper, self.sizes)
 
-    @property
-    def changed_at_least(self) -> float:
-        """What :attr:`changed` would be by the lower bound: the exact distance's share lies between the two."""
-        return _changed(self.lower, self.sizes)
-
 
 def _changed(cost: int, sizes: tuple[int, int]) -> float:
     small, large = sorted(sizes)

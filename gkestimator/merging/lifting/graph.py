@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gkestimator.merging.constants import whole_numbers
-from gkestimator.merging.naming import OWN_PREFIX
+from gkestimator.merging.naming import OWN_PREFIX, unused_name
 from gkestimator.onnx_io.editing import EditableModel, Node
 
 __all__ = ["Graph"]
@@ -72,11 +72,6 @@ class Graph:
         """Numbers of the nodes that read ``name``, in order."""
         return tuple(self._readers.get(name, ()))
 
-    def made_by(self, name: str) -> Node | None:
-        """The node that writes ``name``."""
-        number = self.maker.get(name)
-        return None if number is None else self.nodes[number]
-
     def fixed(self, name: str) -> bool:
         """Whether others than plain inputs of nodes rely on the name: an output of the model, a subgraph."""
         return name in self.outputs or name in self._outer
@@ -94,12 +89,7 @@ class Graph:
 
     def name(self, stem: str) -> str:
         """A name below ``merged/`` that nothing has yet."""
-        found, count = f"{OWN_PREFIX}{stem}", 1
-        while found in self._names:
-            count += 1
-            found = f"{OWN_PREFIX}{stem}_{count}"
-        self._names.add(found)
-        return found
+        return unused_name(f"{OWN_PREFIX}{stem}", self._names)
 
     def integers(self, values: Sequence[int]) -> str:
         """The name of a constant int64 vector, one for each content."""

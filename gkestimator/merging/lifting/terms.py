@@ -7,6 +7,7 @@ are one term wherever the name stands, as ONNX has it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -130,9 +131,7 @@ def _shape(terms: Terms, node: Node) -> Vector | None:
 def _size(terms: Terms, node: Node) -> Vector | None:
     dims = terms.dims(node.inputs[0])
     known = [d for d in dims or () if d is not None]
-    return (
-        ((int(np.prod(known, dtype=object)),), True) if dims is not None and len(known) == len(dims) else None
-    )
+    return ((math.prod(known),), True) if dims is not None and len(known) == len(dims) else None
 
 
 def _same(terms: Terms, node: Node) -> Vector | None:

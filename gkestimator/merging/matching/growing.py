@@ -151,7 +151,8 @@ class _Grown:
         found = self._assigned(units, own, possible)
         taken = {j for j, _ in found.values()}
         left = {(i, j): v for (i, j), v in unwritable.items() if i not in found and j not in taken}
-        for pair in best_assignment({p: v[0] for p, v in left.items()}, (_places(units), _places(own))):
+        places = [u.place for u in units], [u.place for u in own]
+        for pair in best_assignment({p: v[0] for p, v in left.items()}, places):
             self._refused.append(_refused(left[pair][1], "emission", left[pair][2]))
         return found
 
@@ -160,10 +161,9 @@ class _Grown:
     ) -> dict[int, tuple[int, Unit]]:
         found: dict[int, tuple[int, Unit]] = {}
         left = dict(possible)
+        places = [u.place for u in units], [u.place for u in own]
         while left:
-            chosen = best_assignment(
-                {pair: weight for pair, (weight, _) in left.items()}, (_places(units), _places(own))
-            )
+            chosen = best_assignment({pair: weight for pair, (weight, _) in left.items()}, places)
             for i, j in sorted(chosen, key=lambda p: (-left[p][0], p)):
                 a, b, unit = units[i].keys[0], own[j].keys[0], left[i, j][1]
                 if self._graph.makes_cycle(a, b):
@@ -179,11 +179,6 @@ class _Grown:
                 if not self._graph.makes_cycle(units[i].keys[0], own[j].keys[0])
             }
         return found
-
-
-def _places(units: Sequence[Unit]) -> list[int]:
-    """Where each stands among its (first member's) model's operators."""
-    return [u.keys[0][1] for u in units]
 
 
 def _refused(unit: Unit, reason: Literal["start", "cycle", "emission"], detail: str = "") -> Refused:

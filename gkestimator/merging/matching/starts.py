@@ -11,10 +11,11 @@ import numpy as np
 
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.units import Unit, joined
-from gkestimator.merging.operators import PRODUCTS, Rectangle, WeightMatrix
+from gkestimator.merging.operators import PRODUCTS, WeightMatrix
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
+from gkestimator.merging.similarity.search import whole
 
 __all__ = ["equal_but_for_start", "pairs_to_compare", "together"]
 
@@ -92,8 +93,7 @@ def equal_but_for_start(
             continue
         a = np.stack([_sample(units[i].block) for i in lefts])
         b = np.stack([_sample(own[j].block) for j in rights])
-        rows, columns = own[rights[0]].block.rows, own[rights[0]].block.columns
-        whole = Rectangle(rows=rows, columns=columns, row_a=0, column_a=0, row_b=0, column_b=0)
+        all_of_it = whole(own[rights[0]].block.rows, own[rights[0]].block.columns)
         for k, row in enumerate(a):
             with np.errstate(invalid="ignore"):  # equal infinities
                 alike = (np.abs(row - b) <= options.tolerance) | (row == b)
@@ -106,10 +106,10 @@ def equal_but_for_start(
                     one.block.values, other.block.values, options.tolerance, dtype=one.block.dtype
                 ):
                     continue
-                grown = joined(one, other, whole, omega=options.omega)
+                grown = joined(one, other, all_of_it, omega=options.omega)
                 if grown is not None:
                     possible[i, j] = grown
-    places = [u.keys[0][1] for u in units], [u.keys[0][1] for u in own]
+    places = [u.place for u in units], [u.place for u in own]
     weights = {pair: unit.similarity_of_last() for pair, unit in possible.items()}
     for pair in best_assignment(weights, places):
         yield possible[pair]

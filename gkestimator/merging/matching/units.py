@@ -26,6 +26,11 @@ class Unit:
         """One operator that nobody has joined."""
         return cls(members=(Member(operator=operator, row=0, column=0),), keys=(key,), block=operator.matrix)
 
+    @property
+    def place(self) -> int:
+        """Where it stands among its (first member's) model's operators."""
+        return self.keys[0][1]
+
     def as_super(self) -> SuperOperator:
         """As emission takes it. Its similarity is that of the two members that are least similar."""
         sizes = sorted(m.operator.matrix.elements for m in self.members)

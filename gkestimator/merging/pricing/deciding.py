@@ -208,11 +208,10 @@ class _Choice:
         tried += singles
         paying = [place for region in singles if region.pays for place in region.supers]
         both = tuple(sorted((*staying, *paying)))
-        known = {base.places}
         tries = [
             self.attempt(places, lifted=True)
             for places in dict.fromkeys((tuple(staying), both))
-            if places and places not in known
+            if places and places != base.places
         ]
         if paying:  # what failed lifted may pay only as it was priced: not lifted
             tries.append(self.attempt(both, lifted=False))

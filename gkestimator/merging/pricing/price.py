@@ -63,10 +63,7 @@ class Priced:
         self._host_overhead_us = host_overhead_us
         self._streams = streams
         self._duration_us = estimated.predictions.duration_us[self._program.kernel]
-        self._total_us = schedule(
-            self._program, self._duration_us, host_overhead_us=host_overhead_us, streams=streams
-        ).total_us
-        self._start_us = estimated.measures.timeline.start_us
+        self._timeline = estimated.measures.timeline
         self._kernels = [kernels[row] for row in estimated.lowering.rows.tolist()]
         self._steps_of: dict[str, list[int]] = {}
         graph = estimated.lowering.graph
@@ -107,7 +104,7 @@ class Priced:
         """
         first = np.searchsorted(self._program.step, np.arange(len(self._program.steps) + 1))
         return {
-            name: float(self._start_us[first[steps[0]]]) / 1e3
+            name: float(self._timeline.start_us[first[steps[0]]]) / 1e3
             for name, steps in self._steps_of.items()
             if first[steps[0]] < first[steps[0] + 1]
         }
@@ -129,7 +126,7 @@ class Priced:
         repeat = self._program.repeat[launches]
         moved, weights, flops = self._work[launches].sum(axis=0)
         return Price(
-            latency_ms=max(0.0, self._total_us - rest.total_us) / 1e3,
+            latency_ms=max(0.0, self._timeline.total_us - rest.total_us) / 1e3,
             gpu_ms=float(np.dot(self._duration_us[launches], repeat)) / 1e3,
             dram_bytes=int(moved),
             weight_bytes=int(weights),
@@ -140,18 +137,16 @@ class Priced:
 
     def flops(self, operators: Collection[str]) -> int:
         """The work of the calls that stand for ``operators``."""
-        taken = np.isin(self._program.step, self._steps(operators))
-        return int(self._work[taken, 2].sum())
+        return int(self._work[self._launches(operators), 2].sum())
 
     def largest_kernel(self, operators: Collection[str]) -> Kernel | None:
         """The kernel with most FLOPs among those of ``operators``; None where they launch none."""
-        chosen = set(self._steps(operators))
-        rows = [
-            int(row)
-            for row, step in zip(self._program.kernel, self._program.step, strict=True)
-            if step in chosen
-        ]
+        rows = self._program.kernel[self._launches(operators)].tolist()
         return max((self._kernels[row] for row in rows), key=lambda kernel: kernel.flops, default=None)
+
+    def _launches(self, operators: Collection[str]) -> np.ndarray:
+        """For each launch whether it is of a call that stands for one of ``operators``."""
+        return np.isin(self._program.step, self._steps(operators))
 
     def _steps(self, operators: Collection[str]) -> list[int]:
         return sorted({at for name in operators for at in self._steps_of.get(name, ())})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gkestimator.dtypes import DType
 from gkestimator.merging.constants import SHAPE_ENDS, whole_numbers
+from gkestimator.merging.naming import unused_name
 from gkestimator.onnx_io.editing import Node, Values, Weight
 from gkestimator.onnx_io.editing.form import AttributeValue
 
@@ -71,12 +72,7 @@ class Sheet:
         return name
 
     def _free(self, hint: str) -> str:
-        name, count = f"{self.name}/{hint}", 1
-        while name in self.taken:
-            count += 1
-            name = f"{self.name}/{hint}_{count}"
-        self.taken.add(name)
-        return name
+        return unused_name(f"{self.name}/{hint}", self.taken)
 
     def whole_numbers(self, values: Sequence[int]) -> str:
         """A constant list of int64."""

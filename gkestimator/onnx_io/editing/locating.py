@@ -11,12 +11,12 @@ import secrets
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from gkestimator.errors import LimitError, ModelError
+from gkestimator.errors import LimitError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.editing.mapping import identity_of, mapped_file
 from gkestimator.onnx_io.editing.tensors import Source
+from gkestimator.onnx_io.reading import parse_model
 from gkestimator.onnx_io.wire import locate_values
 
 __all__ = ["read_located"]
@@ -35,12 +35,5 @@ def read_located(path: Path) -> tuple[onnx.ModelProto, Source]:
     if len(content) > limits.MAX_FILE_BYTES:
         raise LimitError(f"{path.name}: {len(content)} bytes; at most {limits.MAX_FILE_BYTES} are read")
     token = secrets.token_hex(16)
-    model = onnx.ModelProto()
-    stripped = locate_values(memoryview(content), token)
-    try:
-        model.ParseFromString(stripped)
-    except (DecodeError, ValueError, RuntimeError) as e:
-        raise ModelError("not an ONNX file (its bytes are no protobuf ModelProto)") from e
-    if not model.HasField("graph"):
-        raise ModelError("not an ONNX model: it holds no graph")
+    model = parse_model(locate_values(memoryview(content), token))
     return model, Source(path=path, identity=identity, token=token)

@@ -8,8 +8,9 @@ from onnx import NodeProto, TensorProto
 from gkestimator.errors import LimitError
 from gkestimator.onnx_io.editing.form import Node, Weight
 from gkestimator.onnx_io.editing.protos import node_of
-from gkestimator.onnx_io.editing.renaming import Rename, graphs_of, rename_node, tensors_of
+from gkestimator.onnx_io.editing.renaming import Rename, rename_node, tensors_of
 from gkestimator.onnx_io.editing.tensors import Source, make_weight, tensor_proto, weight_of
+from gkestimator.onnx_io.names import distinct_label, graphs_of
 
 __all__ = ["NodeReader"]
 
@@ -50,15 +51,7 @@ class NodeReader:
             self._fill(tensor, f"node {label}")
         self._domains(proto)
         rename_node(proto, self.rename)
-        self.nodes.append(node_of(proto, self._unique(self.rename(label))))
-
-    def _unique(self, name: str) -> str:
-        label, suffix = name, 2
-        while label in self.taken:
-            label = f"{name}#{suffix}"
-            suffix = suffix + 1 if suffix < 16 else suffix + len(self.taken)  # fast when all are equal
-        self.taken.add(label)
-        return label
+        self.nodes.append(node_of(proto, distinct_label(self.rename(label), self.taken)))
 
     def _domains(self, proto: NodeProto) -> None:
         self.domains.add("" if proto.domain == "ai.onnx" else proto.domain)

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from gkestimator.errors import ModelError
-from gkestimator.onnx_io.editing.renaming import graphs_of
+from gkestimator.onnx_io.names import graphs_of
 
 __all__ = ["close_gaps"]
 

@@ -11,9 +11,9 @@ from gkestimator.dtypes import DType
 from gkestimator.errors import ModelError
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.editing.form import AttributeValue, EditableModel, Node, ValueInfo, Weight
-from gkestimator.onnx_io.editing.renaming import free_names
 from gkestimator.onnx_io.editing.tensors import tensor_proto
 from gkestimator.onnx_io.fragment_models import element_type
+from gkestimator.onnx_io.names import free_names
 from gkestimator.onnx_io.shapes.registry import DeclaredType
 from gkestimator.onnx_io.tensors import declared_type, value_kind
 
@@ -120,12 +120,10 @@ def node_of(proto: NodeProto, name: str) -> Node:
     """``proto`` under ``name``. Raises ModelError where it has an attribute twice."""
     attributes: dict[str, AttributeValue] = {}
     opaque: list[bytes] = []
-    subgraphs = False
     for attribute in proto.attribute:
         value = _plain(attribute)
         if value is None:
             opaque.append(attribute.SerializeToString(deterministic=True))
-            subgraphs = subgraphs or attribute.HasField("g") or bool(attribute.graphs)
         elif attribute.name in attributes:
             raise ModelError(f"node {name} has attribute {attribute.name} twice")
         else:
@@ -134,7 +132,7 @@ def node_of(proto: NodeProto, name: str) -> Node:
     return Node(
         name=name, op_type=proto.op_type, inputs=_trimmed(proto.input), outputs=_trimmed(proto.output),
         domain="" if domain == "ai.onnx" else domain, attributes=attributes, opaque=tuple(opaque),
-        outer=tuple(sorted(free_names(proto))) if subgraphs else (),
+        outer=tuple(sorted(free_names(proto))),
     )  # fmt: skip
 
 

@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterator
 
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-__all__ = ["Rename", "free_names", "graphs_of", "rename_node", "rename_value", "tensors_of"]
+from gkestimator.onnx_io.names import graphs_of
+
+__all__ = ["Rename", "rename_node", "rename_value", "tensors_of"]
 
 Rename = Callable[[str], str]
-
-
-def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The subgraphs of a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def tensors_of(node: NodeProto) -> Iterator[TensorProto]:
@@ -80,19 +74,3 @@ def _rename_type(type_: TypeProto, rename: Rename) -> None:
         _rename_type(getattr(type_, which).elem_type, rename)
     elif which == "map_type":
         _rename_type(type_.map_type.value_type, rename)
-
-
-def free_names(node: NodeProto) -> set[str]:
-    """The names that a node's subgraphs read of the graph around it."""
-    return {name for graph in graphs_of(node) for name in _free(graph)}
-
-
-def _free(graph: GraphProto) -> set[str]:
-    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
-    own.update(s.values.name for s in graph.sparse_initializer)
-    own.update(name for node in graph.node for name in node.output)
-    read = {o.name for o in graph.output}
-    for node in graph.node:
-        read.update(n for n in node.input if n)
-        read |= free_names(node)
-    return read - own

@@ -46,7 +46,9 @@ def fit_interference(found: Sequence[Measurement]) -> Fit:
     Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0. Errors:
     each model in turn is left out with every group that it is in; the others are fitted; its groups are
     predicted. A fit is kept where its median error there is below that of the law without it, and its 90th
-    percentile not above. Raises UsageError: fewer than LEAST_MODELS models; scipy is missing (extra ``train``).
+    percentile not above. gpulet's law, which is one of DRAM and L2 demand, is judged and fitted only where both are
+    known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS models; scipy is missing (extra
+    ``train``).
     """
     if importlib.util.find_spec("scipy") is None:
         raise UsageError("fitting interference needs scipy: pip install 'gkestimator[train]'")
@@ -56,6 +58,7 @@ def fit_interference(found: Sequence[Measurement]) -> Fit:
             f"found {len(models)} models in the measured pairs ({', '.join(models)}), expected at least "
             f"{LEAST_MODELS}: the fit is checked on models left out"
         )
+    whole = all(m.known for m in found)
     measured: list[float] = []
     guessed: dict[str, list[float]] = {}
     for left_out in models:
@@ -64,16 +67,18 @@ def fit_interference(found: Sequence[Measurement]) -> Fit:
         if not train:
             continue  # it is in every group
         measured.extend(m.slowdown for m in test)
-        for law, predict in _laws(fit_gpulet(train), fit_contention(train)).items():
+        for law, predict in _laws(fit_gpulet(train) if whole else None, fit_contention(train)).items():
             guessed.setdefault(law, []).extend(predict(test).tolist())
     if not measured:
         raise UsageError("every model is in every measured group: leaving one out leaves nothing to fit to")
     truth = np.array(measured)
     errors = tuple(_error(law, np.array(values), truth) for law, values in guessed.items())
     by_law = {e.law: e for e in errors}
-    gpulet, contention = fit_gpulet(found), fit_contention(found)
-    notes = []
-    for fitted, plain in ((_GPULET, _GPULET_DERIVED), (_CONTENTION, _PROPORTIONAL)):
+    contention = fit_contention(found)
+    gpulet = fit_gpulet(found) if whole and _better(by_law[_GPULET], by_law[_GPULET_DERIVED]) else _derived()
+    notes = [] if whole else [_not_whole(found)]
+    both = ((_GPULET, _GPULET_DERIVED),) if whole else ()
+    for fitted, plain in (*both, (_CONTENTION, _PROPORTIONAL)):
         kept = fitted if _better(by_law[fitted], by_law[plain]) else plain
         notes.append(
             f"{kept} is kept: off by {by_law[kept].median_pct:.1f} % (90th percentile {by_law[kept].p90_pct:.1f} %) on "
@@ -90,11 +95,19 @@ def fit_interference(found: Sequence[Measurement]) -> Fit:
             f"no measurement says anything of {', '.join(unseen)}: there contention is proportional sharing"
         )
     return Fit(
-        gpulet=gpulet if _better(by_law[_GPULET], by_law[_GPULET_DERIVED]) else _derived(),
+        gpulet=gpulet,
         contention=contention if _better(by_law[_CONTENTION], by_law[_PROPORTIONAL]) else None,
         errors=errors,
         ranges=_ranges(found),
         notes=tuple(notes),
+    )
+
+
+def _not_whole(found: Sequence[Measurement]) -> str:
+    count = sum(not m.known for m in found)
+    return (
+        f"{count:,} of {len(found):,} slowdowns are of models of which DRAM or L2 demand is not "
+        f"known: {_GPULET_DERIVED} is kept unjudged, and contention is fitted to what is known"
     )
 
 
@@ -112,11 +125,12 @@ def _error(law: str, guessed: Floats, truth: Floats) -> LawError:
     return LawError(law=law, median_pct=float(np.median(off)), p90_pct=float(np.quantile(off, 0.9)))
 
 
-def _laws(gpulet: GpuletWeights, contention: ContentionWeights) -> dict[str, Predict]:
-    return {
-        _NONE: lambda found: np.ones(len(found)),
-        _GPULET_DERIVED: lambda found: _gpulet_guess(_derived(), found),
-        _GPULET: lambda found: _gpulet_guess(gpulet, found),
+def _laws(gpulet: GpuletWeights | None, contention: ContentionWeights) -> dict[str, Predict]:
+    laws: dict[str, Predict] = {_NONE: lambda found: np.ones(len(found))}
+    if gpulet is not None:
+        laws[_GPULET_DERIVED] = lambda found: _gpulet_guess(_derived(), found)
+        laws[_GPULET] = lambda found: _gpulet_guess(gpulet, found)
+    return laws | {
         _PROPORTIONAL: lambda found: _contention_guess(None, found),
         _CONTENTION: lambda found: _contention_guess(contention, found),
     }
@@ -177,10 +191,12 @@ def _contention_columns(found: Sequence[Measurement]) -> Floats:
     rows = []
     for m in found:
         taken = m.others[3] if m.own[4] > 0 else m.others[0]
+        # As the law has it: what is not known of a model does not slow it, and is not asked of others.
+        each = ((m.own[0], taken, 1.0), (m.own[1], m.others[1], m.own[5]), (m.own[2], m.others[2], m.own[6]))
         rows.append(
             [
-                value
-                for own, others in ((m.own[0], taken), (m.own[1], m.others[1]), (m.own[2], m.others[2]))
+                value * known
+                for own, others, known in each
                 for value in (own * others, max(0.0, own + others - 1.0))
             ]
         )
@@ -212,6 +228,9 @@ def _contention_guess(w: ContentionWeights | None, found: Sequence[Measurement])
 def _ranges(found: Sequence[Measurement]) -> tuple[SeenRange, ...]:
     values: dict[str, list[float]] = {"slowdown": [m.slowdown for m in found]}
     for name, at in (("sm", 0), ("dram", 1), ("l2", 2)):
-        values[f"{name}_own"] = [float(m.own[at]) for m in found]
-        values[f"{name}_others"] = [float(m.others[at]) for m in found]
+        # A demand that is not known of all has no range: 0 would be one.
+        seen = found if at == 0 else [m for m in found if m.known]
+        if seen:
+            values[f"{name}_own"] = [float(m.own[at]) for m in seen]
+            values[f"{name}_others"] = [float(m.others[at]) for m in seen]
     return tuple(SeenRange(name=n, least=min(v), most=max(v)) for n, v in values.items())

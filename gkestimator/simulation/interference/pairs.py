@@ -19,6 +19,8 @@ from gkestimator.tables.reading import parquet_records
 __all__ = ["DEMANDS", "Measurement", "read_pairs"]
 
 DEMANDS = ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
+_NEEDED = DEMANDS[0]
+"""Without counters nobody measures the other two: then the fit knows nothing of them, and says so."""
 # Runs side by side may come out a little faster than alone by noise; half the time is a mistake in the columns.
 _LEAST_SLOWDOWN = 0.5
 # Beyond it the units are mixed up; sixteen side by side seldom pass sixteen.
@@ -31,7 +33,8 @@ _MOST_IN_GROUP = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One slowdown that was measured. ``own`` and ``others``: :class:`Contention`'s features of the model, and their
-    sums over those beside it (FEATURES numbers each); ``models`` of the group, its own first."""
+    sums over those beside it (FEATURES numbers each); ``models`` of the group, its own first. ``known``: DRAM and L2
+    demand are, of all of them."""
 
     group: str
     gpu: str
@@ -39,6 +42,7 @@ class Measurement:
     slowdown: float
     own: tuple[float, ...]
     others: tuple[float, ...]
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +58,9 @@ def read_pairs(
     writes (Parquet), in the order of the file. What models ask of the GPU alone is the file's where it has it, else
     that of their row in the requirement ``tables``.
 
-    Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, a latency of
-    0, times that are no slowdown, a share of 0, a model without its row, a demand that is null in both or above the
-    peak.
+    Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, models that took
+    turns, a latency of 0, times that are no slowdown, a share of 0, a model without its row, SM utilisation that is
+    null in both, a demand above the peak.
     """
     catalogue = gpu_catalogue(gpu_specs)
     sides = _coloc(path) if _is_coloc(path) else _ours(path)
@@ -73,10 +77,18 @@ def read_pairs(
 
 
 def _ours(path: Path) -> list[_Side]:
-    return [
+    sides = [
         _Side(where=f"{path}: row {n}", run=run)
         for n, run in enumerate(read_table(path, COLOCATION), start=1)
     ]
+    for side in sides:
+        if side.run.sharing not in (None, "mps"):
+            raise TableError(_in_turns(f"{side.where}, column sharing", side.run.sharing))
+    return sides
+
+
+def _in_turns(where: str, found: object) -> str:
+    return f"{where}: found {found!r}, expected mps (models that take turns do not run side by side)"
 
 
 def _is_coloc(path: Path) -> bool:
@@ -94,10 +106,7 @@ def _coloc(path: Path) -> list[_Side]:
             continue
         where = f"{path}: row {number}"
         if row.get("mode") != "mps":
-            raise TableError(
-                f"{where}, column mode: found {row.get('mode')!r}, expected mps (models that take turns do not run "
-                "side by side)"
-            )
+            raise TableError(_in_turns(f"{where}, column mode", row.get("mode")))
         if row.get("side") == "A" or not pairs:  # numbers of pairs start again where a run was resumed
             pairs.append([])
         pairs[-1].append((where, row))
@@ -139,36 +148,37 @@ class _Rows:
                 self._rows[key].append(row)
 
     def of(self, side: _Side, gpu: str) -> Requirement:
-        """The row of ``side`` on ``gpu``, with the demands that the pair's own row has. Raises TableError."""
+        """The row of ``side`` on ``gpu``, with the demands that the pair's own row has; DRAM and L2 demand are null
+        where nobody knows them. Raises TableError."""
         run = side.run
         given = {name: getattr(run, name) for name in DEMANDS if getattr(run, name) is not None}
-        if len(given) == len(DEMANDS):
+        if len(given) == len(DEMANDS) or (_NEEDED in given and not self.tables):
             return replace(_bare(run, gpu), **given)
-        missing = next(name for name in DEMANDS if name not in given)
         what = (
             f"{run.model} on {gpu} ({run.runtime}, {run.dtype}) at batch {run.batch_size}, "
             f"{run.sm_share_pct:g} % of the SMs"
         )
         if not self.tables:
             raise TableError(
-                f"{side.where}, column {missing}: found nothing, expected a number or --table TABLE"
+                f"{side.where}, column {_NEEDED}: found nothing, expected a number or --table TABLE"
             )
         found = [
             row
             for row in self._rows[(run.model, gpu, run.runtime, run.dtype, run.batch_size, run.sm_share_pct)]
             if run.dims is None or row.dims == run.dims
         ]
+        if not found and _NEEDED in given:
+            return replace(_bare(run, gpu), **given)
         if len(found) != 1:
             raise TableError(
                 f"{side.where}: found {len(found)} rows for {what} in {self.tables}, expected one"
                 + (" (column dims chooses)" if found else "")
             )
         row = replace(found[0], **given)
-        for name in DEMANDS:
-            if getattr(row, name) is None:
-                raise TableError(
-                    f"{side.where}: {name} is null for {what} in {self.tables}, expected a number"
-                )
+        if row.sm_util_mean_pct is None:
+            raise TableError(
+                f"{side.where}: {_NEEDED} is null for {what} in {self.tables}, expected a number"
+            )
         return row
 
 
@@ -228,6 +238,7 @@ def _of_group(
             slowdown=together / alone,
             own=features[i],
             others=tuple(sum(column) for column in zip(*beside, strict=True)),
+            known=all(f[5] > 0 and f[6] > 0 for f in features),
         )
 
 
@@ -237,7 +248,7 @@ def _possible(row: Requirement, side: _Side) -> Requirement:
         raise TableError(f"{side.where}, column sm_share_pct: found 0, expected more than 0")
     for name in DEMANDS:
         found = getattr(row, name)
-        if found > _MOST_DEMAND_PCT:
+        if found is not None and found > _MOST_DEMAND_PCT:
             raise TableError(
                 f"{side.where}: {name} of {row.model}: found {found:g}, expected percent of the peak, at most "
                 f"{_MOST_DEMAND_PCT:g}"

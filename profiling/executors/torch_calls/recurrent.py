@@ -73,7 +73,7 @@ def recurrent(call: Call) -> Late:
         module.flatten_parameters()
         return _run(module, kind, directions, hidden, batch_first)
 
-    return Late(make)
+    return Late(make, keeps=(1, 2, 3))
 
 
 def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool) -> Run:
@@ -81,7 +81,7 @@ def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool
         return tensor.transpose(0, 1) if batch_first and tensor is not None else tensor
 
     def run(
-        x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None, *_: Any
+        x: Any, _w: Any, _r: Any, _b: Any = None, _n: Any = None, h: Any = None, c: Any = None, *_: Any
     ) -> Any:
         first = None
         if h is not None:

@@ -37,9 +37,11 @@ tuple of outputs."""
 @dataclass(frozen=True, slots=True)
 class Late:
     """A call that can be built only when the tensors are on the device (a recurrent layer's packed weights): ``make``
-    gets the inputs and the device and gives the :data:`Run`."""
+    gets the inputs and the device and gives the :data:`Run`. ``keeps``: positions of inputs that the call holds in a
+    form of its own from then on; it is not given them again."""
 
     make: Callable[[list[Any], Any], Run]
+    keeps: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

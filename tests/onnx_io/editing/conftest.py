@@ -1,4 +1,4 @@
-"""Models to edit: from text or protos to files, and what ONNX Runtime makes of them."""
+"""Models to edit, read from text or protos, and what ONNX Runtime makes of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 
 from gkestimator.onnx_io.editing import EditableModel, read_editable
@@ -17,21 +16,11 @@ FAMILIES = str(Path(__file__).parents[2] / "merging")
 if FAMILIES not in sys.path:
     sys.path.append(FAMILIES)
 
-HEADER = '<ir_version: 8, opset_import: ["": 17]>\n'
-
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., Path]:
-    """``saved(text or ModelProto, name)`` writes the model to a file; text without a header gets opset 17."""
-
-    def saved_(model: str | onnx.ModelProto, name: str = "m") -> Path:
-        if isinstance(model, str):
-            model = onnx.parser.parse_model(model if model.lstrip().startswith("<") else HEADER + model)
-        path = tmp_path / f"{name}.onnx"
-        path.write_bytes(model.SerializeToString())
-        return path
-
-    return saved_
+def header() -> str:
+    """What text without a header gets: an opset that has a later one to be brought to."""
+    return '<ir_version: 8, opset_import: ["": 17]>\n'
 
 
 @pytest.fixture

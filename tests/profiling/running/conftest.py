@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.profiling.plan import SweepPlan, plan_of
+from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentNode, FragmentTensor
+from gkestimator.profiling.plan import ModelPoint, PlanEntry, SweepPlan, entry_id, plan_of
 
 
 def relu(size: int) -> Fragment:
@@ -25,6 +25,27 @@ def relu(size: int) -> Fragment:
         tensors=(FragmentTensor(name="x", dtype=DType.FLOAT, shape=(1, size)),),
         outputs=("y",),
     )
+
+
+def whole_model(number: int) -> PlanEntry:
+    """Two operators that are a model."""
+    fragment = Fragment(
+        opsets={"": 17},
+        nodes=(
+            FragmentNode(op_type="Relu", domain="", attributes={}, inputs=("x",), outputs=("y",)),
+            FragmentNode(op_type="MatMul", domain="", attributes={}, inputs=("y", "w"), outputs=("z",)),
+        ),
+        tensors=(
+            FragmentTensor(name="x", dtype=DType.FLOAT, shape=(number + 1, 8)),
+            FragmentTensor(name="w", dtype=DType.FLOAT, shape=(8, 4), role="weight"),
+        ),
+        outputs=("z",),
+        pattern=f"{MODEL_PREFIX}m{number}",
+    )
+    return PlanEntry(
+        id=entry_id(fragment, "fp32"), fragment=fragment, dtype="fp32", source="test",
+        model=ModelPoint(name=f"m{number}", batch_size=number + 1),
+    )  # fmt: skip
 
 
 def _load(name: str) -> ModuleType:
@@ -55,14 +76,18 @@ def machine() -> Callable[..., Any]:
 
 @pytest.fixture
 def plan() -> Callable[..., SweepPlan]:
-    """``plan(n)``: n operators of a tenth of a second each; ``counters``: numbers of those that want counters."""
+    """``plan(n)``: n operators of a tenth of a second each; ``counters``: numbers of those that want counters;
+    ``models``: so many whole models behind them, of as many seconds each."""
 
-    def make(count: int, *, counters: Sequence[int] = (), seconds: float | None = 0.1) -> SweepPlan:
+    def make(
+        count: int, *, counters: Sequence[int] = (), seconds: float | None = 0.1, models: int = 0
+    ) -> SweepPlan:
         found = plan_of([(relu(i + 1), "fp32", "test") for i in range(count)], runtime="onnxruntime")
-        entries = tuple(
+        operators = tuple(
             replace(e, counters=i in counters, estimated_s=seconds) for i, e in enumerate(found.entries)
         )
-        return replace(found, entries=entries)
+        whole = tuple(replace(whole_model(i), estimated_s=seconds) for i in range(models))
+        return replace(found, entries=operators + whole)
 
     return make
 

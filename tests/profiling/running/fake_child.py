@@ -1,6 +1,7 @@
 """A child that keeps the executor child's contract without running operators: standard library alone, so it is quick.
 
-GKEST_FAKE (JSON): ``{"behaviour": {id: word}, "seconds": time per entry, "journal": file}``. Words: fail, skip, segv,
+GKEST_FAKE (JSON): ``{"behaviour": {id: word}, "seconds": time per entry, "journal": file, "latency_us": times}``; with
+``latency:id`` or ``timeline:id`` a word counts in that pass alone. Words: fail, skip, segv,
 hang, exit3, exit1, once-segv:FILE (crashes while FILE is absent, making it).
 """
 
@@ -51,9 +52,16 @@ for entry in entries:
     entry_id = entry["id"]
     name(entry_id)
     note("begin", entry_id)
-    word = fake.get("behaviour", {}).get(entry_id, "ok")
+    words, of_pass = fake.get("behaviour", {}), f"{vars(told)['pass']}:{entry_id}"
+    word = words.get(of_pass, words.get(entry_id, "ok"))
     time.sleep(fake.get("seconds", 0.01))
     record = {"entry_id": entry_id, "status": "ok", "repeats": 5, "host_us": fake.get("host_us", [10.0] * 5)}
+    if vars(told)["pass"] == "latency":
+        if "model" not in entry:
+            print(f"{entry_id}: no whole model")
+            sys.exit(2)
+        record["latency_us"] = fake.get("latency_us", {}).get(entry_id, [1000.0] * 5)
+        record["memory"] = {"reserved_bytes": 2**20, "allocated_bytes": 2**19, "device_bytes": None}
     if word == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif word == "hang":

@@ -64,7 +64,7 @@ def cluster(fakes: ModuleType, fake: Any, monkeypatch: pytest.MonkeyPatch) -> It
 def test_types_measure_the_whole_plan_and_a_dead_node_costs_nothing(
     cluster: Any, machine: Any, plan: Any, tmp_path: Path
 ) -> None:
-    wanted, raw = plan(30), tmp_path / "raw"
+    wanted, raw = plan(24, models=3), tmp_path / "raw"
     killed: list[float] = []
 
     def kill_midway() -> None:
@@ -79,14 +79,15 @@ def test_types_measure_the_whole_plan_and_a_dead_node_costs_nothing(
     report = run_plan(wanted, raw, OPTIONS, machine=machine(collector="fake"))
     killer.join()
     assert killed, "the node outlived the test"
-    assert (report.ok, report.failed, report.left, report.exit_code) == (60, 0, 0, 0)
+    assert (report.ok, report.failed, report.left, report.exit_code) == (54, 0, 0, 0)
+    assert (report.whole.models, report.whole.latencies, report.whole.timelines) == (6, 6, 6)
     assert [p.name for p in run_folders(raw)] == ["A", "B"]
     for part in ("A", "B"):
-        assert measured(raw / part) == Counter(e.id for e in wanted.entries)
+        assert measured(raw / part) == Counter({e.id: 1 if e.model is None else 2 for e in wanted.entries})
         assert read_run(raw / part).executor == "onnxruntime"
     assert not list(raw.glob("*/chunks/.aside-*"))
     again = run_plan(wanted, raw, OPTIONS, machine=machine(collector="fake"))
-    assert (again.ok, again.chunks) == (60, 0)
+    assert (again.ok, again.chunks) == (54, 0)
     with pytest.raises(UsageError, match="gpu-type H100: the cluster offers A, B"):
         run_plan(wanted, raw, replace(OPTIONS, gpu_types=("H100",)), machine=machine())
     with pytest.raises(UsageError, match=r"gpu-type: found '\.\./x'"):

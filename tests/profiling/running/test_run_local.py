@@ -140,8 +140,8 @@ def test_noisy_entries_are_measured_again_and_the_best_counts(
     shaky, hopeless = wanted.entries[1].id, wanted.entries[4].id
     seen: Counter[str] = Counter()
 
-    def judge(_: Any, record: EntryRecord, cv: float | None) -> str:
-        assert cv == 0.0  # of the five equal host times
+    def judge(_: Any, record: EntryRecord, cv: float | None, on_cpu: bool) -> str:
+        assert cv == 0.0 and on_cpu  # of the five equal host times
         seen[record.entry_id] += 1
         bad = record.entry_id == hopeless or (record.entry_id == shaky and seen[shaky] == 1)
         return "noisy" if bad else "ok"

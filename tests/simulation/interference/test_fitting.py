@@ -13,8 +13,9 @@ from gkestimator.documents.interference import ContentionWeights, GpuletWeights
 from gkestimator.errors import UsageError
 from gkestimator.placement.policies.gpulet_interference import DERIVED, Coefficients
 from gkestimator.simulation.interference.contention import Contention
-from gkestimator.simulation.interference.fitting import fit_contention, fit_interference
+from gkestimator.simulation.interference.fitting import _contention_columns, fit_contention, fit_interference
 from gkestimator.simulation.interference.gpulet import Gpulet
+from gkestimator.simulation.interference.laws import CONTENTION, slowdown
 from gkestimator.simulation.interference.none import NoInterference
 from gkestimator.simulation.interference.pairs import Measurement, read_pairs
 from gkestimator.tables import CoRun
@@ -155,3 +156,34 @@ def test_the_ranges_are_those_of_the_measurements(tmp_path: Path) -> None:
     assert ranges["slowdown"] == (min(m.slowdown for m in found), max(m.slowdown for m in found))
     dram = np.array([m.others[1] for m in found])
     assert ranges["dram_others"] == (dram.min(), dram.max())
+
+
+def test_without_bandwidth_the_sms_alone_are_fitted(tmp_path: Path) -> None:
+    """The law slows by SMs alone, and nothing is known of DRAM and L2."""
+    weights = replace(WEIGHTS, dram_overlap=0.0, dram_excess=0.0, l2_overlap=0.0, l2_excess=0.0)
+    runs = [replace(r, dram_util_mean_pct=None, l2_util_mean_pct=None) for r in pairs(Contention(weights))]
+    found = fit_interference(measured(tmp_path, runs))
+    assert found.contention is not None and not found.gpulet.fitted
+    assert (found.contention.sm_overlap, found.contention.sm_excess) == pytest.approx((0.3, 0.8), rel=1e-9)
+    # What no measurement says anything of keeps the weights of proportional sharing.
+    assert (found.contention.dram_overlap, found.contention.dram_excess) == (0.0, 1.0)
+    assert {e.law for e in found.errors} == {"none", "contention, proportional", "contention, fitted"}
+    assert found.notes[0].startswith(
+        "180 of 180 slowdowns are of models of which DRAM or L2 demand is not known"
+    )
+    assert {r.name for r in found.ranges} == {"slowdown", "sm_own", "sm_others"}
+
+
+def test_the_columns_are_what_the_law_multiplies(tmp_path: Path) -> None:
+    """Also where a demand of one is not known, and others ask for more than all there is."""
+    runs = [
+        replace(r, dram_util_mean_pct=None if r.model == "m0" else 110.0)
+        for r in pairs(Contention(WEIGHTS), models=3)
+    ]
+    found = measured(tmp_path, runs)
+    assert {m.known for m in found} == {True, False}
+    terms = np.zeros(8)
+    terms[:7] = [1.0, *values(WEIGHTS)]
+    for m, columns in zip(found, _contention_columns(found), strict=True):
+        law = slowdown(CONTENTION, np.array(m.own), np.array(m.others), 1, terms)
+        assert 1 + float(columns @ np.array(values(WEIGHTS))) == pytest.approx(law, rel=1e-12), m.models

@@ -107,8 +107,16 @@ BAD: dict[str, tuple[Callable[[], list[CoRun]], str]] = {
     ),
     "no rows": (list, "found no measured slowdown"),
     "demand unknown": (
-        lambda: [A, replace(B, l2_util_mean_pct=None)],
-        "row 2, column l2_util_mean_pct: found nothing, expected a number or --table TABLE",
+        lambda: [A, replace(B, sm_util_mean_pct=None)],
+        "row 2, column sm_util_mean_pct: found nothing, expected a number or --table TABLE",
+    ),
+    "by turns": (
+        lambda: [A, replace(B, sharing="time")],
+        r"row 2, column sharing: found 'time', expected mps \(models that take turns",
+    ),
+    "on a CPU": (
+        lambda: [replace(r, sharing="cpu") for r in (A, B)],
+        "row 1, column sharing: found 'cpu', expected mps",
     ),
 }
 
@@ -149,9 +157,35 @@ def test_a_row_that_the_table_lacks_or_leaves_open(tmp_path: Path) -> None:
     write_table(REQUIREMENTS, [requirement(A)], table)
     with pytest.raises(TableError, match=r"row 2: found 0 rows for m1 on V100.*at batch 8, 100 %.*t.csv"):
         read_pairs(bare, [table])
-    write_table(REQUIREMENTS, [requirement(A), replace(requirement(B), dram_util_mean_pct=None)], table)
-    with pytest.raises(TableError, match="row 2: dram_util_mean_pct is null for m1"):
+    write_table(REQUIREMENTS, [requirement(A), replace(requirement(B), sm_util_mean_pct=None)], table)
+    with pytest.raises(TableError, match="row 2: sm_util_mean_pct is null for m1"):
         read_pairs(bare, [table])
+
+
+def test_under_mps_is_side_by_side(tmp_path: Path) -> None:
+    said = [replace(r, sharing="mps") for r in (A, B)]
+    assert read_pairs(written(tmp_path / "p.csv", said)) == read_pairs(written(tmp_path / "q.csv", [A, B]))
+
+
+def test_bandwidth_that_nobody_measured_is_not_known(tmp_path: Path) -> None:
+    """A measured table without counters: SM utilisation alone."""
+    table = tmp_path / "t.csv"
+    bare = [replace(requirement(r), dram_util_mean_pct=None, l2_util_mean_pct=None) for r in (A, B)]
+    write_table(REQUIREMENTS, bare, table)
+    nothing = written(tmp_path / "p.csv", [replace(r, **UNKNOWN) for r in (A, B)])
+    found = read_pairs(nothing, [table])
+    assert [m.known for m in found] == [False, False]
+    assert [m.own for m in found] == [Contention().features(r) for r in bare]
+    # In the pairs' own rows, with a table that lacks the model and without any.
+    own = written(
+        tmp_path / "q.csv", [replace(r, dram_util_mean_pct=None, l2_util_mean_pct=None) for r in (A, B)]
+    )
+    write_table(REQUIREMENTS, [requirement(replace(A, model="another"))], table)
+    assert read_pairs(own) == found == read_pairs(own, [table])
+    # Known of one alone: the pair as a whole is not.
+    half = written(tmp_path / "r.csv", [A, replace(B, l2_util_mean_pct=None)])
+    assert [m.known for m in read_pairs(half)] == [False, False]
+    assert [m.known for m in read_pairs(written(tmp_path / "s.csv", [A, B]))] == [True, True]
 
 
 def side(name: str, **more: object) -> dict[str, object]:

@@ -1,0 +1,349 @@
+"""The page that ``measured_gpu.py`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from _measured_models import MeasuredModels, Occurring, host_errors
+from _measured_operators import Errors, Operators, Split
+
+from gkestimator.evaluation.api import Evaluation
+from gkestimator.evaluation.compared import SummaryRow
+from gkestimator.evaluation.metrics import summarise
+from gkestimator.tables.layout import TextColumn, markdown_table
+
+__all__ = ["Judged", "page"]
+
+UNKNOWN, NOT_MEASURED = "–", "not measured"
+_MEMORY = {
+    "reserved_bytes": "reserved (`max_memory_reserved` under torch)",
+    "mreq_bytes": "with the context (`mreq_bytes`)",
+}
+_POINTS = {
+    "sm_util_mean_pct": "SM utilisation, mean", "sm_util_busy_mean_pct": "SM utilisation, busy mean",
+    "sm_util_max_pct": "SM utilisation, maximum", "occupancy_mean_pct": "occupancy, mean",
+    "occupancy_max_pct": "occupancy, maximum",
+}  # fmt: skip
+_LEAST_OPERATORS, _LEAST_COUNTED, _LEAST_PAIRS = 2_000, 300, 30
+_MOST_LATENCY, _MOST_MEMORY, _MOST_POINTS = 10.0, 5.0, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One bundle beside the measurements. ``calls``: operator calls it was trained on; ``why_not``: why there is no
+    such bundle."""
+
+    title: str
+    calls: int
+    operators: Errors | None
+    models: Evaluation | None
+    why_not: str = ""
+
+    def summary(self, measure: str, *, model: str | None = None) -> SummaryRow | None:
+        """Of all rows, or of one model's; None where it was not measured."""
+        if self.models is None:
+            return None
+        scope = "gpu" if model is None else "model"
+        return next(
+            (
+                row
+                for row in self.models.summarised
+                if row.measure == measure and row.scope == scope and model in (None, row.name)
+            ),
+            None,
+        )
+
+
+def page(
+    *,
+    operators: Operators,
+    models: MeasuredModels,
+    occurring: Occurring,
+    split: Split,
+    shown: Sequence[Judged],
+    pairs: int | None,
+    interference: str | None,
+    inputs: Sequence[tuple[Path, str]],
+    seed: int,
+) -> str:
+    """The whole report as Markdown. ``shown``: before first, the one without the tested models' sizes last."""
+    removed = shown[-1]
+    lines = [
+        f"# {operators.gpu.name}, measured",
+        "",
+        f"By `python benchmarks/measured_gpu.py --seed {seed}` from "
+        + ", ".join(f"{path.name} (sha256 {digest})" for path, digest in inputs)
+        + ".",
+    ]
+    if operators.gpu.stands_in:
+        lines += [
+            "",
+            "**A CPU stands in for the GPU: this shows that the command works, and says nothing of a GPU.**",
+        ]
+    lines += ["", "## What was measured", "", *_counts(operators, models, pairs), ""]
+    lines += ["## Operators left out", "", *_operators(operators, split, shown)]
+    lines += ["## Whole models", "", *_models(operators, models, occurring, shown)]
+    lines += ["## Models side by side", ""]
+    lines += [NOT_MEASURED if interference is None else "\n".join(["```text", interference, "```"]), ""]
+    lines += ["## Against the bars", "", *_verdict(operators, removed, pairs)]
+    return "\n".join(lines)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
+    """A Markdown table of which the first ``texts`` columns are not numbers."""
+    return markdown_table(
+        [
+            TextColumn(heading=heading, cells=[row[i] for row in rows], right=i >= texts)
+            for i, heading in enumerate(headings)
+        ]
+    )
+
+
+def _counts(operators: Operators, models: MeasuredModels, pairs: int | None) -> list[str]:
+    names = {row.model for row in models.rows}
+    left = ", ".join(f"{count:,} {reason}" for reason, count in operators.skipped.items())
+    rows = [
+        ["operators in the datasets", f"{operators.entries:,}"],
+        ["of quality ok", f"{operators.measured:,}"],
+        ["with achieved occupancy by counters", f"{operators.counted:,}"],
+        ["calls that the rules understand", f"{len(operators.calls):,}"],
+        ["whole models", f"{len(names)} in {len(models.rows):,} rows"],
+        ["groups side by side", NOT_MEASURED if pairs is None else f"{pairs:,}"],
+    ]
+    warned = sum(bool(row.warnings) for row in models.rows)
+    notes = [f"Calls left out: {left}."] if left else []
+    if warned:
+        notes.append(f"{warned:,} rows of whole models carry a warning of their measurement.")
+    return [*_table(["", "found"], rows), *(["", *notes] if notes else [])]
+
+
+def _operators(operators: Operators, split: Split, shown: Sequence[Judged]) -> list[str]:
+    before, trained = shown[0], shown[1]
+    lines = [
+        f"Sizes (family, rows, columns, product and convolution shape; every operator and precision of one together) drawn by "
+        f"a hash: {len(split.test):,} calls are tested, {len(split.train):,} trained on; {len(split.neither):,} that hold a "
+        "size of a tested call are neither. A call is all launches of an operator; error in % of its measured time.",
+        "",
+    ]
+    if before.operators is None:
+        return [*lines, NOT_MEASURED, ""]
+    if trained.operators is None:
+        lines += [f"No bundle of these: {trained.why_not}.", ""]
+    headings = ["family", "calls", "roofline, median", "before, median", "mean", "inside %"]
+    headings += ["trained, median", "mean", "90th", "worst", "inside %"]
+    groups = [
+        (name, before.operators.family == name) for name in sorted(set(before.operators.family.tolist()))
+    ]
+    everything = np.ones(len(before.operators.family), dtype=bool)
+    groups.append(("all", everything))
+    precisions = sorted(set(before.operators.precision.tolist()))
+    groups += [(f"all, {p}", before.operators.precision == p) for p in precisions if len(precisions) > 1]
+    rows = [
+        [name, f"{int(at.sum()):,}", *_latency(before.operators, trained.operators, at)]
+        for name, at in groups
+    ]
+    lines += [*_table(headings, rows), ""]
+    points = [
+        [what, name, *cells]
+        for what, column in (
+            ("achieved occupancy, counted", "occupancy"),
+            ("SM utilisation, by launch", "sm_util"),
+        )
+        for name, at in groups[: len(groups) - (len(precisions) if len(precisions) > 1 else 0)]
+        if (cells := _points(before.operators, trained.operators, column, at))
+    ]
+    headings = ["", "family", "calls", "before, median", "mean", "trained, median", "mean", "90th"]
+    if not points:
+        return [*lines, f"Achieved occupancy and SM utilisation of operators: {NOT_MEASURED}.", ""]
+    return [*lines, "In points:", "", *_table(headings, points, texts=2), ""]
+
+
+def _latency(before: Errors, trained: Errors | None, at: np.ndarray) -> Iterator[str]:
+    yield f"{np.median(before.errors_pct(roofline=True)[at]):.1f}"
+    errors = before.errors_pct()[at]
+    yield from (f"{np.median(errors):.1f}", f"{errors.mean():.1f}", f"{100 * before.inside[at].mean():.0f}")
+    if trained is None:
+        yield from [UNKNOWN] * 5
+        return
+    found = summarise(trained.errors_pct()[at])
+    assert found is not None
+    yield from (f"{v:.1f}" for v in (found.median, found.mean, found.p90, found.worst))
+    yield f"{100 * trained.inside[at].mean():.0f}"
+
+
+def _points(before: Errors, trained: Errors | None, column: str, at: np.ndarray) -> list[str]:
+    measured = getattr(before, column)
+    known = at & np.isfinite(measured) & np.isfinite(getattr(before, f"estimated_{column}"))
+    if not known.any():
+        return []
+    away = np.abs(getattr(before, f"estimated_{column}") - measured)[known]
+    cells = [f"{int(known.sum()):,}", f"{np.median(away):.1f}", f"{away.mean():.1f}"]
+    if trained is None:
+        return [*cells, *[UNKNOWN] * 3]
+    away = np.abs(getattr(trained, f"estimated_{column}") - measured)[known]
+    return [*cells, f"{np.median(away):.1f}", f"{away.mean():.1f}", f"{np.quantile(away, 0.9):.1f}"]
+
+
+def _models(
+    operators: Operators, models: MeasuredModels, occurring: Occurring, shown: Sequence[Judged]
+) -> list[str]:
+    gone = len(operators.calls) - shown[-1].calls
+    lines = [
+        f"The tested models have {len(occurring.sizes):,} sizes; {gone:,} of {len(operators.calls):,} calls hold one of them "
+        f"and are removed in the last row, {shown[-1].calls:,} stay. No bundle saw a whole model. Latency, error in %:",
+        "",
+    ]
+    headings = ["trained on", "calls", "rows", "median", "mean", "90th", "worst", "bias", "inside %"]
+    headings += ["with the host's overhead of the other models, median", "mean"]
+    rows = []
+    for one in shown:
+        rows.append(
+            [
+                one.title,
+                f"{one.calls:,}" if one.calls else UNKNOWN,
+                *_error_cells(one, "latency_ms", inside=True),
+            ]
+        )
+        rows[-1] += _host_cells(one)
+    lines += [*_table(headings, rows), ""]
+    lines += [f"{one.title}: {one.why_not}." for one in shown if one.why_not]
+    first = shown[0].summary("latency_ms")
+    if first is not None and first.roofline_mean is not None:
+        constant = UNKNOWN if first.constant_mean is None else f"{first.constant_mean:.1f}"
+        lines += [
+            f"Mean error of the summed rooflines {first.roofline_mean:.1f} %, of the roofline times the constant that fits the "
+            f"other models best {constant} %.",
+            "",
+        ]
+    names = list(
+        dict.fromkeys(
+            r.name for r in (shown[0].models.summarised if shown[0].models else ()) if r.scope == "model"
+        )
+    )
+    rows = [[name, *_by_model(name, shown)] for name in names]
+    if rows:
+        titles = [f"{one.title}: median" for one in shown]
+        lines += ["By model:", "", *_table(["model", "rows", *titles, "bias", "worst"], rows), ""]
+        lines += ["The last two are those of the last bundle.", ""]
+    lines += ["### Memory", "", *_memory(shown[0], names), ""]
+    lines += ["### Occupancy and SM utilisation", "", *_shares(models, shown), ""]
+    return lines
+
+
+def _host_cells(one: Judged) -> list[str]:
+    found = [] if one.models is None else [v for v in host_errors(one.models).values() if v is not None]
+    if len(found) != 1:  # none can be told, or several runtimes have each their own
+        return [UNKNOWN, UNKNOWN]
+    mean, median = found[0]
+    return [f"{median:.1f}", f"{mean:.1f}"]
+
+
+def _error_cells(one: Judged, measure: str, *, inside: bool = False, model: str | None = None) -> list[str]:
+    found = one.summary(measure, model=model)
+    if found is None:
+        return [UNKNOWN] * (7 if inside else 6)
+    cells = [f"{found.n:,}", *(f"{v:.1f}" for v in (found.median, found.mean, found.p90, found.worst))]
+    cells.append(f"{found.bias:+.1f}")
+    return [*cells, UNKNOWN if found.inside_pct is None else f"{found.inside_pct:.0f}"] if inside else cells
+
+
+def _by_model(name: str, shown: Sequence[Judged]) -> list[str]:
+    found = [one.summary("latency_ms", model=name) for one in shown]
+    known = next((row for row in found if row is not None), None)
+    last = found[-1]
+    return [
+        UNKNOWN if known is None else f"{known.n:,}",
+        *(UNKNOWN if row is None else f"{row.median:.1f}" for row in found),
+        UNKNOWN if last is None else f"{last.bias:+.1f}",
+        UNKNOWN if last is None else f"{last.worst:.1f}",
+    ]
+
+
+def _memory(one: Judged, names: Sequence[str]) -> list[str]:
+    measured = {name: words for name, words in _MEMORY.items() if one.summary(name) is not None}
+    if not measured:
+        return [f"{NOT_MEASURED}."]
+    headings = ["error in %", "model", "rows", "median", "mean", "90th", "worst", "bias"]
+    rows = []
+    for name, words in measured.items():
+        rows.append([words, "all", *_error_cells(one, name)])
+        rows += [
+            [words, model, *_error_cells(one, name, model=model)]
+            for model in names
+            if one.summary(name, model=model) is not None
+        ]
+    return ["The same for every bundle: memory is calculated.", "", *_table(headings, rows, texts=2)]
+
+
+def _shares(models: MeasuredModels, shown: Sequence[Judged]) -> list[str]:
+    headings = ["error in points", "trained on", "rows", "median", "mean", "90th", "worst", "bias"]
+    rows = [
+        [words, one.title, *_error_cells(one, name)]
+        for name, words in _POINTS.items()
+        for one in shown
+        if one.summary(name) is not None
+    ]
+    if not rows:
+        return [f"{NOT_MEASURED}."]
+    lines = _table(headings, rows, texts=2)
+    ruled = sum(
+        row.occupancy_source == "analytical" and row.occupancy_mean_pct is not None for row in models.rows
+    )
+    if ruled:
+        lines += [
+            "",
+            f"Occupancy of {ruled:,} rows is this project's rule on measured launch geometry, not a counter's: the error is "
+            "that of the geometry and of the times.",
+        ]
+    return lines
+
+
+def _verdict(operators: Operators, removed: Judged, pairs: int | None) -> list[str]:
+    host = (
+        [] if removed.models is None else [v for v in host_errors(removed.models).values() if v is not None]
+    )
+    rows = [
+        _least("distinct operators, quality ok", operators.measured, _LEAST_OPERATORS),
+        _least("of them with counters", operators.counted, _LEAST_COUNTED),
+        _least("groups side by side", pairs, _LEAST_PAIRS),
+        _most(
+            "median latency error of whole models, their sizes removed",
+            removed,
+            "latency_ms",
+            _MOST_LATENCY,
+            "%",
+        ),
+        _row(
+            "the same, the host's overhead that of the other models",
+            f"at most {_MOST_LATENCY:g} %",
+            host[0][1] if len(host) == 1 else None,
+            _MOST_LATENCY,
+            "%",
+        ),
+        _most("median error of reserved memory", removed, "reserved_bytes", _MOST_MEMORY, "%"),
+        _most("median error of mean occupancy", removed, "occupancy_mean_pct", _MOST_POINTS, "points"),
+        _most("median error of mean SM utilisation", removed, "sm_util_mean_pct", _MOST_POINTS, "points"),
+    ]
+    return _table(["bar", "asked", "found", ""], rows, texts=4)
+
+
+def _least(what: str, found: int | None, least: int) -> list[str]:
+    if not found:
+        return [what, f"at least {least:,}", NOT_MEASURED, NOT_MEASURED]
+    verdict = "met" if found >= least else f"missed by {least - found:,}"
+    return [what, f"at least {least:,}", f"{found:,}", verdict]
+
+
+def _most(what: str, one: Judged, measure: str, most: float, unit: str) -> list[str]:
+    found = one.summary(measure)
+    return _row(what, f"at most {most:g} {unit}", None if found is None else found.median, most, unit)
+
+
+def _row(what: str, asked: str, found: float | None, most: float, unit: str) -> list[str]:
+    if found is None:
+        return [what, asked, NOT_MEASURED, NOT_MEASURED]
+    verdict = "met" if found <= most else f"missed by {found - most:.1f} {'points' if unit == '%' else unit}"
+    return [what, asked, f"{found:.1f} {unit}", verdict]

@@ -1,0 +1,119 @@
+"""``gkest profile pairs``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.progress import Progress
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic since click 8.5 only
+
+
+class _Shares(_ParamType):
+    """``100:100,20:80``: percents of the SMs of the one and the other."""
+
+    name = "X:Y,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[float, float], ...]:
+        """The pairs of numbers; their range is checked with the other options."""
+        if isinstance(value, tuple):
+            return value
+        found = []
+        for item in value.split(","):
+            try:
+                one, other = (float(text) for text in item.split(":"))
+            except ValueError:
+                one = other = math.nan
+            if not (math.isfinite(one) and math.isfinite(other)):
+                self.fail(f"found {item.strip()[:40]!r}, expected two percents such as 20:80", param, ctx)
+            found.append((one, other))
+        return tuple(found)
+
+
+@click.command(name="pairs")
+@click.argument("plan", type=_PATH, metavar="PLAN.json")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=_PATH,
+    help="The co-location table: a name ending in .parquet or .csv.",
+)
+@click.option(
+    "--executor",
+    type=click.Choice(["onnxruntime", "torch"]),
+    help="What runs the models; default: the plan's runtime.",
+)
+@click.option("--device", help="cpu or cuda:N; default: the first GPU, the CPU where there is none.")
+@click.option(
+    "--shares",
+    type=_Shares(),
+    help="Percents of the SMs, the one's and the other's; default: 100:100,50:50,20:80,80:20 under MPS, else 100:100.",
+)
+@click.option(
+    "--minutes", type=float, default=4.0, show_default=True, help="Stop in time; the same command goes on."
+)
+@click.option(
+    "--seconds", type=float, default=1.5, show_default=True, help="How long a pair runs side by side."
+)
+@click.option("--pairs", type=click.IntRange(1), help="Pairs at most, each at every share; default: all.")
+@click.option(
+    "--mps",
+    type=click.Choice(["auto", "off", "required"]),
+    default="auto",
+    show_default=True,
+    help="NVIDIA's MPS, by a daemon of our own.",
+)
+@click.option(
+    "--table",
+    type=_PATH,
+    help="Requirement table of the models: fills the columns of what they ask for alone.",
+)
+@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@click.option(
+    "--entry-timeout",
+    "entry_s",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="Seconds that preparing a model may take.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order and of the data.")
+@debug_option
+def command(plan: Path, output: Path, table: Path | None, gpu_specs: tuple[Path, ...], **options: Any) -> int:
+    """Measure whole models side by side, two at a time; resumes what was cut off.
+
+    PLAN.json is one that gkest profile plan --whole made. Each model of a pair runs in a process of its own, under MPS
+    where it can be had, else by turns: column sharing says which. Beside the table a journal keeps every pair as it is
+    measured. Exit status: 0 all measured, or the minutes are over; 1 some failed, or it had to stop; 2 nothing could be
+    done.
+    """
+    from gkestimator.profiling.colocating.jobs import PairOptions
+    from gkestimator.profiling.colocating.run import measure_pairs
+    from gkestimator.profiling.plan import read_plan
+
+    wanted = PairOptions(command=" ".join(sys.argv)[:2000], **options)
+    with Progress() as progress:
+        report = measure_pairs(
+            read_plan(plan), output, wanted, table=table, gpu_specs=gpu_specs, progress=progress
+        )
+    click.echo(report.summary())
+    for line in report.problems:
+        click.echo(f"gkest: warning: {line}", err=True)
+    for line in (*report.messages, *report.words()):
+        click.echo(line, err=True)
+    return report.exit_code

@@ -1,0 +1,165 @@
+"""The state of a run of pairs: what is left, whose fault a failure was, when to give up."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gkestimator.errors import GkestimatorError
+from gkestimator.profiling.colocating.journal import Journal, PairRecord
+from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.order import Job
+from gkestimator.profiling.colocating.session import PairFailed, Session
+from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
+from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.running.local import INTERRUPTED, OUT_OF_TIME, Stop
+
+__all__ = ["Campaign", "Stopped"]
+
+_SAMPLE_S = 0.2
+_MOST_SAMPLES = 20_000
+_MOST_PROBLEMS = 200
+_OVERTIME_S = 10.0
+"""What the pair at hand may still take when the time that was given is over."""
+BREAKS_IN_A_ROW = 3
+"""So many workers that broke without a pair measured in between: the next would break as well."""
+Key = tuple[str, str, float, float]
+
+
+class Stopped(GkestimatorError):  # noqa: N818 - a wish, not a defect
+    """Somebody asked to stop, or time is over."""
+
+
+class Campaign:
+    """``jobs`` are set once it is known how the GPU is shared."""
+
+    def __init__(
+        self, journal: Journal, facts: DeviceFacts, means: Means, stop: Stop,
+        progress: Callable[[str, int, int], None] | None,
+    ) -> None:  # fmt: skip
+        self.jobs: list[Job] = []
+        self.messages: list[str] = []
+        self.problems: list[str] = []
+        self.stopped: str | None = None
+        self.stop_status = 0
+        self._journal, self._facts, self._means, self._stop, self._progress = (
+            journal,
+            facts,
+            means,
+            stop,
+            progress,
+        )
+        self._take = means.sampling(facts)  # before the workers: who is there by now is another tenant
+        self._samples: deque[EnvironmentSample] = deque(maxlen=_MOST_SAMPLES)
+        self._sampled = 0.0
+        self._dropped: dict[str, str] = {}
+        self._breaks = 0
+
+    def tick(self) -> None:
+        """Called while waiting: takes a sample of the device. Raises Stopped."""
+        if self._stop.asked:
+            raise Stopped(INTERRUPTED)
+        left = self._stop.seconds_left()
+        if left is not None and left < -_OVERTIME_S:
+            raise Stopped(OUT_OF_TIME)
+        now = time.monotonic()
+        if now - self._sampled >= _SAMPLE_S:
+            self._sampled = now
+            self._samples.append(self._take())
+
+    def work(self, session: Session) -> None:
+        """Measure what is left: what failed before comes last. Raises Stopped."""
+        todo = [j for j in self.jobs if self._record(j) is None]
+        todo += [j for j in self.jobs if (found := self._record(j)) is not None and found.reason is not None]
+        for job in todo:
+            self._show(job)
+            left = self._stop.seconds_left()
+            if left is not None and left < session.expected_s(job):
+                raise Stopped(OUT_OF_TIME)
+            self._one(session, job)
+            if self.stopped is not None:
+                return
+
+    def end(self) -> None:
+        """It was stopped from outside: say why."""
+        if self._stop.asked:
+            self.stopped, self.stop_status = INTERRUPTED, 130
+        else:
+            self.stopped = OUT_OF_TIME
+
+    def failed(self) -> int:
+        """Jobs that were tried and are not measured."""
+        return sum((r := self._record(j)) is not None and r.reason is not None for j in self.jobs)
+
+    def left(self) -> int:
+        """Jobs that nobody has tried."""
+        return sum(self._record(j) is None for j in self.jobs)
+
+    def _record(self, job: Job) -> PairRecord | None:
+        a, b, first, second = job.key
+        return self._journal.records.get(job.key) or self._journal.records.get((b, a, second, first))
+
+    def _one(self, session: Session, job: Job) -> None:
+        dropped = next((self._dropped[e.id] for e in job.entries if e.id in self._dropped), None)
+        try:
+            if dropped is not None:
+                raise PairFailed(dropped)
+            sides, (began, ended) = session.measure(job)
+        except PairFailed as e:
+            self._failed(job, e)
+            return
+        self._breaks = 0
+        spell = EntryRecord(
+            entry_id=job.entries[0].id, status="ok", started_unix_ns=began, ended_unix_ns=ended
+        )
+        quality = self._means.judge(list(self._samples), spell, None)
+        clocks = [
+            s.sm_clock_mhz
+            for s in self._samples
+            if began <= s.unix_ns <= ended and s.sm_clock_mhz is not None
+        ]
+        if quality != "ok":
+            self._problem(f"{sides[0].model} beside {sides[1].model}: {quality} while they were measured")
+        self._journal.add(
+            PairRecord(
+                key=job.key,
+                sides=sides,
+                quality=quality,
+                sm_clock_mhz=statistics.median(clocks) if clocks else None,
+                measured=_now(),
+            )
+        )
+
+    def _failed(self, job: Job, error: PairFailed) -> None:
+        for entry in error.entries:
+            self._dropped[entry.id] = str(error)
+        if error.broke and self._means.present(self._facts) is False:
+            # Not this pair's fault: it is not recorded, and comes first in the next run.
+            self.stopped, self.stop_status = f"stopped: {self._facts.name} does not answer any more", 1
+            return
+        self._problem(str(error))
+        self._journal.add(PairRecord(key=job.key, reason=str(error), measured=_now()))
+        self._breaks += error.broke
+        if self._breaks >= BREAKS_IN_A_ROW:
+            self.stopped, self.stop_status = f"stopped: {self._breaks} workers in a row broke: {error}", 1
+
+    def _problem(self, line: str) -> None:
+        if line not in self.problems and len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(line)
+
+    def _show(self, job: Job) -> None:
+        if self._progress is not None:
+            done = len(self.jobs) - self.left() - self.failed()
+            self._progress(f"{_of(job, 0)} beside {_of(job, 1)}", done, len(self.jobs))
+
+
+def _of(job: Job, side: int) -> str:
+    entry = job.entries[side]
+    return entry.model.name if entry.model is not None else entry.id
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,106 @@
+"""The workers of a run: one for each side and share, started when first needed, replaced when they break."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gkestimator.profiling.colocating.process import WorkerError, WorkerProcess
+from gkestimator.profiling.colocating.window import Times
+
+__all__ = ["Fleet", "Slot", "Worker"]
+
+_START_S = 180.0
+_GRACE_S = 8.0
+Slot = tuple[str, float]
+"""Side (``A`` or ``B``) and percent of the SMs."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Worker:
+    """A process that answers. ``sms``: that it sees; ``held``: ids of the models prepared in it; ``alone``: what was
+    measured of models in it without a neighbour; ``call_s``: seconds of one of their first calls."""
+
+    slot: Slot
+    process: WorkerProcess
+    sms: int | None
+    versions: Mapping[str, str]
+    held: set[str] = field(default_factory=set)
+    call_s: dict[str, float] = field(default_factory=dict)
+    alone: dict[str, Times] = field(default_factory=dict)
+
+
+class Fleet:
+    """``command``: a worker's; ``environment``: of one with a share; ``folder``: takes their logs; ``tick``: is called
+    while waiting. ``together``: a worker that breaks takes the others with it (under MPS a fault of one client is a
+    fault of all, and the server takes no new ones until they are gone); ``renew`` is then called."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Callable[[float], Mapping[str, str]], folder: Path, *,
+        tick: Callable[[], None], together: bool, renew: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._command, self._environment, self._folder = command, environment, folder
+        self.tick, self._together, self._renew = tick, together, renew
+        self._workers: dict[Slot, Worker] = {}
+        self.start_s: float | None = None
+        """Seconds that the workers started last took, together."""
+        self.versions: Mapping[str, str] = {}
+        """Of the runtime, as the worker started first tells."""
+        self.seen: dict[Slot, int | None] = {}
+        """SMs that workers see, for every slot that was ever started."""
+
+    def get(self, slots: Iterable[Slot]) -> list[Worker]:
+        """The workers of ``slots``; those that are missing are started, all at once. Raises WorkerError."""
+        wanted, begun = list(slots), time.monotonic()
+        starting: dict[Slot, WorkerProcess] = {}
+        try:
+            for slot in wanted:
+                if slot not in self._workers and slot not in starting:
+                    log = self._folder / f"worker-{slot[0]}-{slot[1]:g}.log"
+                    starting[slot] = WorkerProcess(self._command, self._environment(slot[1]), log)
+            begun_any = bool(starting)
+            for slot in list(starting):
+                hello = starting[slot].answer(0, within_s=_START_S, tick=self.tick)
+                self._workers[slot] = _worker(slot, starting[slot], hello)
+                del starting[slot]
+                self.seen[slot] = self._workers[slot].sms
+                self.versions = self.versions or self._workers[slot].versions
+        except BaseException:
+            for process in starting.values():
+                process.stop(grace_s=0.0)
+            raise
+        if begun_any:
+            self.start_s = time.monotonic() - begun
+        return [self._workers[slot] for slot in wanted]
+
+    def all(self) -> list[Worker]:
+        """Those that run."""
+        return list(self._workers.values())
+
+    def broken(self, worker: Worker) -> None:
+        """``worker`` is of no more use: it is killed, and started anew when it is needed next."""
+        known = self._workers.pop(worker.slot, None) is worker
+        worker.process.stop(grace_s=0.0)
+        if known and self._together:
+            self.stop()
+            self._renew()
+
+    def stop(self) -> None:
+        """End all of them."""
+        workers, self._workers = self.all(), {}
+        for worker in workers:
+            worker.process.close()
+        end = time.monotonic() + _GRACE_S
+        for worker in workers:
+            worker.process.stop(grace_s=end - time.monotonic())
+
+
+def _worker(slot: Slot, process: WorkerProcess, hello: Mapping[str, Any]) -> Worker:
+    sms, versions = hello.get("sms"), hello.get("versions")
+    good = sms is None or (isinstance(sms, int) and not isinstance(sms, bool) and sms >= 1)
+    if not good or not isinstance(versions, dict):
+        raise WorkerError("its first words are no hello, expected sms and versions")
+    return Worker(slot=slot, process=process, sms=sms, versions={str(k): str(v) for k, v in versions.items()})

@@ -1,0 +1,169 @@
+"""NVIDIA's Multi-Process Service, our own: a control daemon with private folders, ended on the way out.
+
+After NVIDIA's "Multi-Process Service" (docs.nvidia.com/deploy/mps): ``nvidia-cuda-mps-control -d`` starts the daemon; a
+CUDA program finds it by ``CUDA_MPS_PIPE_DIRECTORY`` when CUDA is initialised, which starts the server, and runs without
+MPS where no daemon listens there; without arguments the binary reads commands (``get_server_list``, ``quit -t
+SECONDS``) from its standard input.
+``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`` confines a client to a part of the SMs. The GPU's compute mode is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.profiling.running.guard import guarded
+
+__all__ = ["MpsDaemon", "MpsError", "client_environment", "find_mps"]
+
+BINARY = "nvidia-cuda-mps-control"
+_USUAL = (
+    "/usr/bin",
+    "/usr/local/nvidia/bin",
+    "/usr/local/cuda*/bin",
+    "/opt/nvidia/bin",
+    "/usr/lib/nvidia/bin",
+)
+_SERVER = re.compile(r"^\s*(\d{1,10})\s*$", re.MULTILINE)
+_OURS = "CUDA_MPS_"
+_START_S, _ASK_S, _QUIT_S = 40.0, 10.0, 5
+_POLL_S = 0.05
+_MOST_LOG = 4096
+
+
+class MpsError(GkestimatorError):
+    """The daemon cannot be had, and why."""
+
+
+def find_mps() -> Path | None:
+    """The daemon's executable: on PATH, or where drivers and container runtimes put it."""
+    named = shutil.which(BINARY)
+    if named:
+        return Path(named)
+    for pattern in _USUAL:
+        for path in sorted(Path("/").glob(f"{pattern[1:]}/{BINARY}"), reverse=True):
+            if path.is_file() and os.access(path, os.X_OK):
+                return path
+    return None
+
+
+def client_environment(
+    base: Mapping[str, str], pipes: Path, share_pct: float | None = None
+) -> dict[str, str]:
+    """``base`` for a program that finds the daemon of ``pipes``, or none where none listens there: not one that runs on
+    this machine already, nor limits that were meant for others. ``share_pct``: of the SMs; None: all."""
+    found = {k: v for k, v in base.items() if not k.startswith(_OURS)}
+    found["CUDA_MPS_PIPE_DIRECTORY"] = str(pipes)
+    if share_pct is not None:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{share_pct:g}"
+    return found
+
+
+class MpsDaemon:
+    """A control daemon for one GPU, with its pipes and logs in ``folder`` (ours, mode 700). Raises MpsError where it
+    does not start. It ends with :meth:`stop`, and with this process, however that ends."""
+
+    def __init__(self, binary: Path, folder: Path, *, gpu_uuid: str | None, tick: Callable[[], None]) -> None:
+        self.binary = binary
+        self.pipes, self._logs = folder / "pipe", folder / "log"
+        for made in (self.pipes, self._logs):
+            made.mkdir(mode=0o700)
+        self._environment = client_environment(os.environ, self.pipes) | {
+            "CUDA_MPS_LOG_DIRECTORY": str(self._logs)
+        }
+        # The server numbers the GPUs that the daemon sees, and clients count among those: by its UUID a GPU is the same
+        # to both, by a number it is not.
+        self._environment.pop("CUDA_VISIBLE_DEVICES", None)
+        if gpu_uuid is not None:
+            self._environment["CUDA_VISIBLE_DEVICES"] = gpu_uuid
+        answer = folder / "started.json"
+        keeper = Path(__file__).with_name("mps_keeper.py")
+        command = guarded([sys.executable, "-I", "-S", str(keeper), str(binary), str(answer)])
+        try:
+            self._guard = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as e:
+            raise MpsError(f"{BINARY}: cannot be started: {e.strerror or e}") from e
+        try:
+            self._wait(answer, tick)
+        except BaseException:
+            self._end_guard()
+            raise
+
+    def _wait(self, answer: Path, tick: Callable[[], None]) -> None:
+        end = time.monotonic() + _START_S
+        while not answer.exists():
+            tick()
+            if self._guard.poll() is not None or time.monotonic() > end:
+                raise MpsError(f"{self.binary} -d: gave no sign of life within {_START_S:.0f} s")
+            time.sleep(_POLL_S)
+        found = json.loads(answer.read_text(encoding="utf-8"))
+        if found["status"] != 0:
+            status = "" if found["status"] is None else f"status {found['status']}: "
+            words = one_line(found["output"], limit=200) or self.complaint() or "no word"
+            raise MpsError(f"{self.binary} -d: {status}{words}")
+
+    def servers(self) -> tuple[int, ...]:
+        """Process ids of the servers that run: none until a client has initialised CUDA."""
+        return tuple(int(n) for n in _SERVER.findall(self._ask("get_server_list") or ""))
+
+    def stop(self) -> None:
+        """Quit; what does not end by itself is killed."""
+        if self._guard.poll() is None and self._ask(f"quit -t {_QUIT_S}", within_s=_QUIT_S + _ASK_S) is None:
+            self._ask("quit")
+        self._end_guard()
+
+    def complaint(self) -> str | None:
+        """The last line of the logs that speaks of an error; None without one."""
+        for name in ("control.log", "server.log"):
+            with contextlib.suppress(OSError):
+                with open(self._logs / name, "rb") as stream:
+                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - _MOST_LOG))
+                    lines = stream.read().decode(errors="replace").splitlines()
+                for line in reversed(lines):
+                    if re.search(r"error|fail", line, re.IGNORECASE):
+                        return one_line(line, limit=200)
+        return None
+
+    def _ask(self, command: str, *, within_s: float = _ASK_S) -> str | None:
+        """What the daemon answers; None where it does not, or refuses."""
+        try:
+            done = subprocess.run(
+                [str(self.binary)],
+                input=command + "\n",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=within_s,
+                env=self._environment,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def _end_guard(self) -> None:
+        """Close the guard's pipe: it kills the keeper, the daemon and the server."""
+        assert self._guard.stdin is not None
+        with contextlib.suppress(OSError):
+            self._guard.stdin.close()
+        try:
+            self._guard.wait(timeout=30)
+        except subprocess.TimeoutExpired:  # something below it is stuck in the driver
+            self._guard.kill()
+            self._guard.wait()

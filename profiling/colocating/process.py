@@ -1,0 +1,154 @@
+"""A worker as the command sees it: started, asked under a deadline, ended for good."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.profiling.colocating.protocol import MOST_LINE, ProtocolError, decode, encode
+
+__all__ = ["AnswerError", "WorkerError", "WorkerProcess"]
+
+_TICK_S = 0.1
+_MOST_LOG_BYTES = 8 * 2**20
+_LOG_END_BYTES = 4096
+
+
+class WorkerError(GkestimatorError):
+    """A worker that died, gave no answer in time, lost its device or says what is no message: it is of no more use."""
+
+
+class AnswerError(GkestimatorError):
+    """A worker that says why it could not do it, and can go on. ``memory``: memory ran out."""
+
+    def __init__(self, message: object, *, memory: bool) -> None:
+        super().__init__(message)
+        self.memory = memory
+
+
+class WorkerProcess:
+    """Raises WorkerError where it cannot be started. ``environment``: all of it. ``log``: takes what it prints."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._log, self._number = log, 0
+        self._lines: queue.Queue[bytes | None] = queue.Queue()
+        try:
+            with open(log, "ab") as output:
+                self._process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    env={**environment, "GKEST_PAIRS_PARENT": str(os.getpid())},
+                    start_new_session=True,  # Ctrl-C at the terminal is the command's to judge
+                )
+        except OSError as e:
+            raise WorkerError(f"{command[0]}: cannot be started: {e.strerror or e}") from e
+        assert self._process.stdout is not None
+        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := stream.readline(MOST_LINE + 1):
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def send(self, request: Mapping[str, Any]) -> int:
+        """The number by which the answer is known. Raises WorkerError."""
+        self._number += 1
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(encode({"n": self._number, **request}))
+            self._process.stdin.flush()
+        except (OSError, ValueError) as e:
+            raise WorkerError(self._end_words()) from e
+        return self._number
+
+    def answer(self, number: int, *, within_s: float, tick: Callable[[], None]) -> dict[str, Any]:
+        """The answer to request ``number`` (0: its hello). ``tick`` is called while waiting, and may raise. Raises
+        AnswerError and WorkerError."""
+        end = time.monotonic() + within_s
+        while True:
+            tick()
+            self._bound_log()
+            try:
+                line = self._lines.get(timeout=_TICK_S)
+            except queue.Empty:
+                if time.monotonic() > end:
+                    raise WorkerError(f"no answer within {within_s:.0f} s") from None
+                continue
+            if line is None:
+                raise WorkerError(self._end_words())
+            try:
+                found = decode(line)
+            except ProtocolError as e:
+                raise WorkerError(f"says what is no message: {e}") from e
+            if (
+                found is None or found["n"] < number
+            ):  # a library's print, or an answer nobody waits for any more
+                continue
+            if found["n"] > number:
+                raise WorkerError(f"found the answer to request {found['n']}, expected that to {number}")
+            if found.get("ok") is True:
+                return found
+            reason = one_line(found.get("reason", "no reason given"), limit=300)
+            if found.get("kind") == "lost":
+                raise WorkerError(f"lost its device: {reason}")
+            raise AnswerError(reason, memory=found.get("kind") == "memory")
+
+    def close(self) -> None:
+        """Close its input, by which it ends."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def stop(self, grace_s: float) -> None:
+        """Close its input, and kill it where it has not ended after ``grace_s`` seconds."""
+        self.close()
+        try:
+            self._process.wait(timeout=max(0.0, grace_s))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _end_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2.0)
+        status = self._process.returncode
+        how = (
+            "closed its output"
+            if status is None
+            else f"signal {-status}"
+            if status < 0
+            else f"status {status}"
+        )
+        return f"died ({how}): {self.last_words()}"
+
+    def last_words(self) -> str:
+        """The last line that it printed."""
+        try:
+            with open(self._log, "rb") as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_END_BYTES))
+                lines = stream.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return one_line(lines[-1], limit=200) if lines else "no word"
+
+    def _bound_log(self) -> None:
+        # One that prints without end must not fill the disk; it appends, so cutting is safe.
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_size > _MOST_LOG_BYTES:
+                os.truncate(self._log, 0)

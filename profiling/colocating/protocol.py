@@ -1,0 +1,58 @@
+"""What the command and its workers say to each other: one JSON object a line, behind a prefix of our own, for
+libraries print whatever they like.
+
+A worker says hello first (number 0); then it answers each request with the request's number, in order. Requests:
+``prepare`` (entry, file, keep), ``run`` (entry, start_ns, seconds, least, most_seconds), ``close`` (keep).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gkestimator.errors import GkestimatorError
+
+__all__ = ["MOST_CALLS", "MOST_LINE", "VERSION", "ProtocolError", "decode", "encode"]
+
+VERSION = 1
+PREFIX = b"@@gkest-pairs "
+MOST_LINE = 4 * 2**20
+"""Bytes of a line: one that is longer is no line of ours."""
+MOST_CALLS = 100_000
+"""Calls of a run that are told one by one; those after them keep the GPU busy and are not told."""
+
+
+class ProtocolError(GkestimatorError):
+    """A line that carries our prefix and is no message."""
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """``message`` as a line. Raises ProtocolError for one beyond MOST_LINE."""
+    line = (
+        PREFIX
+        + json.dumps({"v": VERSION, **message}, separators=(",", ":"), allow_nan=False).encode()
+        + b"\n"
+    )
+    if len(line) > MOST_LINE:
+        raise ProtocolError(f"message: found {len(line):,} bytes, expected at most {MOST_LINE:,}")
+    return line
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The message in ``line``; None for a line that is not ours. Raises ProtocolError."""
+    if not line.startswith(PREFIX):
+        return None
+    if len(line) > MOST_LINE or not line.endswith(b"\n"):
+        raise ProtocolError(f"message: found {len(line):,} bytes without an end, expected a line")
+    try:
+        found = json.loads(line[len(PREFIX) :])
+    except (ValueError, RecursionError) as e:
+        raise ProtocolError(f"message: not JSON: {e}") from e
+    if not isinstance(found, dict) or found.get("v") != VERSION:
+        version = found.get("v") if isinstance(found, dict) else None
+        raise ProtocolError(f"message: found version {version!r}, expected {VERSION}")
+    number = found.get("n")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ProtocolError(f"message: found number {str(number)[:40]!r}, expected a whole number from 0")
+    return found

@@ -1,0 +1,141 @@
+"""The co-location table of what a journal holds."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gkestimator.profiling.colocating.journal import Header, PairRecord, SideRecord
+from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, read_table
+
+__all__ = ["Demands", "read_demands", "rows_of", "slowdowns", "worst_words"]
+
+_WHOLE = 100.0
+Key = tuple[str, str, str, str, "int | None", str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demands:
+    """Rows of requirement tables, of models that are not confined, by what they answer; ``table``: the file."""
+
+    table: str
+    rows: Mapping[Key, Requirement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a model asks for alone, in percent of the peak; None: not known."""
+
+    sm: float | None = None
+    dram: float | None = None
+    l2: float | None = None
+
+
+def read_demands(path: Path) -> Demands:
+    """The measured or estimated rows in ``path`` (CSV, JSON, Parquet). Raises TableError."""
+    rows = {
+        (r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims): r
+        for r in read_table(path, REQUIREMENTS)
+        if r.sm_share_pct == _WHOLE
+    }
+    return Demands(table=str(path), rows=rows)
+
+
+def rows_of(
+    records: Iterable[PairRecord], header: Header, demands: Demands | None
+) -> tuple[list[CoRun], tuple[str, ...]]:
+    """Two rows for each measured pair, and a line for each model of which ``demands`` has no row.
+
+    What a model asks of the GPU alone is copied from its row where it is not confined. Confined to a share of the SMs
+    the same work takes longer, so that it asks less at a time: the row's value times latency alone on the whole GPU
+    (of the journal, else the row's) / latency alone at the share, and of the SMs no more than the share. Null where one
+    of them is not known.
+    """
+    found = list(records)
+    whole = _unconfined(found)
+    rows: list[CoRun] = []
+    missing: dict[str, None] = {}
+    for record in found:
+        group = "+".join(f"{s.entry_id}@{s.sm_share_pct:g}" for s in record.sides)
+        for side in record.sides:
+            asked = _Asked()
+            if demands is not None:
+                row = demands.rows.get(
+                    (side.model, header.gpu, header.executor, side.dtype, side.batch_size, side.dims)
+                )
+                if row is None:
+                    missing[
+                        f"{demands.table}: no row for {side.model} on {header.gpu} ({header.executor}, {side.dtype}) "
+                        f"at batch {side.batch_size}: what it asks for alone stays null"
+                    ] = None
+                else:
+                    asked = _asked(row, side, whole.get(side.entry_id))
+            rows.append(
+                CoRun(
+                    group=group,
+                    model=side.model,
+                    gpu=header.gpu,
+                    runtime=header.executor,
+                    dtype=side.dtype,
+                    batch_size=side.batch_size,
+                    dims=side.dims,
+                    sm_share_pct=side.sm_share_pct,
+                    sharing=header.sharing,
+                    latency_alone_ms=side.latency_alone_ms,
+                    latency_together_ms=side.latency_together_ms,
+                    sm_util_mean_pct=asked.sm,
+                    dram_util_mean_pct=asked.dram,
+                    l2_util_mean_pct=asked.l2,
+                )
+            )
+    return rows, tuple(missing)
+
+
+def _unconfined(records: Sequence[PairRecord]) -> dict[str, float]:
+    """Median latency alone on the whole GPU by entry."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for side in (s for r in records for s in r.sides if s.sm_share_pct == _WHOLE):
+        found[side.entry_id].append(side.latency_alone_ms)
+    return {entry: statistics.median(values) for entry, values in found.items()}
+
+
+def _asked(row: Requirement, side: SideRecord, whole_ms: float | None) -> _Asked:
+    sm, dram, l2 = row.sm_util_mean_pct, row.dram_util_mean_pct, row.l2_util_mean_pct
+    if side.sm_share_pct == _WHOLE:
+        return _Asked(sm=sm, dram=dram, l2=l2)
+    alone_ms = whole_ms if whole_ms is not None else row.latency_ms
+    if alone_ms is None:
+        return _Asked()
+    slower = alone_ms / side.latency_alone_ms
+    return _Asked(
+        sm=None if sm is None else min(sm * slower, side.sm_share_pct),
+        dram=None if dram is None else dram * slower,
+        l2=None if l2 is None else l2 * slower,
+    )
+
+
+def slowdowns(records: Iterable[PairRecord]) -> tuple[float, ...]:
+    """Latency together / latency alone of every side."""
+    return tuple(s.latency_together_ms / s.latency_alone_ms for r in records for s in r.sides)
+
+
+def worst_words(records: Iterable[PairRecord]) -> str | None:
+    """The model that was slowed most, and beside which; None without any."""
+    each = [
+        (side.latency_together_ms / side.latency_alone_ms, side, other)
+        for record in records
+        for side, other in (record.sides, record.sides[::-1])
+    ]
+    if not each:
+        return None
+    factor, side, other = max(each, key=lambda e: e[0])
+    return f"{_words(side)} by {factor:.2f} beside {_words(other)}"
+
+
+def _words(side: SideRecord) -> str:
+    batch = "" if side.batch_size is None else f", batch {side.batch_size}"
+    share = "" if side.sm_share_pct == _WHOLE else f", {side.sm_share_pct:g} % of the SMs"
+    return f"{side.model} ({side.dtype}{batch}{share})"

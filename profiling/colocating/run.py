@@ -1,0 +1,198 @@
+"""``measure_pairs``: see that everything is there, measure what is left, make the table."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gkestimator.errors import UsageError
+from gkestimator.profiling.building.devices import DeviceNames
+from gkestimator.profiling.building.provenance import beside, data_format
+from gkestimator.profiling.colocating.campaign import Campaign, Stopped
+from gkestimator.profiling.colocating.jobs import DEFAULT_SHARES, UNCONFINED, PairOptions, PairsReport
+from gkestimator.profiling.colocating.journal import Header, Journal, journal_path
+from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.mps import MpsError
+from gkestimator.profiling.colocating.order import Job, jobs
+from gkestimator.profiling.colocating.rows import Demands, read_demands, rows_of, slowdowns, worst_words
+from gkestimator.profiling.colocating.sharing import Shared
+from gkestimator.profiling.plan import PlanEntry, SweepPlan
+from gkestimator.profiling.running.local import Stop, stop_on_signals
+from gkestimator.profiling.running.machine import Machine
+from gkestimator.profiling.running.run import choose_devices
+from gkestimator.tables import COLOCATION, CoRun, TableSchema
+from gkestimator.tables.together import write_together
+from gkestimator.tables.writing import encode_csv, encode_parquet
+
+__all__ = ["measure_pairs"]
+
+Progress = Callable[[str, int, int], None]
+Encode = Callable[[TableSchema[CoRun], Sequence[CoRun]], bytes]
+_LONGEST_FOLDER = 60  # of a socket's path the system takes 107 characters
+
+
+def measure_pairs(
+    plan: SweepPlan, output: Path, options: PairOptions | None = None, *, table: Path | None = None,
+    gpu_specs: Sequence[Path] = (), progress: Progress | None = None, means: Means | None = None,
+) -> PairsReport:  # fmt: skip
+    """Measure the whole models of ``plan`` side by side, two at a time, and write the co-location table ``output``
+    (.parquet or .csv).
+
+    What earlier runs into ``output`` measured counts: it stands in the journal beside it. ``table``: requirement rows
+    of the models, from which the columns of what they ask for alone are filled. ``progress`` is called with (stage,
+    done, total). Raises UsageError before anything starts (no whole model, no such device, MPS required and not to be
+    had, another way of measuring than before), TableError for a broken ``table`` or journal, OutputError.
+    """
+    options, means = options or PairOptions(), means or Means()
+    begun = time.monotonic()
+    stop = Stop(None if options.minutes is None else begun + 60 * options.minutes)
+    encode = encode_csv if data_format(output) == "csv" else encode_parquet
+    encode(COLOCATION, ())  # what writing needs is there, before anything is measured
+    entries = [e for e in plan.entries if e.model is not None]
+    if not entries:
+        raise UsageError(
+            "the plan holds no whole model, expected one at least: gkest profile plan --whole makes it"
+        )
+    demands = None if table is None else read_demands(table)
+    device = _device(options, means)
+    facts = means.facts(device)
+    names = DeviceNames(
+        gpu_specs,
+        known_gpu=means.known_gpu,
+        gpu_toml=means.gpu_toml,
+        place=lambda name: beside(output, f".{name}.toml"),
+    )
+    gpu = names.spec(facts).name
+    with Journal(journal_path(output)) as journal, stop_on_signals(stop), _private_folder() as folder:
+        executor = options.executor or (journal.header.executor if journal.header else plan.runtime)
+        campaign = Campaign(journal, facts, means, stop, progress)
+        campaign.messages += _left_out(plan, entries)
+        try:
+            with Shared(executor, device, facts, means, folder, options, campaign.tick) as shared:
+
+                def first() -> Job:
+                    shares = _shares(options, shared)
+                    campaign.jobs = jobs(entries, shares, seed=options.seed, most_pairs=options.pairs)
+                    return campaign.jobs[0]
+
+                versions = shared.prove(first)
+                journal.begin(
+                    Header(
+                        executor=executor,
+                        device=facts.name,
+                        gpu=gpu,
+                        driver=facts.driver,
+                        sharing=shared.sharing,
+                        sharing_note=shared.note,
+                        versions=versions,
+                        seed=options.seed,
+                        seconds=options.seconds,
+                        started=datetime.now(UTC).isoformat(timespec="seconds"),
+                        command=options.command,
+                    )
+                )
+                try:
+                    campaign.work(shared.session)
+                finally:
+                    campaign.messages += shared.words()
+        except Stopped:
+            campaign.end()
+        except MpsError as e:  # it was there, and does not start again
+            campaign.stopped, campaign.stop_status = f"stopped: {e}", 1
+        problems = _write(journal, output, encode, demands, names)
+        campaign.messages += list(names.notes)
+        return _report(campaign, journal, str(output), begun, problems, table)
+
+
+def _device(options: PairOptions, means: Means) -> str:
+    asked = () if options.device is None else (options.device,)
+    found = choose_devices(asked, Machine(gpus=means.gpus))
+    if len(found) != 1:
+        raise UsageError(
+            f"device: found {len(found)} GPUs, expected one: pairs are measured on one at a time"
+        )
+    if found[0] == "cpu":
+        if options.mps == "required":
+            raise UsageError("mps: found required with device cpu, expected a GPU")
+        _only_unconfined(options, "a CPU has no SMs to share")
+    elif options.mps == "off":
+        _only_unconfined(options, "without MPS nothing confines a model")
+    return found[0]
+
+
+def _only_unconfined(options: PairOptions, why: str) -> None:
+    for share in options.shares or ():
+        if share != UNCONFINED:
+            raise UsageError(f"shares: found {share[0]:g}:{share[1]:g}, expected 100:100 alone: {why}")
+
+
+def _shares(options: PairOptions, shared: Shared) -> tuple[tuple[float, float], ...]:
+    if shared.sharing == "mps":
+        return tuple(dict.fromkeys(options.shares or DEFAULT_SHARES))
+    if options.shares is not None and UNCONFINED not in options.shares:
+        raise UsageError(f"shares: expected 100:100 among them: MPS cannot be had ({shared.note})")
+    return (UNCONFINED,)
+
+
+def _left_out(plan: SweepPlan, entries: Sequence[PlanEntry]) -> list[str]:
+    count = len(plan.entries) - len(entries)
+    return [f"{count} operators of the plan left out: whole models alone are paired"] if count else []
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder that nobody else may look into (mkdtemp: mode 700), with a path short enough for sockets."""
+    place = tempfile.gettempdir()
+    path = Path(
+        tempfile.mkdtemp(prefix="gkest-pairs-", dir=place if len(place) < _LONGEST_FOLDER else "/tmp")
+    )
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(
+    journal: Journal, output: Path, encode: Encode, demands: Demands | None, names: DeviceNames
+) -> tuple[str, ...]:
+    """The table of all that the journal holds; nothing where it holds nothing."""
+    records = list(journal.measured())
+    if not records or journal.header is None:
+        return ()
+    rows, problems = rows_of(records, journal.header, demands)
+    COLOCATION.check(rows, where=str(output))
+    made = {beside(output, f".{name}.toml"): text.encode() for name, text in names.made.items()}
+    write_together({**made, output: encode(COLOCATION, rows)})
+    return problems
+
+
+def _report(
+    campaign: Campaign,
+    journal: Journal,
+    output: str,
+    begun: float,
+    problems: tuple[str, ...],
+    table: Path | None,
+) -> PairsReport:
+    records = list(journal.measured())
+    return PairsReport(
+        output=output,
+        sharing=None if journal.header is None else journal.header.sharing,
+        pairs=len(records),
+        failed=campaign.failed(),
+        left=campaign.left(),
+        marked=sum(r.quality != "ok" for r in records),
+        minutes=(time.monotonic() - begun) / 60,
+        slowdowns=slowdowns(records),
+        worst=worst_words(records),
+        stopped=campaign.stopped,
+        stop_status=campaign.stop_status,
+        problems=(*campaign.problems, *problems),
+        messages=tuple(campaign.messages),
+        table=None if table is None else str(table),
+    )

@@ -1,0 +1,178 @@
+"""How two models come to share the device: under MPS, by turns where it cannot be had, or the cores of a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gkestimator.errors import UsageError
+from gkestimator.profiling.colocating.fleet import Fleet
+from gkestimator.profiling.colocating.jobs import PairOptions
+from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.mps import BINARY, MpsDaemon, MpsError, client_environment
+from gkestimator.profiling.colocating.order import Job
+from gkestimator.profiling.colocating.process import WorkerError
+from gkestimator.profiling.colocating.session import PairFailed, Session
+from gkestimator.profiling.raw import DeviceFacts
+
+__all__ = ["Shared"]
+
+_WHOLE = 100.0
+
+
+class Shared:
+    """Workers on one device, and the MPS daemon that they share it through, while the context is open.
+
+    ``sharing``: ``mps``, ``time`` or ``cpu``, final once :meth:`prove` returned; ``note``: why not MPS. ``folder``:
+    ours alone. Raises UsageError where MPS is required and cannot be had.
+    """
+
+    def __init__(
+        self, executor: str, device: str, facts: DeviceFacts, means: Means, folder: Path, options: PairOptions,
+        tick: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.sharing = "cpu" if device == "cpu" else "time"
+        self.note: str | None = None
+        self._executor, self._facts, self._means = executor, facts, means
+        self._folder, self._options, self._tick = folder, options, tick
+        told, self._variables = means.told(device, facts)
+        self._command = [*means.worker_command(), "--executor", executor, "--device", told]
+        self._command += ["--seed", str(options.seed)]
+        self._daemon: MpsDaemon | None = None
+        self._started = 0
+        self._pipes = folder / "no-pipes"  # no daemon listens there: a program runs without MPS
+        (folder / "entries").mkdir()
+        self._pipes.mkdir(mode=0o700)
+        if device != "cpu":
+            self._start_mps()
+        self.session = self._session()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.session.fleet.stop()
+        self._stop_mps()
+
+    def prove(self, first: Callable[[], Job]) -> Mapping[str, str]:
+        """Start the workers of the ``first`` job, prepare its models and see that MPS serves them; else, where it is
+        not required, go on without. ``first`` is asked again then. Versions of the runtime. Raises UsageError."""
+        trouble = self._trouble(first())
+        if trouble is not None and self._daemon is not None:
+            complaint = self._daemon.complaint()
+            self._without_mps(trouble if complaint is None else f"{trouble} ({complaint})")
+            trouble = self._trouble(first())
+        if trouble is not None:
+            raise UsageError(f"no worker starts: {trouble}")
+        return self.session.fleet.versions
+
+    def words(self) -> list[str]:
+        """How the device is shared, and what of it the workers see, in lines."""
+        lines = []
+        if self.sharing == "time":
+            lines.append(f"models share {self._facts.name} by turns, not at once: {self.note}")
+        seen = {share: sms for (_, share), sms in sorted(self.session.fleet.seen.items()) if sms is not None}
+        if self.sharing == "mps" and seen:
+            lines.append(
+                "SMs that workers see: " + ", ".join(f"{n} at {share:g} %" for share, n in seen.items())
+            )
+            whole = self._facts.limits.get("sms")
+            blind = [f"{share:g} %" for share, n in seen.items() if share < _WHOLE and whole and n >= whole]
+            if blind:
+                lines.append(
+                    f"at {', '.join(blind)} workers see every SM: either the driver does not tell, or the share is "
+                    "not in force; latency alone at that share tells which"
+                )
+        return lines
+
+    def _trouble(self, job: Job) -> str | None:
+        """Why the workers of ``job`` do not start, or are not MPS's; None where all is well."""
+        try:
+            self.session.fleet.get(job.slots)
+        except WorkerError as e:
+            return str(e)
+        # A worker has initialised CUDA when it says hello, and CUDA has the server started. Should a driver wait for
+        # the first context, the models make it; one that fails here is met again later.
+        if self._daemon is not None and not self._daemon.servers():
+            with contextlib.suppress(PairFailed):
+                self.session.ready(job)
+            if not self._daemon.servers():
+                return "no MPS server comes up although clients run"
+        return None
+
+    def _session(self) -> Session:
+        fleet = Fleet(
+            self._command,
+            self._environment,
+            self._folder,
+            tick=self._tick,
+            together=self.sharing == "mps",
+            renew=self._renew,
+        )
+        return Session(
+            fleet,
+            self._folder / "entries",
+            runtime=self._executor,
+            seed=self._options.seed,
+            seconds=self._options.seconds,
+            entry_s=self._options.entry_s,
+        )
+
+    def _environment(self, share: float) -> dict[str, str]:
+        base = {**os.environ, **self._variables}
+        if self.sharing == "cpu":
+            # A core for each: two runtimes that both take all cores measure their threads' quarrels.
+            base.setdefault("OMP_NUM_THREADS", "1")
+        return client_environment(base, self._pipes, share if self.sharing == "mps" else None)
+
+    def _start_mps(self) -> None:
+        if self._options.mps == "off":
+            self.note = "MPS is off"
+            return
+        binary = self._means.mps()
+        if binary is None:
+            self._without_mps(f"{BINARY} is not on this machine")
+            return
+        try:
+            self._daemon = self._new_daemon(binary)
+        except MpsError as e:
+            self._without_mps(str(e))
+            return
+        self.sharing, self._pipes = "mps", self._daemon.pipes
+
+    def _new_daemon(self, binary: Path) -> MpsDaemon:
+        self._started += 1
+        place = self._folder / f"mps-{self._started}"
+        place.mkdir(mode=0o700)
+        return MpsDaemon(binary, place, gpu_uuid=self._facts.uuid, tick=self._tick)
+
+    def _renew(self) -> None:
+        """A client that died in the middle of its work leaves the server in a state that nobody knows (NVIDIA's word:
+        undefined): no other is measured with it. Raises MpsError."""
+        if self._daemon is not None:
+            binary = self._daemon.binary
+            self._stop_mps()
+            self._daemon = self._new_daemon(binary)
+            self._pipes = self._daemon.pipes
+
+    def _without_mps(self, why: str) -> None:
+        """Go on by turns. Raises UsageError where MPS is required."""
+        if self._options.mps == "required":
+            raise UsageError(f"mps: required, and cannot be had: {why}")
+        if self._daemon is not None:
+            self.session.fleet.stop()
+            self._stop_mps()
+            self.sharing, self._pipes = "time", self._folder / "no-pipes"
+            self.session = self._session()
+        self.note = why
+
+    def _stop_mps(self) -> None:
+        if self._daemon is not None:
+            self._daemon.stop()
+            self._daemon = None

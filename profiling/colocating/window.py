@@ -1,0 +1,77 @@
+"""Which calls of two loops count, and what they say."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from gkestimator.profiling.colocating.process import WorkerError
+from gkestimator.profiling.colocating.protocol import MOST_CALLS
+
+__all__ = ["Loop", "Times", "loop_of", "side_by_side", "times"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """Calls that followed each other without a gap: when the first began and when each ended, in nanoseconds of a clock
+    that all loops share."""
+
+    first_ns: int
+    ends_ns: tuple[int, ...]
+
+    @property
+    def last_ns(self) -> int:
+        """The end of the last call."""
+        return self.ends_ns[-1] if self.ends_ns else self.first_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Of ``calls`` calls: median and 90th percentile in milliseconds."""
+
+    calls: int
+    median_ms: float
+    p90_ms: float
+
+
+def loop_of(answer: Mapping[str, Any]) -> Loop:
+    """The loop that a worker tells of. Raises WorkerError for what is none."""
+    first, ends = answer.get("first_ns"), answer.get("ends_ns")
+    if not isinstance(first, int) or not isinstance(ends, list) or not 1 <= len(ends) <= MOST_CALLS:
+        raise WorkerError("tells no calls, expected first_ns and ends_ns")
+    if not all(map(_whole, [first, *ends])) or any(b <= a for a, b in pairwise([0, *ends])):
+        raise WorkerError("tells calls that end before they begin")
+    return Loop(first_ns=first, ends_ns=tuple(first + e for e in ends))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def side_by_side(loops: Sequence[Loop]) -> tuple[tuple[float, ...], ...]:
+    """For each loop the milliseconds of the calls that lie wholly within the time in which all loops ran.
+
+    A call that began before another loop did, or ended after another had ended, had the GPU for itself a part of its
+    time: it says how fast the model is with half a neighbour.
+    """
+    begin, end = max(loop.first_ns for loop in loops), min(loop.last_ns for loop in loops)
+    return tuple(
+        tuple((b - a) / 1e6 for a, b in pairwise((loop.first_ns, *loop.ends_ns)) if a >= begin and b <= end)
+        for loop in loops
+    )
+
+
+def times(durations_ms: Sequence[float]) -> Times | None:
+    """What they say; None without any."""
+    if not durations_ms:
+        return None
+    ordered = sorted(durations_ms)
+    return Times(
+        calls=len(ordered),
+        median_ms=statistics.median(ordered),
+        p90_ms=ordered[math.ceil(0.9 * len(ordered)) - 1],
+    )

@@ -1,0 +1,256 @@
+"""One side of a pair: a process with one executor that holds models and calls them on request.
+
+``python -P -m gkestimator.profiling.colocating.worker --executor NAME --device D --seed N``, requests on standard input
+(:mod:`gkestimator.profiling.colocating.protocol`), answers where standard output was. It ends when its input is closed,
+and dies with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.profiling.colocating.protocol import MOST_CALLS, MOST_LINE, ProtocolError, decode, encode
+from gkestimator.profiling.executors import make_executor
+from gkestimator.profiling.executors.base import (
+    DeviceLostError,
+    EntryUnsupportedError,
+    ExecutionError,
+    Executor,
+    Prepared,
+)
+from gkestimator.profiling.executors.faults import judged
+from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
+from gkestimator.profiling.plan import PlanEntry, read_plan
+
+__all__ = ["Calls", "Holder", "call_for", "main"]
+
+_PR_SET_PDEATHSIG = 1
+_CLOSING_S = 5.0
+"""What a call may still take when the input is closed, before the process ends in the middle of it."""
+_OUT_OF_MEMORY = "out of memory"  # how faults.judged begins what memory caused
+Calls = tuple[int, list[int]]
+"""When the first call that counts began, and nanoseconds from there to the end of each call."""
+
+
+class Holder:
+    """The models that are prepared, the one used longest ago first."""
+
+    def __init__(self, executor: Executor, device: str, seed: int) -> None:
+        self._executor, self._device, self._seed = executor, device, seed
+        self._held: dict[str, Prepared] = {}
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Ids of the models that are prepared."""
+        return tuple(self._held)
+
+    def prepare(self, entry: PlanEntry, keep: Sequence[str] = ()) -> Prepared:
+        """The model, prepared now if it is not yet. Where memory runs out others are closed, the one used longest ago
+        first, never those in ``keep``. Raises what the executor raises once nothing is left to close."""
+        while entry.id not in self._held:
+            try:
+                require_host_memory(entry, self._device, available_host_bytes())
+                self._held[entry.id] = self._executor.prepare(entry, self._seed)
+                break
+            except Exception as e:  # noqa: BLE001 - any runtime's; what it means is judged
+                found = judged(e)
+                if not _is_memory(found) or not self._close_one(keep):
+                    raise found from None
+            gc.collect()  # the failed attempt's tensors went with its traceback
+        return self.use(entry.id)
+
+    def use(self, entry: str) -> Prepared:
+        """The prepared model, now the one used last. Raises ExecutionError where it is not prepared."""
+        if entry not in self._held:
+            raise ExecutionError(f"{entry}: not prepared")
+        self._held[entry] = self._held.pop(entry)
+        return self._held[entry]
+
+    def close(self, keep: Sequence[str] = ()) -> None:
+        """Close all but ``keep``."""
+        while self._close_one(keep):
+            pass
+
+    def _close_one(self, keep: Sequence[str]) -> bool:
+        victim = next((i for i in self._held if i not in keep), None)
+        if victim is None:
+            return False
+        self._held.pop(victim).close()
+        return True
+
+
+def call_for(
+    prepared: Prepared, *, start_ns: int, seconds: float, least: int, most_seconds: float,
+    going: Callable[[], bool], now: Callable[[], int] = time.monotonic_ns,
+) -> Calls:  # fmt: skip
+    """Call ``prepared`` until ``start_ns`` (once at least: it warms up caches and clocks), then for ``seconds`` from
+    there and at least ``least`` times, but no longer than ``most_seconds``. Each call is waited for. The clock is
+    CLOCK_MONOTONIC, one for all processes of a machine."""
+    prepared.synchronise()
+    prepared.run()
+    prepared.synchronise()
+    while now() < start_ns and going():
+        prepared.run()
+        prepared.synchronise()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        ends: list[int] = []
+        first = now()
+        end, latest = start_ns + int(seconds * 1e9), start_ns + int(max(seconds, most_seconds) * 1e9)
+        while going():
+            prepared.run()
+            prepared.synchronise()
+            done = now()
+            if len(ends) < MOST_CALLS:
+                ends.append(done - first)
+            if done >= latest or (done >= end and len(ends) >= least):
+                break
+    finally:
+        if collects:
+            gc.enable()
+    return first, ends
+
+
+class _Server:
+    def __init__(self, holder: Holder, out: IO[bytes], going: Callable[[], bool]) -> None:
+        self._holder, self._out, self._going = holder, out, going
+        self._entries: dict[str, PlanEntry] = {}
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        self._out.write(encode(message))
+        self._out.flush()
+
+    def answer(self, request: Mapping[str, Any]) -> bool:
+        """Do what is asked and say how it went; False: the device takes no more work."""
+        try:
+            self.tell({"n": request["n"], "ok": True, **self._do(request)})
+            return True
+        except Exception as e:  # noqa: BLE001 - a stranger's model in any runtime: its failure is an answer
+            found = judged(e)
+        lost = isinstance(found, DeviceLostError)
+        kind = "lost" if lost else "memory" if _is_memory(found) else "failed"
+        self.tell({"n": request["n"], "ok": False, "kind": kind, "reason": one_line(found)})
+        return not lost
+
+    def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        what, keep = request.get("do"), tuple(request.get("keep", ()))
+        if what == "prepare":
+            begun = time.monotonic()
+            prepared = self._holder.prepare(self._entry(request["entry"], request["file"]), keep)
+            prepared.synchronise()
+            called = time.monotonic()
+            prepared.run()
+            prepared.synchronise()
+            done = time.monotonic()
+            return {"seconds": done - begun, "call_s": done - called, "held": list(self._holder.held)}
+        if what == "run":
+            first, ends = call_for(
+                self._holder.use(request["entry"]),
+                start_ns=int(request["start_ns"]),
+                seconds=float(request["seconds"]),
+                least=int(request["least"]),
+                most_seconds=float(request["most_seconds"]),
+                going=self._going,
+            )
+            return {"first_ns": first, "ends_ns": ends}
+        if what == "close":
+            self._holder.close(keep)
+            return {"held": list(self._holder.held)}
+        raise ProtocolError(f"request: found {str(what)[:40]!r}, expected prepare, run or close")
+
+    def _entry(self, name: str, file: str) -> PlanEntry:
+        if name not in self._entries:
+            found = {e.id: e for e in read_plan(Path(file)).entries}
+            if name not in found:
+                raise EntryUnsupportedError(f"{file}: holds no entry {name}")
+            self._entries[name] = found[name]
+        return self._entries[name]
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, ExecutionError) and str(error).startswith(_OUT_OF_MEMORY)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until the input ends; the exit status (3: the device is lost)."""
+    parser = argparse.ArgumentParser(prog="gkest pairs worker", allow_abbrev=False)
+    parser.add_argument("--executor", required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    given = parser.parse_args(arguments)
+    # What libraries print on standard output goes to the log: the channel is ours alone.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    closed = threading.Event()
+    threading.Thread(target=_read, args=(sys.stdin.buffer, inbox, closed), daemon=True).start()
+    try:
+        executor = make_executor(given.executor, given.device)
+        holder = Holder(executor, given.device, given.seed)
+        server = _Server(holder, out, lambda: not closed.is_set())
+        server.tell(
+            {"n": 0, "ok": True, "sms": _visible_sms(given.device), "versions": dict(executor.versions())}
+        )
+    except GkestimatorError as e:
+        print(f"gkest pairs worker: {e}", file=sys.stderr)
+        return e.exit_code
+    gc.freeze()  # what the libraries made at import stays
+    while (line := inbox.get()) is not None:
+        request = decode(line)
+        if request is not None and not server.answer(request):
+            return DeviceLostError.exit_code
+    with contextlib.suppress(GkestimatorError):
+        holder.close()
+    return 0
+
+
+def _visible_sms(device: str) -> int | None:
+    """SMs that this process sees: under MPS with a share of them fewer than the GPU has. None on the CPU, and where the
+    driver does not tell."""
+    if device == "cpu":
+        return None
+    from gkestimator.profiling.cuda_driver import cuda_device
+
+    found = cuda_device(int(device.partition(":")[2]))
+    return None if isinstance(found, str) else found.attributes.get("sms")
+
+
+def _read(stream: IO[bytes], inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while line := stream.readline(MOST_LINE):
+            inbox.put(line)
+    closed.set()
+    inbox.put(None)
+    time.sleep(_CLOSING_S)  # a daemon's sleep: a process that ends by itself does not wait for it
+    os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """Linux: be killed when the process that started this one is gone, even in the middle of a call that hangs."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before that was said
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    _die_with(int(os.environ.pop("GKEST_PAIRS_PARENT", os.getppid())))
+    faulthandler.enable()  # a crash leaves the Python stack in the log
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""One whole model as measured: a row of the requirement table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.gpus import GpuSpec
+from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.tabling.use import LaunchUse, launch_use
+from gkestimator.profiling.tabling.work import Work
+from gkestimator.tables import Requirement
+
+__all__ = ["FEWEST_FOR_SPREAD", "MeasuredModel", "measured_row"]
+
+FEWEST_FOR_SPREAD = 20
+"""Repeats below which a 5th and a 95th percentile lie beyond the least and the largest of them."""
+_LONGER = 1.05
+"""Launches that take this much longer together than the call without a profiler are worth a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """What a row is made of: the latency that was kept, the timeline (None: there is none), the GPU type and the
+    model's work."""
+
+    latency: MeasuredLatency
+    timeline: MeasuredEntry | None
+    gpu: GpuSpec
+    work: Work
+
+
+def measured_row(found: MeasuredModel) -> Requirement:
+    """The row. What was not measured is None.
+
+    ``latency_ms`` is the median of the repeats; ``latency_low_ms`` and ``latency_high_ms`` their 5th and 95th
+    percentile, the spread of the repeats and no interval of confidence. ``host_bound``: the host took longer to issue
+    a call than its launches ran, which is what an estimate means by it. What the peak of allocated memory holds
+    besides weights cannot be told apart, so activations, workspace and allocator stay None.
+    """
+    latency, gpu, work, record = found.latency, found.gpu, found.work, found.latency.record
+    point = latency.entry.model
+    assert point is not None, "whole models alone have latencies"
+    cpu = latency.chunk.device.kind == "cpu"
+    times = np.array(latency.latency_us)
+    latency_ms = float(np.median(times)) / 1e3
+    spread = times.size >= FEWEST_FOR_SPREAD
+    use = None
+    if found.timeline is not None and not cpu:
+        use = launch_use(
+            found.timeline.launches, gpu, latency_us=latency_ms * 1e3, calls=found.timeline.calls
+        )
+    held = None if cpu else record.memory
+    reserved = None if held is None else held.reserved_bytes
+    device = None if held is None else held.device_bytes
+    context = None if reserved is None or device is None or device < reserved else device - reserved
+    measured_memory = reserved is not None or device is not None
+    calculated_memory = work.weights_bytes is not None
+    return Requirement(
+        model=point.name,
+        gpu=gpu.name,
+        runtime=latency.chunk.executor,
+        dtype=latency.entry.dtype,
+        batch_size=point.batch_size,
+        dims=",".join(f"{name}={size}" for name, size in sorted(point.dims.items())),
+        latency_ms=latency_ms,
+        latency_low_ms=float(np.percentile(times, 5)) / 1e3 if spread else None,
+        latency_high_ms=float(np.percentile(times, 95)) / 1e3 if spread else None,
+        throughput_rps=None if point.batch_size is None else point.batch_size / latency_ms * 1e3,
+        host_bound=_host_bound(latency, use),
+        occupancy_max_pct=None if use is None else use.occupancy_max_pct,
+        occupancy_mean_pct=None if use is None else use.occupancy_mean_pct,
+        sm_util_max_pct=None if use is None else use.sm_util_max_pct,
+        sm_util_mean_pct=None if use is None else use.sm_util_mean_pct,
+        sm_util_busy_mean_pct=None if use is None else use.sm_util_busy_mean_pct,
+        power_w=None if cpu else latency.power_w,
+        mreq_bytes=device,
+        mreq_pct=None if device is None else 100 * device / gpu.memory_visible_bytes,
+        reserved_bytes=reserved,
+        weights_bytes=work.weights_bytes,
+        context_bytes=context,
+        input_bytes=work.input_bytes,
+        output_bytes=work.output_bytes,
+        flops=work.flops,
+        kernels=None if use is None else use.kernels,
+        source="measured",
+        occupancy_source=None if use is None or use.occupancy_max_pct is None else "analytical",
+        memory_source="measured" if measured_memory else "analytical" if calculated_memory else None,
+        warnings="; ".join(_warnings(found, use, cpu=cpu)),
+    )
+
+
+def _host_bound(latency: MeasuredLatency, use: LaunchUse | None) -> bool | None:
+    issued = latency.record.host_us
+    return None if use is None or not issued else statistics.median(issued) > use.busy_us
+
+
+def _warnings(found: MeasuredModel, use: LaunchUse | None, *, cpu: bool) -> Iterator[str]:
+    latency, timeline = found.latency, found.timeline
+    if latency.quality == "noisy":
+        yield (
+            "noisy: the repeats vary"
+            + ("" if latency.cv is None else f" by {100 * latency.cv:.0f} %")
+            + ", or other processes ran"
+        )
+    elif latency.quality == "throttled":
+        yield "throttled: clocks were held down"
+    if latency.tenants:
+        yield f"{latency.tenants} other processes were on the GPU meanwhile"
+    if len(latency.latency_us) < FEWEST_FOR_SPREAD:
+        yield f"{len(latency.latency_us)} repeats: too few for the ends of their spread"
+    if cpu:
+        yield "a CPU stands in for a GPU: time alone, no memory, no occupancy, no SM utilisation"
+        return
+    if latency.record.cpu_nodes:
+        yield f"{latency.record.cpu_nodes} nodes ran on the CPU"
+    if found.work.problem is not None:
+        yield "work and tensors not known: no rule for all of its operators"
+    if timeline is None:
+        yield "no timeline: launches, occupancy and SM utilisation not known"
+        return
+    assert use is not None
+    if timeline.quality == "throttled":
+        yield "throttled while launches were recorded"
+    if timeline.calls > 1:
+        yield f"its calls launched different kernels: use is the mean of {timeline.calls} calls"
+    if use.told < use.of:
+        yield f"geometry of {use.of - use.told} of {use.of} kernels not told: no occupancy, no SM utilisation"
+    if use.streams == 1 and use.busy_us > _LONGER * statistics.median(latency.latency_us):
+        yield "launches took longer under the profiler than the call without it"

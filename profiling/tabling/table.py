@@ -1,0 +1,261 @@
+"""Raw folders to the requirement table of the whole models that they measured, and its provenance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.gpus import GpuSpec
+from gkestimator.profiling.building.choosing import Rank, best_of, rank
+from gkestimator.profiling.building.devices import DeviceNames
+from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.building.folders import Progress, read_folders
+from gkestimator.profiling.building.problems import Problems
+from gkestimator.profiling.building.provenance import (
+    beside,
+    check_beside,
+    data_format,
+    provenance,
+    source_of_raw,
+)
+from gkestimator.profiling.building.reading import RawContents
+from gkestimator.profiling.building.tools import Tools, default_tools
+from gkestimator.profiling.tabling.row import MeasuredModel, measured_row
+from gkestimator.profiling.tabling.work import work_of
+from gkestimator.tables import REQUIREMENTS, SCHEMA_VERSION, Requirement, render
+from gkestimator.tables.files import json_bytes
+from gkestimator.tables.together import write_together
+
+__all__ = ["FORMS", "PROVENANCE", "TableResult", "build_table"]
+
+FORMS = ("csv", "json", "parquet")
+PROVENANCE = ".provenance.json"
+"""What follows the table's stem in the name of its provenance."""
+_Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResult:
+    """What was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the rows' GPUs
+    that the catalogue does not know (given, or beside the table). ``problems``: what could not be used, one line
+    each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
+
+    rows: tuple[Requirement, ...]
+    files: tuple[Path, ...]
+    gpu_files: tuple[Path, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def exit_status(self) -> int:
+        """0: everything was used; 1: a part could not be."""
+        return 1 if self.problems else 0
+
+
+def build_table(
+    raws: Sequence[Path],
+    output: Path,
+    *,
+    gpu_specs: Sequence[Path] = (),
+    progress: Progress | None = None,
+    tools: Tools | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> TableResult:
+    """Write the requirement table ``output`` (.csv, .json or .parquet) of the whole models in the raw folders at
+    ``raws``: a row per model, GPU, runtime, dtype, batch size and dimensions, from the best attempt.
+
+    Beside it are written ``<stem>.provenance.json`` and, for every GPU type that the catalogue does not know,
+    ``<stem>.<GPU>.toml``. A model with a timeline and no latency has no row, and is a problem; one with a latency and
+    no timeline has a row without launches. Raises UsageError for arguments, TableError where no whole model was
+    measured, OutputError where nothing can be written.
+    """
+    tools = tools or default_tools()
+    form = data_format(output, FORMS)
+    check_beside(output, PROVENANCE)
+    problems = Problems()
+    names = DeviceNames(
+        gpu_specs,
+        known_gpu=tools.known_gpu,
+        gpu_toml=tools.gpu_toml,
+        place=lambda name: beside(output, f".{name}.toml"),
+    )
+    contents = read_folders(raws, tools, problems, progress, whole=True)
+    chosen, passed = _choose(contents, names, problems, progress)
+    if not chosen:
+        raise TableError(_nothing(raws, contents, problems))
+    rows = _rows(chosen, problems)
+    notes = (*names.notes, *_notes(contents, passed), *_work_notes(chosen), *names.made_notes())
+    data = render(rows, form)
+    document = provenance(
+        output,
+        data,
+        _counts(rows, chosen),
+        made=now().isoformat(timespec="seconds"),
+        sources=[source_of_raw(c) for c in contents],
+        table_version=SCHEMA_VERSION,
+        problems=problems.all(),
+        notes=notes,
+    )
+    files = {
+        **{beside(output, f".{name}.toml"): text.encode() for name, text in names.made.items()},
+        beside(output, PROVENANCE): json_bytes(document),
+        output: data,
+    }
+    write_together(files)
+    named = (beside(output, f".{gpu}.toml") for gpu in dict.fromkeys(row.gpu for row in rows))
+    return TableResult(
+        rows=tuple(rows),
+        files=tuple(reversed(files)),
+        gpu_files=(*gpu_specs, *(path for path in named if path.is_file())),
+        notes=notes,
+        problems=problems.all(),
+    )
+
+
+def _choose(
+    contents: Sequence[RawContents], names: DeviceNames, problems: Problems, progress: Progress | None
+) -> tuple[list[MeasuredModel], int]:
+    """The best latency of every model on every GPU type with the timeline that fits it best, and how many latencies
+    were passed over."""
+    latencies: list[tuple[MeasuredLatency, GpuSpec]] = []
+    timelines: dict[_Key, list[MeasuredEntry]] = {}
+    for latency in (m for c in contents for m in c.latencies):
+        gpu = _gpu(latency, names, problems)
+        if gpu is not None:
+            latencies.append((latency, gpu))
+    known = {_key(latency, gpu) for latency, gpu in latencies}
+    for timeline in (m for c in contents for m in c.measured):
+        gpu = _gpu(timeline, names, problems)
+        if gpu is None:
+            continue
+        timelines.setdefault(_key(timeline, gpu), []).append(timeline)
+        if _key(timeline, gpu) not in known:
+            problems.of_entry(timeline.origin, "a timeline without a latency: no row", timeline.entry.id)
+    best, passed = best_of(latencies, lambda one: _key(*one), lambda one: _latency_rank(one[0]))
+    chosen = []
+    for done, (latency, gpu) in enumerate(best):
+        if progress is not None:
+            progress("tabling", done, len(best))
+        chosen.append(
+            MeasuredModel(
+                latency=latency,
+                timeline=_timeline(latency, timelines.get(_key(latency, gpu), ())),
+                gpu=gpu,
+                work=work_of(latency.entry, latency.chunk.executor, gpu),
+            )
+        )
+    return chosen, sum(len(others) for others in passed.values())
+
+
+def _gpu(measured: MeasuredLatency | MeasuredEntry, names: DeviceNames, problems: Problems) -> GpuSpec | None:
+    try:
+        return names.spec(measured.chunk.device)
+    except GkestimatorError as e:
+        problems.of_entry(measured.origin, str(e), measured.entry.id)
+        return None
+
+
+def _key(measured: MeasuredLatency | MeasuredEntry, gpu: GpuSpec) -> _Key:
+    return measured.entry.id, gpu.name, measured.chunk.executor
+
+
+def _latency_rank(latency: MeasuredLatency) -> Rank:
+    return rank(latency.quality, len(latency.latency_us), latency.cv)
+
+
+def _timeline(latency: MeasuredLatency, found: Sequence[MeasuredEntry]) -> MeasuredEntry | None:
+    """Of the same run if there is one (the same libraries choose the same kernels), then the best."""
+    return min(
+        found,
+        key=lambda t: (t.run is not latency.run, t.calls > 1, rank(t.quality, t.repeats, t.cv)),
+        default=None,
+    )
+
+
+def _rows(chosen: Sequence[MeasuredModel], problems: Problems) -> list[Requirement]:
+    """One row for each question that the table can be asked."""
+    rows: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
+    for model in chosen:
+        row = measured_row(model)
+        key = tuple(getattr(row, name) for name in REQUIREMENTS.key)
+        if key in rows:
+            problems.of_entry(
+                model.latency.origin,
+                f"another model that is {row.model} at batch {row.batch_size} in {row.dtype} too; expected one model "
+                "of a name, the first is kept",
+                model.latency.entry.id,
+            )
+        else:
+            rows[key] = row, model
+    return [row for row, _ in rows.values()]
+
+
+def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> dict[str, Any]:
+    """What the table holds, for its provenance."""
+    return {
+        "rows": len(rows),
+        "models": len({row.model for row in rows}),
+        "gpus": dict(sorted(Counter(row.gpu for row in rows).items())),
+        "runtimes": dict(sorted(Counter(row.runtime for row in rows).items())),
+        "dtypes": dict(sorted(Counter(row.dtype for row in rows).items())),
+        "with_launches": sum(row.kernels is not None for row in rows),
+        "with_memory": sum(row.memory_source == "measured" for row in rows),
+        "quality": dict(sorted(Counter(m.latency.quality for m in chosen).items())),
+    }
+
+
+def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems) -> str:
+    """Why there is no table, in one line."""
+    listed = ", ".join(str(r) for r in raws)
+    lines = problems.all()
+    if lines:
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
+        return f"{where}no whole model to make a row of: {lines[0]}{more}"
+    if not any(c.planned for c in contents):
+        return f"{listed}: no whole model in its plan; gkest profile plan --whole plans them"
+    reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
+    if reasons:
+        return f"{listed}: no whole model was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"
+    return f"{listed}: no whole model was measured yet; gkest profile run goes on where it stopped"
+
+
+def _notes(contents: Sequence[RawContents], passed: int) -> list[str]:
+    notes: list[str] = []
+    for c in contents:
+        notes += c.remarks.all()
+        if c.not_measured:
+            first = c.not_measured[0]
+            notes.append(
+                f"{c.path.name}: {len(c.not_measured)} attempts at whole models failed or were skipped (first: "
+                f"{first.entry_id}: {first.reason})"
+            )
+        if c.unstable:
+            first_id, why = next(iter(c.unstable.items()))
+            notes.append(
+                f"{c.path.name}: {len(c.unstable)} whole models launched different kernels from call to call "
+                f"({first_id}: {why}); their use is the mean of the calls"
+            )
+        if c.unreached:
+            notes.append(
+                f"{c.path.name}: {c.unreached} of {c.planned} planned whole models have no latency yet; "
+                "gkest profile run goes on with them"
+            )
+    if passed:
+        notes.append(f"{passed} further attempts were passed over for better ones")
+    return notes
+
+
+def _work_notes(chosen: Sequence[MeasuredModel]) -> list[str]:
+    lacking = [m for m in chosen if m.work.problem is not None]
+    if not lacking:
+        return []
+    first = lacking[0]
+    return [
+        f"work and tensors of {len(lacking)} rows not known (first: {first.latency.entry.id}: {first.work.problem})"
+    ]
