@@ -119,11 +119,12 @@ def test_tables_of_relative_positions_keep_their_values_up_to_4096(tmp_path: Pat
         assert [t.values == tuple(near) for t in index] in ([kept], [])
 
 
-def test_splits_through_sequences_are_splits_and_do_what_the_file_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opset", [11, 17])
+def test_splits_through_sequences_are_splits_and_do_what_the_file_does(tmp_path: Path, opset: int) -> None:
     torch_executor = pytest.importorskip("gkestimator.profiling.executors.torch")
     pytest.importorskip("torch")
     ort = pytest.importorskip("onnxruntime")
-    path = model_file(tmp_path / "splitter.onnx", SPLITTER)
+    path = model_file(tmp_path / "splitter.onnx", SPLITTER.replace(": 17", f": {opset}"))
     (entry,) = planned(path, cpu=True).plan.entries
     assert [n.op_type for n in entry.fragment.nodes] == ["Split", "Exp", "Sub"]
     from gkestimator.profiling.executors.data import entry_inputs
@@ -324,6 +325,7 @@ def test_the_command_writes_a_plan_that_can_be_read_and_says_what_was_cut(
         (["--dim", "K=8", "--gpu", "V100", "--dtype", "bf16"], "bf16"),
         (["--dim", "K=8", "--minutes", "0.001"], "minutes: found 0.001"),
         ([], "dimension K has no size"),
+        (["--dim", "K=8", "--batch-size", "0"], "0"),
     ],
 )
 def test_bad_requests_are_one_line_and_status_2(
@@ -337,7 +339,9 @@ def test_bad_requests_are_one_line_and_status_2(
     assert not out.exists()
 
 
-def test_without_models_there_is_nothing_to_plan() -> None:
+def test_without_models_there_is_nothing_to_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "plan", "--whole", "-o", str(tmp_path / "plan.json")]) == 2
+    assert capsys.readouterr().err == "gkest: error: --whole plans models: name some with --models\n"
     with pytest.raises(UsageError, match="--whole plans models"):
         make_whole_plan(PlanRequest())
     with pytest.raises(UsageError, match="nothing to plan: .*no file matches"):
