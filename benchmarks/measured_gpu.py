@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from _measured_models import MeasuredModels, read_models
+from _measured_models import MeasuredModels, read_models, summaries_with_other_hosts
 from _measured_operators import Operators, Split, judged, read_operators, split, without, write_part
 from _measured_page import Judged, page
 from _measured_pairs import fitted_to_pairs
@@ -126,12 +126,13 @@ def _judge(
     _tell(f"judging: {one.title}")
     if one.why_not:
         return Judged(title=one.title, calls=one.calls, operators=None, models=None, why_not=one.why_not)
-    bundle = load_bundle(one.folder)
+    found = models.judged(one.folder, host)
     return Judged(
         title=one.title,
         calls=one.calls,
-        operators=judged(operators, parts.test, bundle) if parts.test else None,
-        models=models.judged(one.folder, host),
+        operators=judged(operators, parts.test, load_bundle(one.folder)) if parts.test else None,
+        models=found,
+        with_hosts=None if host is not None else summaries_with_other_hosts(models, found, one.folder),
     )
 
 

@@ -32,11 +32,15 @@ import json, sys
 with open(sys.argv[1], encoding="utf-8") as file:
     plan = json.load(file)
 plan["entries"] = [entry for entry in plan["entries"] if entry["counters"]]
-with open(sys.argv[2], "w", encoding="utf-8") as file:
-    json.dump(plan, file)
 print(f"half-hour: {len(plan['entries'])} entries for counters", file=sys.stderr)
+if plan["entries"]:  # none of a plan for a CPU
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        json.dump(plan, file)
 PYTHON
-  python3 -m pip wheel -q --no-deps -w "$carry" "${SOURCE:-.}"
+  local source=${SOURCE:-.} built=
+  [ ! -e "$source/build" ] || built=kept
+  python3 -m pip wheel -q --no-deps -w "$carry" "$source"
+  [ -n "$built" ] || rm -rf "$source/build"  # what pip leaves behind would leak into the next wheel
   cp "${BASH_SOURCE[0]}" "$carry/half-hour.sh"
   say "carry $carry ($(du -sh "$carry" | cut -f1)); there: bash $carry/half-hour.sh models"
 }
@@ -54,11 +58,17 @@ run() {  # PLAN RAW MINUTES more options; a run that has to stop (1) is built of
   [ $status -lt 2 ] || { say "$plan: nothing could be measured"; pack "$raw"; exit $status; }
 }
 
-pack() {  # FOLDER: into pieces beside the tables
+pack() {  # FOLDER: into pieces beside the tables, at most four, for results may have to be few and small
   [ -d "$1" ] || return 0
-  mkdir -p "$out"
-  tar -C "$(dirname "$1")" -czf - "$(basename "$1")" | split -b "$piece" - "$out/$step.tar.gz."
-  say "$(ls "$out" | wc -l) files in $out, $(du -sh "$out" | cut -f1); together again: cat $step.tar.gz.* | tar xz"
+  local packed=$work/$step.tar.gz
+  tar -C "$(dirname "$1")" -czf "$packed" "$(basename "$1")"
+  if [ "$(stat -c %s "$packed")" -le $((4 * piece)) ]; then
+    split -b "$piece" "$packed" "$out/$step.tar.gz."
+    say "together again: cat $step.tar.gz.* | tar xz"
+  else
+    say "$packed is $(du -sh "$packed" | cut -f1), too large to take along: only the tables are in $out"
+  fi
+  say "$(ls "$out" | wc -l) files in $out, $(du -sh "$out" | cut -f1)"
 }
 
 [ "$step" = prepare ] && { prepare "$@"; exit; }
@@ -70,6 +80,7 @@ case $step in
     gkest doctor --probe >"$out/doctor.txt" 2>&1 || say "doctor found something: see doctor.txt"
     run models.json "$work/raw-models" "${MINUTES:-7}" --collector "$collector"
     gkest profile table "$work/raw-models" -o "$out/measured.parquet" || say "the table is not complete"
+    cp "$out/measured.parquet" "$work" || true  # for the pairs: $OUT may be emptied between calls
     pack "$work/raw-models"
     ;;
   operators)
@@ -78,13 +89,14 @@ case $step in
     pack "$work/raw-operators"
     ;;
   counters)
+    [ -f "$carry/counters.json" ] || { say "$carry/counters.json: no such file: nothing to count"; exit 2; }
     run counters.json "$work/raw-counters" "${MINUTES:-7}" --collector "$collector" --retries 0
     gkest profile build "$work/raw-counters" -o "$out/counters.parquet" || say "the dataset is not complete"
     pack "$work/raw-counters"
     ;;
   pairs)
     table=()
-    [ ! -f "$out/measured.parquet" ] || table=(--table "$out/measured.parquet")
+    [ ! -f "$work/measured.parquet" ] || table=(--table "$work/measured.parquet")
     gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-4}" \
       ${PAIR_OPTIONS:-} "${table[@]}" -o "$out/pairs.parquet" || say "not all pairs were measured"
     ;;
