@@ -4,7 +4,7 @@ Plans every ONNX file of the files and folders named (``gkest profile plan --who
 fragment on the CPU through the torch and the ONNX Runtime executor, on equal data. Twice: as planned; and with the
 result of every call that torch makes as an output, for through many layers of random weights little is left of an
 input. Prints per model: nodes, gigabytes of weights, seconds to prepare and to call, the largest difference between the
-outputs, the number of results compared, and the largest difference among them, each as a part of the distance between
+outputs, how many of the results were compared, and the largest difference among them, each as a part of the distance between
 the smallest and the largest number of its tensor. Exit status 1 where a model was not run by both or differs by more
 than ``--tolerance``.
 """
@@ -28,8 +28,8 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.sweep import PlanRequest
 from gkestimator.profiling.sweep.whole import make_whole_plan
 
-_AT_ONCE = 500_000_000
-"""Bytes of results that are compared in one run."""
+_AT_ONCE, _RUNS = 500_000_000, 3
+"""Bytes of results that are compared in one run, and runs at most: later blocks of a model are as the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +80,16 @@ def difference(names: list[str], a: tuple[np.ndarray, ...], b: tuple[np.ndarray,
             return np.inf, f"{name}: {np.mean(good):.1%} and {np.mean(np.isfinite(two)):.1%} are finite"
         if not good.any():
             continue
-        apart = float(np.abs(one[good].astype(np.float64) - two[good]).max())
-        span = float(np.ptp(one[good])) or float(np.abs(one[good]).max()) or 1.0
+        first, second = one[good].astype(np.float64), two[good].astype(np.float64)
+        apart = float(np.abs(first - second).max())
+        span = float(np.ptp(first)) or float(np.abs(first).max()) or 1.0
         if apart / span > worst:
             worst, words = apart / span, name
     return worst, words
 
 
-def every_result(entry: PlanEntry) -> list[PlanEntry]:
-    """``entry`` with the results of all of torch's calls as outputs, some at a time."""
+def every_result(entry: PlanEntry) -> tuple[list[PlanEntry], int]:
+    """``entry`` with the results of torch's calls as outputs, some at a time, and how many there are in all."""
     written = {name for node in entry.fragment.nodes for name in node.outputs}
     groups: list[dict[str, None]] = []
     room = 0
@@ -101,7 +102,10 @@ def every_result(entry: PlanEntry) -> list[PlanEntry]:
                 room = _AT_ONCE
             groups[-1][value.name] = None
             room -= value.nbytes
-    return [replace(entry, fragment=replace(entry.fragment, outputs=tuple(names))) for names in groups]
+    made = [
+        replace(entry, fragment=replace(entry.fragment, outputs=tuple(names))) for names in groups[:_RUNS]
+    ]
+    return made, sum(map(len, groups))
 
 
 def main() -> int:
@@ -141,7 +145,7 @@ def main() -> int:
     for path, error in planned.failures:
         bad += 1
         print(f"{path}: not planned: {error}")
-    row = "{:30} {:>5} {:>6}  {:14} {:14} {:>8} {:>7} {:>8}  {}".format
+    row = "{:30} {:>5} {:>6}  {:14} {:14} {:>8} {:>9} {:>8}  {}".format
     print(
         row("model", "nodes", "GB", "torch", "onnxruntime", "outputs", "results", "apart", "worst"),
         flush=True,
@@ -154,17 +158,20 @@ def main() -> int:
             print(row(*head, "not run", "not run", "", "", "", f"over {options.gigabytes:g} GB"), flush=True)
             continue
         one, two, apart, words = compared(entry)
-        count, inside, where = 0, np.inf, words
+        count, results, inside, where = 0, 0, np.inf, words
         if np.isfinite(apart):
             inside = 0.0
-            for part in every_result(entry):
+            parts, results = every_result(entry)
+            for part in parts:
                 count += len(part.fragment.outputs)
                 found = compared(part)
                 if found[2] >= inside:
                     inside, where = found[2:]
         bad += not max(apart, inside) <= options.tolerance
         numbers = [f"{x:.1e}" if np.isfinite(x) else "-" for x in (apart, inside)]
-        print(row(*head, one.words, two.words, numbers[0], count, numbers[1], where), flush=True)
+        print(
+            row(*head, one.words, two.words, numbers[0], f"{count}/{results}", numbers[1], where), flush=True
+        )
     print(f"{len(planned.plan.entries)} models, {bad} not as they should be")
     return 1 if bad else 0
 

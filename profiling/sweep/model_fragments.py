@@ -11,7 +11,7 @@ import onnx
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentTensor
-from gkestimator.graph import Operator, OperatorGraph, Sequence, Tensor
+from gkestimator.graph import Attribute, Operator, OperatorGraph, Sequence, Tensor
 from gkestimator.onnx_io.hosts import HOST_INPUTS
 from gkestimator.profiling.sweep.extraction import (
     NotAFragmentError,
@@ -33,6 +33,7 @@ _LONGEST_PATTERN = 100
 _MASK_BELOW = 2
 """Whole numbers that look nothing up are 0 or 1: they are attention masks, and their sums stay below the sequence."""
 _BYTES_BELOW = 128  # integers of eight bits are quantised numbers, not masks
+_SPLIT_TAKES_SIZES = 13  # the opset from which they are an input
 _ALL = (-1,)
 _CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     dict.fromkeys(
@@ -198,6 +199,16 @@ def _split(op: Operator, inputs: tuple[Tensor | Sequence | None, ...]) -> Operat
     if not isinstance(axis, int) or any(len(t.shape) != len(source.shape) for t in made.elements_):
         raise NotAFragmentError("sequences of pieces without the axis they were split along")
     sizes = np.array([t.shape[axis] for t in made.elements_], dtype=np.int64)
+    if op.version < _SPLIT_TAKES_SIZES:
+        attributes: dict[str, Attribute] = {"axis": axis, "split": tuple(int(n) for n in sizes)}
+        return replace(
+            op,
+            op_type="Split",
+            attributes=attributes,
+            inputs=(source,),
+            outputs=made.elements_,
+            signature=None,
+        )
     lengths = Tensor(
         name=f"{made.name}#sizes", dtype=DType.INT64, shape=sizes.shape, storage=f"{made.name}#sizes",
         is_weight=True, value=sizes,
