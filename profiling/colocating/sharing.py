@@ -77,7 +77,8 @@ class Shared:
         lines = []
         if self.sharing == "time":
             lines.append(f"models share {self._facts.name} by turns, not at once: {self.note}")
-        seen = {share: sms for (_, share), sms in sorted(self.session.fleet.seen.items()) if sms is not None}
+        found = self.session.fleet.seen.items()
+        seen = dict(sorted((share, sms) for (_, share), sms in found if sms is not None))
         if self.sharing == "mps" and seen:
             lines.append(
                 "SMs that workers see: " + ", ".join(f"{n} at {share:g} %" for share, n in seen.items())

@@ -68,20 +68,19 @@ def test_under_mps_every_share_has_its_worker(tmp_path: Path, prepared: Path) ->
         ("ok2", "100"), ("ok2", "20" if found[2].model == "ok2" else "80"),
     ]  # fmt: skip
     assert len({pid for *_, pid in log}) == 4 and len({pipes for _, _, pipes, _ in log}) == 1
-    assert any(
-        "SMs that workers see: 20.0" not in m and "20 %" in m and "26 at 20 %" in m for m in report.messages
-    )
-    assert (
-        report.words()[-1]
-        == f"next: gkest train --interference {output} --table measured.parquet -o interference.yaml"
-    )
+    assert "SMs that workers see: 26 at 20 %, 105 at 80 %, 132 at 100 %" in report.messages
+    assert report.words()[-1] == f"next: gkest train --interference {output} -o interference.yaml"
+    assert "the same command with --table measured.parquet fills it" in report.words()[-2]
     # Nothing is left of workers, daemon or folders.
     pid = int((tmp_path / "calls").read_text().split("daemon ")[1].split()[0])
     assert not any(alive(int(p)) for *_, p in log) and not alive(pid)
     assert not Path(log[0][2]).exists()
     # The same command again measures nothing again.
-    again = measure_pairs(plan(mlp("ok1"), mlp("ok2")), output, options, means=means(script))
-    assert again.pairs == 2 and rows(output) == found
+    prepared.unlink()
+    no_gpu = means(None, gpus=lambda: 0)
+    again = measure_pairs(plan(mlp("ok1"), mlp("ok2")), output, options, means=no_gpu)
+    assert (again.pairs, again.left, again.exit_code) == (2, 0, 0) and rows(output) == found
+    assert not prepared.exists()  # and needs no GPU for it
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ def test_wrong_inputs_are_one_line_and_leave_nothing(tmp_path: Path) -> None:
         assert "\n" not in str(e.value)
     (tmp_path / "t.csv").write_text("model\nx\n")
     with pytest.raises(TableError, match=r"t.csv: column"):
-        measure_pairs(good, tmp_path / "p.csv", QUICK, table=tmp_path / "t.csv", means=machine)
+        measure_pairs(good, tmp_path / "p.csv", QUICK, tables=[tmp_path / "t.csv"], means=machine)
     silent = means(None, worker=(sys.executable, "-c", "raise SystemExit('no such runtime')"))
     with pytest.raises(UsageError, match=r"no worker starts: died \(status 1\): no such runtime"):
         measure_pairs(good, tmp_path / "p.csv", QUICK, means=silent)
@@ -282,5 +281,5 @@ def test_another_version_asks_for_another_output(tmp_path: Path, monkeypatch: py
     before = (tmp_path / "p.csv.journal.jsonl").read_bytes()
     monkeypatch.setenv("PRETEND_VERSION", "2")
     with pytest.raises(UsageError, match="with versions pretend 1, found pretend 2"):
-        measure_pairs(models, tmp_path / "p.csv", options, means=means(None))
+        measure_pairs(models, tmp_path / "p.csv", QUICK, means=means(None))
     assert (tmp_path / "p.csv.journal.jsonl").read_bytes() == before
