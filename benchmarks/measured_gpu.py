@@ -20,15 +20,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from _measured_models import MeasuredModels, read_models
+from _measured_models import MeasuredModels, read_models, summaries_with_other_hosts
 from _measured_operators import Operators, Split, judged, read_operators, split, without, write_part
 from _measured_page import Judged, page
+from _measured_pairs import fitted_to_pairs
 
 from gkestimator.bundles import load_bundle
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.tables import COLOCATION, read_table, write_bytes
 
 HELD_OUT = 0.3
+ALL = "all operators"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +82,27 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
     failures += occurring.failures
     places = {
         "operators of the 70/30 split": parts.train,
-        "all operators": tuple(range(len(operators.calls))),
+        ALL: tuple(range(len(operators.calls))),
         "tested models' sizes removed": without(operators, occurring.sizes),
     }
     before = Trained(title="public data alone (before)", calls=0, folder=None)
     shown = [_judge(operators, models, parts, before, options.host)]
+    everything: Path | None = None
     for number, (title, where) in enumerate(places.items()):
         _tell(f"training: {title}")
         one = _train(operators, title, where, work / f"measured_{number}", seed=options.seed)
         shown.append(_judge(operators, models, parts, one, options.host))
+        everything = one.folder if title == ALL else everything
     failures += list(
         dict.fromkeys(str(e) for one in shown if one.models is not None for e in one.models.failures)
     )
-    interference: object = None
-    if options.pairs is not None:
-        from gkestimator.simulation.interference.training import train_interference
-
+    interference: str | None = None
+    if options.pairs is not None and pairs is not None:
         try:
-            interference = train_interference(options.pairs, [options.models], gpu_specs=operators.specs)
+            interference = fitted_to_pairs(options.pairs, pairs, models, everything, work)
         except GkestimatorError as e:
             interference = str(e)
-            failures.append(str(e))
+            failures.append(interference)
     text = page(
         operators=operators,
         models=models,
@@ -108,7 +110,7 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
         split=parts,
         shown=shown,
         pairs=None if pairs is None else len({row.group for row in pairs}),
-        interference=None if interference is None else str(interference),
+        interference=interference,
         inputs=[
             (p, _digest(p))
             for p in (*operators.files, models.table, *([options.pairs] if options.pairs else []))
@@ -124,12 +126,13 @@ def _judge(
     _tell(f"judging: {one.title}")
     if one.why_not:
         return Judged(title=one.title, calls=one.calls, operators=None, models=None, why_not=one.why_not)
-    bundle = load_bundle(one.folder)
+    found = models.judged(one.folder, host)
     return Judged(
         title=one.title,
         calls=one.calls,
-        operators=judged(operators, parts.test, bundle) if parts.test else None,
-        models=models.judged(one.folder, host),
+        operators=judged(operators, parts.test, load_bundle(one.folder)) if parts.test else None,
+        models=found,
+        with_hosts=None if host is not None else summaries_with_other_hosts(models, found, one.folder),
     )
 
 

@@ -3,10 +3,11 @@
     python benchmarks/merge_omega.py [--gpu V100] [--report docs/merging/omega.md] [--plot docs/merging/omega.png]
 
 Two kinds of siblings with random weights. **Fine-tuned**: the last layers are drawn again, all others are equal; every
-similarity is 0 or 1. **Graded**: the k-th of n layers keeps the first (k + 1) / (n + 1) of its output channels, the rest is
-drawn again, so that similarities are spread evenly over 0 to 1. ``merged`` are operators of the second model that share a
-block with the first; ``always`` without asking the price, then only where the expected time falls. ``read once`` are bytes
-of weights that are read once instead of twice. Times are the estimator's, of one pass of each model, on ``--gpu``.
+similarity is 0 or 1. **Graded**: the k-th of n layers (in a mixed order) keeps the first (k + 1) / (n + 1) of its output
+channels, the rest is drawn again, so that similarities are spread evenly over 0 to 1. ``merged`` are operators of the
+second model that share a block with the first; ``always`` without asking the price, then only where the expected time
+falls. ``read once`` are bytes of weights that are read once instead of twice. Times are the estimator's, of one pass of
+each model, on ``--gpu``.
 """
 
 from __future__ import annotations

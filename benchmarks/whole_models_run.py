@@ -1,9 +1,12 @@
 """Whole models as the fragments of a plan, run by both executors: ``python benchmarks/whole_models_run.py MODELS...``
 
-Plans every ONNX file of the files and folders named (``gkest profile plan --whole`` does the same), runs each fragment
-once on the CPU through the torch and the ONNX Runtime executor on equal data, and prints per model: nodes, gigabytes of
-weights, whether and how fast each executor prepared and ran it, and the largest difference between their outputs as a
-part of the largest number. Exit status 1 where a model was not run by both, or differs by more than ``--tolerance``.
+Plans every ONNX file of the files and folders named (``gkest profile plan --whole`` does the same) and runs each
+fragment on the CPU through the torch and the ONNX Runtime executor, on equal data. Twice: as planned; and with the
+result of every call that torch makes as an output, for through many layers of random weights little is left of an
+input. Prints per model: nodes, gigabytes of weights, seconds to prepare and to call, the largest difference between the
+outputs, how many of the results were compared, and the largest difference among them, each as a part of the distance between
+the smallest and the largest number of its tensor. Exit status 1 where a model was not run by both or differs by more
+than ``--tolerance``.
 """
 
 from __future__ import annotations
@@ -13,15 +16,20 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gkestimator.errors import GkestimatorError
+from gkestimator.graph import Tensor
+from gkestimator.profiling.executors.torch_calls.program import program_of
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.sweep import PlanRequest
 from gkestimator.profiling.sweep.whole import make_whole_plan
+
+_AT_ONCE, _RUNS = 500_000_000, 3
+"""Bytes of results that are compared in one run, and runs at most: later blocks of a model are as the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +59,7 @@ def ran(executor: Any, entry: PlanEntry, outputs_of: Callable[[Any], Sequence[An
         prepared.run()
         prepared.synchronise()
         done = time.perf_counter()
-        outputs = tuple(np.array(v, dtype=np.float64) for v in outputs_of(prepared))
+        outputs = tuple(np.array(v) for v in outputs_of(prepared))
         return Ran(why="", outputs=outputs, prepare_s=ready - begun, call_s=done - ready)
     except GkestimatorError as e:
         return Ran(why=str(e))
@@ -60,24 +68,53 @@ def ran(executor: Any, entry: PlanEntry, outputs_of: Callable[[Any], Sequence[An
         gc.collect()
 
 
-def difference(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[float, str]:
-    """The largest difference as a part of the largest finite number of ``a`` (infinite where they cannot be compared),
-    and what else to say."""
-    if [v.shape for v in a] != [v.shape for v in b]:
-        return np.inf, f"shapes {[v.shape for v in a]} and {[v.shape for v in b]}"
-    flat_a, flat_b = (np.concatenate([v.reshape(-1) for v in values]) for values in (a, b))
-    good = np.isfinite(flat_a)
-    if not np.array_equal(good, np.isfinite(flat_b)) or not good.any():
-        return np.inf, f"{np.mean(good):.0%} and {np.mean(np.isfinite(flat_b)):.0%} of the outputs are finite"
-    largest = float(np.abs(flat_a[good]).max())
-    apart = float(np.abs(flat_a - flat_b)[good].max())
-    return apart / largest if largest else np.inf, "" if good.all() else f"{np.mean(good):.0%} are finite"
+def difference(names: list[str], a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[float, str]:
+    """The largest difference of any tensor as a part of its own span (infinite where they cannot be compared), and
+    what to say of the worst."""
+    worst, words = 0.0, ""
+    for name, one, two in zip(names, a, b, strict=True):
+        if one.shape != two.shape:
+            return np.inf, f"{name}: shapes {one.shape} and {two.shape}"
+        good = np.isfinite(one)
+        if not np.array_equal(good, np.isfinite(two)):
+            return np.inf, f"{name}: {np.mean(good):.1%} and {np.mean(np.isfinite(two)):.1%} are finite"
+        if not good.any():
+            continue
+        first, second = one[good].astype(np.float64), two[good].astype(np.float64)
+        apart = float(np.abs(first - second).max())
+        span = float(np.ptp(first)) or float(np.abs(first).max()) or 1.0
+        if apart / span > worst:
+            worst, words = apart / span, name
+    return worst, words
+
+
+def every_result(entry: PlanEntry) -> tuple[list[PlanEntry], int]:
+    """``entry`` with the results of torch's calls as outputs, some at a time, and how many there are in all."""
+    written = {name for node in entry.fragment.nodes for name in node.outputs}
+    groups: list[dict[str, None]] = []
+    room = 0
+    for step in program_of(entry.fragment, entry.dtype).steps:
+        for value in step.call.op.outputs:
+            if not isinstance(value, Tensor) or value.name not in written:
+                continue
+            if value.nbytes > room:
+                groups.append({})
+                room = _AT_ONCE
+            groups[-1][value.name] = None
+            room -= value.nbytes
+    made = [
+        replace(entry, fragment=replace(entry.fragment, outputs=tuple(names))) for names in groups[:_RUNS]
+    ]
+    return made, sum(map(len, groups))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("models", nargs="+")
     parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=NUMBER", help="as of gkest profile plan"
+    )
     parser.add_argument("--dtype", default="fp32")
     parser.add_argument(
         "--gigabytes", type=float, default=2.5, help="of weights; models with more are not run"
@@ -87,38 +124,61 @@ def main() -> int:
     from gkestimator.profiling.executors.onnxruntime import OnnxruntimeExecutor
     from gkestimator.profiling.executors.torch import TorchExecutor
 
+    dims = {name: int(number) for name, _, number in (d.rpartition("=") for d in options.dim)}
     planned = make_whole_plan(
         PlanRequest(
             models=options.models, catalogue=False, cpu=True, dtypes=[options.dtype],
-            batch_sizes=[options.batch_size], minutes=1e6,
+            batch_sizes=[options.batch_size], minutes=1e6, dims=dims,
         )
     )  # fmt: skip
     torch, ort = TorchExecutor("cpu"), OnnxruntimeExecutor("cpu")
+
+    def compared(entry: PlanEntry) -> tuple[Ran, Ran, float, str]:
+        one = ran(torch, entry, lambda p: [_plain(t) for t in p.outputs()])
+        two = ran(ort, entry, lambda p: [v.numpy() for v in p._binding.get_outputs()])
+        if one.why or two.why:
+            return one, two, np.inf, one.why or two.why
+        of = {name: f"{node.op_type} {name}" for node in entry.fragment.nodes for name in node.outputs}
+        return one, two, *difference([of[name] for name in entry.fragment.outputs], one.outputs, two.outputs)
+
     bad = 0
     for path, error in planned.failures:
         bad += 1
         print(f"{path}: not planned: {error}")
-    row = "{:34} {:>6} {:>6}  {:14} {:14} {:>9}  {}".format
-    print(row("model", "nodes", "GB", "torch", "onnxruntime", "apart", ""), flush=True)
+    row = "{:30} {:>5} {:>6}  {:14} {:14} {:>8} {:>9} {:>8}  {}".format
+    print(
+        row("model", "nodes", "GB", "torch", "onnxruntime", "outputs", "results", "apart", "worst"),
+        flush=True,
+    )
     for entry in sorted(planned.plan.entries, key=lambda e: e.fragment.pattern):
         assert entry.model is not None
         weights = sum(t.nbytes for t in entry.fragment.tensors if t.role != "input") / 1e9
         head = (entry.model.name, len(entry.fragment.nodes), f"{weights:.2f}")
         if weights > options.gigabytes:
-            print(
-                row(*head, "not run", "not run", "", f"more than {options.gigabytes:g} GB of weights"),
-                flush=True,
-            )
+            print(row(*head, "not run", "not run", "", "", "", f"over {options.gigabytes:g} GB"), flush=True)
             continue
-        one = ran(torch, entry, lambda p: [t.float().numpy() for t in p.outputs()])
-        two = ran(ort, entry, lambda p: [v.numpy() for v in p._binding.get_outputs()])
-        apart, words = difference(one.outputs, two.outputs) if not (one.why or two.why) else (np.inf, "")
-        bad += not apart <= options.tolerance
+        one, two, apart, words = compared(entry)
+        count, results, inside, where = 0, 0, np.inf, words
+        if np.isfinite(apart):
+            inside = 0.0
+            parts, results = every_result(entry)
+            for part in parts:
+                count += len(part.fragment.outputs)
+                found = compared(part)
+                if found[2] >= inside:
+                    inside, where = found[2:]
+        bad += not max(apart, inside) <= options.tolerance
+        numbers = [f"{x:.1e}" if np.isfinite(x) else "-" for x in (apart, inside)]
         print(
-            row(*head, one.words, two.words, f"{apart:.1e}" if np.isfinite(apart) else "-", words), flush=True
+            row(*head, one.words, two.words, numbers[0], f"{count}/{results}", numbers[1], where), flush=True
         )
     print(f"{len(planned.plan.entries)} models, {bad} not as they should be")
     return 1 if bad else 0
+
+
+def _plain(tensor: Any) -> np.ndarray:
+    found: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return found
 
 
 if __name__ == "__main__":

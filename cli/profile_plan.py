@@ -80,6 +80,8 @@ def command(
     from gkestimator.profiling.sweep import PlanRequest, make_plan, make_whole_plan
     from gkestimator.profiling.sweep.writing import write_plans
 
+    if whole and not options["models"]:
+        raise UsageError("--whole plans models: name some with --models")
     for name, given in (("--catalogue", catalogue), ("--counters", counters)):
         if whole and given:
             raise UsageError(f"{name} is of operators: leave it out, or leave out --whole")

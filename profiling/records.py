@@ -109,17 +109,18 @@ def _record(found: Any) -> EntryRecord:
             ),
             "output_shapes": None if shapes is None else tuple(tuple(int(v) for v in s) for s in shapes),
             "host_us": None if host is None else tuple(float(v) for v in host),
-            "latency_us": None if latency is None else _times(latency, found.get("repeats")),
+            "latency_us": None if latency is None else _latency(latency, found.get("repeats")),
             "memory": None if memory is None else _memory(memory),
             "cpu_nodes": _count(found.get("cpu_nodes"), "cpu_nodes"),
         }
     )
 
 
-def _times(found: Any, repeats: Any) -> tuple[float, ...]:
-    """Microseconds, one per repeat."""
-    if not isinstance(found, list) or not found or len(found) != repeats:
-        raise ValueError(f"latency_us: expected a list of {repeats} times, one per repeat")
+def _latency(found: Any, repeats: Any) -> tuple[float, ...]:
+    if not isinstance(found, list):
+        raise ValueError(f"latency_us: found {type(found).__name__}, expected a list of microseconds")
+    if not found or len(found) != repeats:
+        raise ValueError(f"latency_us: found {len(found)} times, expected one for each repeat")
     for value in found:
         # bool is an int to Python; NaN compares false with everything
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_US:

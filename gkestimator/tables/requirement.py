@@ -61,13 +61,21 @@ class Requirement:
         ),
     )
     latency_low_ms: float | None = field(
-        default=None, metadata=spec("ms", "Lower end of the 90 % interval.", group=_TIME, minimum=0)
+        default=None,
+        metadata=spec(
+            "ms",
+            "Lower end of the 90 % interval; of a measured row the 5th percentile of its repeats, null for fewer than "
+            "20.",
+            group=_TIME,
+            minimum=0,
+        ),
     )
     latency_high_ms: float | None = field(
         default=None,
         metadata=spec(
             "ms",
-            "Upper end of the 90 % interval; null where unknown operators were let through.",
+            "Upper end of the 90 % interval; null where unknown operators were let through. Of a measured row the 95th "
+            "percentile of its repeats.",
             group=_TIME,
             minimum=0,
         ),
@@ -213,7 +221,12 @@ class Requirement:
         )
     )
     occupancy_source: str | None = field(
-        metadata=spec("", "The same for occupancy and utilisation; null where there are none.", group=_TRUST)
+        metadata=spec(
+            "",
+            "The same for occupancy and utilisation; null where there are none. `analytical` in a measured row: "
+            "launches were measured, occupancy was calculated from them.",
+            group=_TRUST,
+        )
     )
     memory_source: str | None = field(
         metadata=spec("", "The same for memory; null where there is none.", group=_TRUST)

@@ -17,10 +17,12 @@ from gkestimator.fragments import FragmentTensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.plan import PlanEntry
 
-__all__ = ["entry_inputs", "entry_weights", "fill", "numpy_dtype", "tensor_rng"]
+__all__ = ["entry_inputs", "entry_values", "fill", "numpy_dtype", "tensor_rng"]
 
 _BLOCK = 1_048_583
 """Random elements drawn; larger tensors repeat them. A prime, so that rows and channels of a power of two differ."""
+_BLOCK_OF_A_MODEL = 65_537
+"""The same of a whole model, whose hundreds of tensors would take longer to draw than the model to measure."""
 _ML_DTYPES = {
     DType.BFLOAT16: "bfloat16", DType.FLOAT8E4M3FN: "float8_e4m3fn", DType.FLOAT8E5M2: "float8_e5m2",
     DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz", DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
@@ -52,8 +54,9 @@ def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:16], "little"))
 
 
-def fill(tensor: FragmentTensor, rng: np.random.Generator) -> np.ndarray:
-    """Values of ``tensor`` as its ``fill`` says, in its shape and element type, C order.
+def fill(tensor: FragmentTensor, rng: np.random.Generator, *, drawn: int = _BLOCK) -> np.ndarray:
+    """Values of ``tensor`` as its ``fill`` says, in its shape and element type, C order. At most ``drawn`` elements are
+    drawn, a larger tensor repeats them.
 
     Weights of rank 2 and more are scaled by 1/sqrt of the sums they go into, so that half precision holds the sums.
     Whole numbers under ``normal`` or ``positive`` lie in 1..100: nothing is divided by zero. All zeros occurs only
@@ -63,24 +66,22 @@ def fill(tensor: FragmentTensor, rng: np.random.Generator) -> np.ndarray:
     if tensor.values is not None:
         return np.asarray(tensor.values).astype(dtype).reshape(tensor.shape)
     count = tensor.elements
-    block = _FILLERS[tensor.fill](tensor, min(count, _BLOCK), rng).astype(dtype, copy=False)
-    if count > _BLOCK:
+    block = _FILLERS[tensor.fill](tensor, min(count, drawn), rng).astype(dtype, copy=False)
+    if count > drawn:
         block = np.resize(block, count)  # repeats
     return np.ascontiguousarray(block).reshape(tensor.shape)
 
 
 def entry_inputs(entry: PlanEntry, seed: int) -> dict[str, np.ndarray]:
     """Every tensor of role ``input``, by name."""
-    return {t.name: _of(entry, t, seed) for t in entry.fragment.tensors if t.role == "input"}
+    make = entry_values(entry, seed)
+    return {t.name: make(t) for t in entry.fragment.tensors if t.role == "input"}
 
 
-def entry_weights(entry: PlanEntry, seed: int) -> Callable[[FragmentTensor], np.ndarray]:
-    """What ``fragment_model`` asks for the values of weights."""
-    return lambda tensor: _of(entry, tensor, seed)
-
-
-def _of(entry: PlanEntry, tensor: FragmentTensor, seed: int) -> np.ndarray:
-    return fill(tensor, tensor_rng(entry.id, tensor.name, seed))
+def entry_values(entry: PlanEntry, seed: int) -> Callable[[FragmentTensor], np.ndarray]:
+    """What makes the values of the entry's tensors, the same for every executor."""
+    drawn = _BLOCK_OF_A_MODEL if entry.fragment.is_model else _BLOCK
+    return lambda tensor: fill(tensor, tensor_rng(entry.id, tensor.name, seed), drawn=drawn)
 
 
 def _normal(tensor: FragmentTensor, count: int, rng: np.random.Generator) -> np.ndarray:

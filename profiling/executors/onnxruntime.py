@@ -23,7 +23,7 @@ from gkestimator.errors import GkestimatorError, UsageError, one_line
 from gkestimator.fragments import Fragment
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
-from gkestimator.profiling.executors.data import entry_inputs, entry_weights, numpy_dtype
+from gkestimator.profiling.executors.data import entry_inputs, entry_values, numpy_dtype
 from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
@@ -216,7 +216,7 @@ class _Session:
             self._run_options.add_run_config_entry(key, value)
 
     def open(self) -> None:
-        weights = entry_weights(self._entry, self._seed)
+        weights = entry_values(self._entry, self._seed)
         for tensor in self._entry.fragment.tensors:
             if tensor.role == "weight":
                 self._weights[tensor.name] = self._host_value(weights(tensor), tensor.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
-from gkestimator.profiling.executors.data import fill, tensor_rng
+from gkestimator.profiling.executors.data import entry_values
 from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
@@ -90,9 +90,7 @@ class TorchExecutor:
         self._settings.open(tf32=entry.dtype == "tf32")
         try:
             with self.translated():
-                values = host_values(
-                    entry.fragment, program, lambda t: fill(t, tensor_rng(entry.id, t.name, seed))
-                )
+                values = host_values(entry.fragment, program, entry_values(entry, seed))
                 return TorchPrepared(
                     self,
                     self._settings,

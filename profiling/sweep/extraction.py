@@ -191,11 +191,12 @@ def entering(op: Operator, position: int, tensor: Tensor, name: str) -> Fragment
 
 
 def constant_of(
-    op: Operator, position: int, tensor: Tensor, name: str, *, most: int = _MOST_VALUES
+    op: Operator, position: int, tensor: Tensor, name: str, *, most: int = _MOST_VALUES, floats: int = 1
 ) -> FragmentTensor | None:
     """``tensor`` with its values, where they are known, at most ``most``, and have to be kept: whole numbers and truth
-    values, single floats, scales."""
-    values = _values(tensor, decides=(op.domain, op.op_type, position) in _DECIDING, most=most)
+    values, scales, and up to ``floats`` other floats."""
+    decides = (op.domain, op.op_type, position) in _DECIDING
+    values = _values(tensor, most=most, floats=most if decides else floats)
     if values is None:
         return None
     return FragmentTensor(
@@ -203,7 +204,7 @@ def constant_of(
     )
 
 
-def _values(tensor: Tensor, *, decides: bool, most: int) -> tuple[float | int | bool, ...] | None:
+def _values(tensor: Tensor, *, most: int, floats: int) -> tuple[float | int | bool, ...] | None:
     value = tensor.value
     if value is None or value.dtype == object or value.size != tensor.elements or value.size > most:
         return None
@@ -212,7 +213,7 @@ def _values(tensor: Tensor, *, decides: bool, most: int) -> tuple[float | int | 
         return tuple(bool(v) for v in flat)
     if tensor.dtype.is_integer:
         return tuple(int(v) for v in flat)
-    if not tensor.dtype.is_floating or not (flat.size == 1 or decides):
+    if not tensor.dtype.is_floating or flat.size > floats:
         return None
     numbers = [float(v) for v in flat]
     return tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,7 +11,8 @@ import onnx
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentTensor
-from gkestimator.graph import Operator, OperatorGraph, Sequence, Tensor
+from gkestimator.graph import Attribute, Operator, OperatorGraph, Sequence, Tensor
+from gkestimator.onnx_io.hosts import HOST_INPUTS
 from gkestimator.profiling.sweep.extraction import (
     NotAFragmentError,
     constant_of,
@@ -23,10 +24,16 @@ from gkestimator.profiling.sweep.extraction import (
 __all__ = ["index_bounds", "model_fragment", "model_patterns"]
 
 _MOST_VALUES = 4096  # a fragment's own limit; tables of relative positions have 2,401
+_MOST_FLOATS = 64
+"""Ones and zeros among the weights say which pattern operators are: the scale of the normalisation that a GroupNorm was
+exported as. Longer weights are drawn at random."""
+_FEW = 8
+"""Elements of what is made from shapes and stays a constant all the same: rules want to know exponents and axes."""
 _LONGEST_PATTERN = 100
 _MASK_BELOW = 2
 """Whole numbers that look nothing up are 0 or 1: they are attention masks, and their sums stay below the sequence."""
 _BYTES_BELOW = 128  # integers of eight bits are quantised numbers, not masks
+_SPLIT_TAKES_SIZES = 13  # the opset from which they are an input
 _ALL = (-1,)
 _CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     dict.fromkeys(
@@ -60,22 +67,27 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
     """All of ``graph`` as one fragment called ``pattern`` (``model:NAME``); its outputs are the graph's.
 
     Weights are filled at random, but whole numbers up to 4,096 of them keep their values. What looks something up
-    stays below the smallest table that it reaches. Sequences that only split a tensor become Split. Raises
+    stays below the smallest table that it reaches. Positions and the like, which the file makes from the shapes of its
+    inputs at every call, are inputs with values where operators work on them, so that those are not calculated
+    beforehand. Sequences that only split a tensor become Split. Raises
     NotAFragmentError (loops that repeat, other sequences, tensors as attributes) and ModelError (beyond the bounds of
     a fragment).
     """
     if any(op.repeat != 1 for op in graph.operators):
         raise NotAFragmentError("loops that repeat")
     operators, renamed = _without_sequences(graph.operators)
-    operators = _one_opset(_sharing(operators, graph.weights))
+    operators = [_with_own_target(op) for op in _one_opset(_sharing(operators, graph.weights))]
     bounds = index_bounds(operators)
     inputs = {value.name for value in graph.inputs}
+    changing = _changing(operators, inputs)
 
     def enters(op: Operator, position: int, tensor: Tensor, name: str) -> FragmentTensor:
-        constant = constant_of(op, position, tensor, name, most=_MOST_VALUES)
+        fixed = tensor.name not in changing
+        floats = _MOST_FLOATS if fixed else _MOST_VALUES
+        constant = constant_of(op, position, tensor, name, most=_MOST_VALUES, floats=floats)
         if constant is not None:
-            return constant
-        role = "input" if tensor.name in inputs else "weight"
+            return constant if fixed else replace(constant, role="input")
+        role = "weight" if fixed and tensor.name not in inputs else "input"
         if not tensor.dtype.is_integer:
             return replace(entering(op, position, tensor, name), role=role)
         below = bounds.get(tensor.name) or (_BYTES_BELOW if tensor.dtype.bits <= 8 else _MASK_BELOW)
@@ -119,6 +131,41 @@ def index_bounds(operators: Iterable[Operator]) -> dict[str, int]:
     return bounds
 
 
+def _changing(operators: Iterable[Operator], inputs: Collection[str]) -> frozenset[str]:
+    """Names of tensors that go in as inputs, though callers do not give them: what the file makes from shapes at every
+    call (positions up to the sequence's length), and where an operator has otherwise nothing but weights and such
+    small constants, its largest. As weights they would have it calculated before the first call, which the file's own
+    operator is not."""
+    operators = tuple(operators)
+    on_host = {
+        value.name
+        for op in operators
+        for at, value in enumerate(op.inputs)
+        if value is not None and at in HOST_INPUTS.get(op.key, ())
+    }
+    written = {value.name for op in operators for value in op.outputs if value is not None}
+    opened = {
+        value.name
+        for op in operators
+        for value in op.inputs
+        if isinstance(value, Tensor) and not value.is_weight and value.elements > _FEW
+    } - {*written, *inputs, *on_host}
+    alive, settled = {*inputs, *opened}, set[str]()
+    for op in operators:
+        host = HOST_INPUTS.get(op.key, ())
+        read = [(at, value) for at, value in enumerate(op.inputs) if isinstance(value, Tensor)]
+        changes = not read or any(value.name in alive for _, value in read)
+        if not changes:
+            free = [v for at, v in read if at not in host and v.name not in on_host and v.name not in settled]
+            chosen = min(free, key=lambda v: (v.is_weight, -v.elements), default=None)
+            if chosen is not None:
+                opened.add(chosen.name)
+                alive.add(chosen.name)
+                changes = True
+        (alive if changes else settled).update(value.name for value in op.outputs if value is not None)
+    return frozenset(opened)
+
+
 def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], dict[str, str]]:
     """SplitToSequence whose pieces are taken out by SequenceAt as the Split that it is, and what the pieces are called
     now. Raises NotAFragmentError for every other sequence."""
@@ -152,6 +199,16 @@ def _split(op: Operator, inputs: tuple[Tensor | Sequence | None, ...]) -> Operat
     if not isinstance(axis, int) or any(len(t.shape) != len(source.shape) for t in made.elements_):
         raise NotAFragmentError("sequences of pieces without the axis they were split along")
     sizes = np.array([t.shape[axis] for t in made.elements_], dtype=np.int64)
+    if op.version < _SPLIT_TAKES_SIZES:
+        attributes: dict[str, Attribute] = {"axis": axis, "split": tuple(int(n) for n in sizes)}
+        return replace(
+            op,
+            op_type="Split",
+            attributes=attributes,
+            inputs=(source,),
+            outputs=made.elements_,
+            signature=None,
+        )
     lengths = Tensor(
         name=f"{made.name}#sizes", dtype=DType.INT64, shape=sizes.shape, storage=f"{made.name}#sizes",
         is_weight=True, value=sizes,
@@ -164,6 +221,33 @@ def _split(op: Operator, inputs: tuple[Tensor | Sequence | None, ...]) -> Operat
         outputs=made.elements_,
         signature=None,
     )
+
+
+def _with_own_target(op: Operator) -> Operator:
+    """``op`` with the shape that it gives here as its target, where the file's is another: one exported at a fixed
+    batch holds that, and binding to another batch scales what the operators give."""
+    if op.key not in (("", "Reshape"), ("", "Expand")) or len(op.inputs) < 2:
+        return op
+    source, target, result = op.inputs[0], op.inputs[1], op.outputs[0]
+    if not (isinstance(source, Tensor) and isinstance(target, Tensor) and isinstance(result, Tensor)):
+        return op
+    if target.value is None or result.bounded:
+        return op
+    asked = [int(v) for v in target.value.reshape(-1)]
+    if op.op_type == "Reshape":
+        same = len(asked) == len(result.shape) and all(
+            a in (-1, n) or (a == 0 and not op.attributes.get("allowzero"))
+            for a, n in zip(asked, result.shape, strict=True)
+        )
+    else:
+        same = np.broadcast_shapes(source.shape, tuple(asked)) == result.shape
+    if same:
+        return op
+    shape = np.array(result.shape, dtype=np.int64)
+    own = replace(
+        target, name=f"{result.name}#shape", storage=f"{result.name}#shape", shape=shape.shape, value=shape
+    )
+    return replace(op, inputs=(source, own, *op.inputs[2:]))
 
 
 def _sharing(operators: Iterable[Operator], weights: Mapping[str, int]) -> list[Operator]:

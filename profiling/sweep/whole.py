@@ -82,10 +82,10 @@ class _Point:
     seconds: float
 
     @property
-    def rank(self) -> tuple[bool, int, float]:
-        """What points are ordered by."""
+    def rank(self) -> tuple[bool, int, float, int]:
+        """What points are ordered by; of two that take about as long the smaller batch comes first."""
         turn = 0 if self.batch_size in _FIRST else 1 if self.batch_size in _SECOND else 2
-        return self.again, turn, self.seconds
+        return self.again, turn, round(self.seconds, 1), self.batch_size
 
 
 @dataclass(slots=True, kw_only=True)

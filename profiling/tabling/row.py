@@ -109,7 +109,7 @@ def _warnings(found: MeasuredModel, use: LaunchUse | None, *, cpu: bool) -> Iter
     elif latency.quality == "throttled":
         yield "throttled: clocks were held down"
     if latency.tenants:
-        yield f"{latency.tenants} other processes were on the GPU: memory and time may be theirs too"
+        yield f"{latency.tenants} other processes were on the GPU meanwhile"
     if len(latency.latency_us) < FEWEST_FOR_SPREAD:
         yield f"{len(latency.latency_us)} repeats: too few for the ends of their spread"
     if cpu:

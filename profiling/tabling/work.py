@@ -34,9 +34,11 @@ def work_of(entry: PlanEntry, runtime: str, gpu: GpuSpec) -> Work:
         graph = lower(fragment_graph(entry.fragment), options)
     except GkestimatorError as e:
         return Work(problem=str(e))
+    # What the file makes of shapes (position ids) goes in with its values: no input of the model's user.
+    made = {t.name for t in entry.fragment.tensors if t.role == "input" and t.values is not None}
     return Work(
         weights_bytes=sum(graph.weights.values()),
-        input_bytes=sum(graph.inputs.values()),
+        input_bytes=sum(size for name, size in graph.inputs.items() if name not in made),
         output_bytes=sum(graph.outputs.values()),
         flops=sum(
             kernel.flops * step.repeat

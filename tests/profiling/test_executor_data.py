@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gkestimator.dtypes import DType
-from gkestimator.fragments import FILLS, FragmentTensor
+from gkestimator.fragments import FILLS, Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.executors.data import fill, numpy_dtype, tensor_rng
+from gkestimator.profiling.executors.data import entry_inputs, entry_values, fill, numpy_dtype, tensor_rng
+from gkestimator.profiling.plan import PlanEntry
 
 FLOATS = (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2)
 INTEGERS = tuple(t for t in DType if t.is_integer and t.bits >= 8)
@@ -115,3 +116,16 @@ def test_a_large_tensor_is_made_quickly_and_repeats_a_block_off_the_rows(dtype: 
     )  # a second on an idle core; drawing each element takes five times that
     rows = data[:, :8].astype(np.float32)
     assert len(np.unique(rows, axis=0)) == 4096
+
+
+@pytest.mark.parametrize(("pattern", "drawn"), [("", 1_048_583), ("model:large", 65_537)])
+def test_of_a_whole_model_fewer_numbers_are_drawn(pattern: str, drawn: int) -> None:
+    w = FragmentTensor(name="w", dtype=DType.FLOAT, shape=(1024, 1200), role="weight")
+    x = tensor(DType.FLOAT, (1, 1024))
+    node = FragmentNode(op_type="MatMul", domain="", attributes={}, inputs=("x", "w"), outputs=("y",))
+    fragment = Fragment(opsets={"": 17}, nodes=(node,), tensors=(x, w), outputs=("y",), pattern=pattern)
+    entry = PlanEntry(id="e", fragment=fragment, dtype="fp32", source="test")
+    flat = entry_values(entry, 3)(w).reshape(-1)
+    assert np.array_equal(flat[drawn:], flat[: flat.size - drawn])
+    assert len(np.unique(flat[:drawn])) > 0.9 * drawn
+    assert np.array_equal(entry_inputs(entry, 3)["x"], entry_values(entry, 3)(x))

@@ -14,7 +14,7 @@ from gkestimator.errors import OutputError
 from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
-from gkestimator.profiling.executors.data import entry_inputs, entry_weights
+from gkestimator.profiling.executors.data import entry_inputs, entry_values
 from gkestimator.profiling.executors.onnxruntime import (
     OnnxruntimeExecutor,
     nodes_on_cpu,
@@ -63,7 +63,7 @@ def test_what_runs_is_the_operator_on_the_entry_s_data(executor: OnnxruntimeExec
     prepared = executor.prepare(chosen, 4)
     prepared.run()
     x = entry_inputs(chosen, 4)["x"]
-    w = entry_weights(chosen, 4)(chosen.fragment.tensors[1])
+    w = entry_values(chosen, 4)(chosen.fragment.tensors[1])
     np.testing.assert_allclose(outputs(prepared)[0], x @ w, rtol=1e-4, atol=1e-5)
     prepared.close()
 

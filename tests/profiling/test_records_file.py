@@ -38,10 +38,10 @@ def test_a_whole_model_s_record_comes_back(tmp_path: Path) -> None:
         ("latency_us", [1, float("inf")], "latency_us: found 'inf'"),
         ("latency_us", [1, 10**400], "latency_us: found '1000"),
         ("latency_us", [1, None], "latency_us: found 'None'"),
-        ("latency_us", [1], "latency_us: expected a list of 2 times, one per repeat"),
-        ("latency_us", [], "latency_us: expected a list"),
-        ("latency_us", "12", "latency_us: expected a list"),
-        ("latency_us", {"0": 1, "1": 2}, "latency_us: expected a list"),
+        ("latency_us", [1], "latency_us: found 1 times, expected one for each repeat"),
+        ("latency_us", [], "latency_us: found 0 times"),
+        ("latency_us", "12", "latency_us: found str, expected a list"),
+        ("latency_us", {"0": 1, "1": 2}, "latency_us: found dict, expected a list"),
         ("memory", [1, 2, 3], "memory: expected an object of allocated_bytes, device_bytes, reserved_bytes"),
         ("memory", {"other": 1}, "memory: expected an object"),
         ("memory", {"reserved_bytes": "1"}, "memory.reserved_bytes: found '1', expected a whole number"),
@@ -52,7 +52,7 @@ def test_a_whole_model_s_record_comes_back(tmp_path: Path) -> None:
         ("memory", {"allocated_bytes": True}, "memory.allocated_bytes: found 'True'"),
         ("cpu_nodes", -3, "cpu_nodes: found '-3'"),
         ("cpu_nodes", "many", "cpu_nodes: found 'many'"),
-        ("host_us", [10**400, 1], "int too large"),
+        ("host_us", [1, 10**400], "int too large"),
     ],
 )
 def test_a_hostile_value_is_refused_in_one_line(tmp_path: Path, field: str, value: Any, says: str) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import LimitError, ModelError
-from gkestimator.onnx_io.editing import Held, Mapped, read_editable, write_editable
+from gkestimator.onnx_io import limits
+from gkestimator.onnx_io.editing import Held, Mapped, mapping, nodes, read_editable, write_editable
 
 RNG = np.random.default_rng(3)
 
@@ -332,3 +334,33 @@ def test_a_large_file_is_not_read(tmp_path: Path):
     assert found.nbytes == size
     assert found.values.array()[-1] == 0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
+
+
+def test_a_file_beyond_the_limit(read, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_FILE_BYTES", 40)
+    with pytest.raises(LimitError, match=r"^m\.onnx: \d+ bytes; at most 40 are read$"):
+        read("g (float[4] x) => (float[4] y) { y = Relu (x) }")
+
+
+def test_weights_inside_subgraphs_stay_in_memory_up_to_a_limit(read, monkeypatch):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[2000] x) => (float[2000] y) { y = If (c) <
+            then_branch = a () => (float[2000] t) { t = Add (x, w) },
+            else_branch = b () => (float[2000] e) { e = Relu (x) }> }""")
+    weight = numpy_helper.from_array(np.arange(2000, dtype=np.float32), "w")
+    model.graph.node[0].attribute[0].g.initializer.append(weight)
+    assert weight.raw_data in b"".join(read(model).nodes[0].opaque)
+    monkeypatch.setattr(nodes, "_MAX_OPAQUE_BYTES", 7_999)
+    with pytest.raises(LimitError, match="tensors inside subgraphs and attributes hold more than 7999 bytes"):
+        read(model)
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(mapping, "_MOST_OPEN", 2)
+    arrays = []
+    for k in range(5):
+        path = tmp_path / f"{k}.data"
+        path.write_bytes(bytes([k]) * 8)
+        arrays.append(mapping.mapped_array(path, mapping.identity_of(path), 0, 8, "u1", (8,)))
+        assert len(mapping._open) <= 2
+    assert [a.tolist() for a in arrays] == [[k] * 8 for k in range(5)]  # those let go of are there while used

@@ -110,6 +110,15 @@ def test_what_depends_on_data(read):
     assert "y" not in found and "m" not in found
 
 
+def test_branches_that_read_nothing_from_outside(read):
+    found = certain(read, """g (bool c, float[4,6] x) => (float[K] y, float[4,6] r)
+        { r = Relu (x)
+          y = If (c) <then_branch = t1 () => (float[2] o) { o = Constant <value = float[2] {1, 1}> () },
+                      else_branch = t2 () => (float[3] o2) { o2 = Constant <value = float[3] {1, 1, 1}> () }> }
+        """)  # fmt: skip
+    assert found == {"c": (), "x": (4, 6), "r": (4, 6)}
+
+
 def test_dimensions_that_follow_from_each_other(read):
     """Only numbers that fit together bind: a mask as long as past and present, by its name or an expression."""
     text = """g (float[batch,4,past_length,8] past, float[batch,4,length,8] now, float[batch,{total}] mask)

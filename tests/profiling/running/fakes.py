@@ -14,10 +14,10 @@ from typing import Any
 
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import CollectorError
-from gkestimator.profiling.plan import read_plan
+from gkestimator.profiling.plan import SweepPlan, read_plan
 from gkestimator.profiling.raw import DeviceFacts, chunk_folders, read_chunk
 from gkestimator.profiling.records import EntryRecord, read_records
-from gkestimator.profiling.running import Limits, Machine, RunOptions, run_plan
+from gkestimator.profiling.running import Limits, Machine, RunOptions, RunReport, run_plan
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 
@@ -39,6 +39,21 @@ def records(raw: Path, pass_name: str = "timeline") -> dict[str, EntryRecord]:
             assert not found.keys() & set(info.entries)
             found |= {r.entry_id: r for r in lines}
     return found
+
+
+def models_of(plan: SweepPlan) -> list[str]:
+    return [e.id for e in plan.entries if e.model is not None]
+
+
+def begun(journal: Path) -> list[tuple[str, str]]:
+    """(pass, entry) in the order in which the child began them."""
+    lines = [line.split() for line in journal.read_text().splitlines()]
+    return [(pass_name, entry) for _, pass_name, word, entry in lines if word == "begin"]
+
+
+def counts(report: RunReport) -> tuple[int, int, int, int, int]:
+    whole = report.whole
+    return whole.models, whole.latencies, whole.timelines, whole.timelines_failed, whole.timelines_left
 
 
 class FakeCollector:

@@ -8,44 +8,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from gkest_fakes import QUICK, records
+from gkest_fakes import QUICK, begun, counts, models_of, records
 
-from gkestimator.errors import UsageError
 from gkestimator.profiling.collectors.base import CollectorError
-from gkestimator.profiling.plan import ModelPoint, SweepPlan, write_plan
-from gkestimator.profiling.raw import DeviceFacts, chunk_folders, read_chunk, read_environment
+from gkestimator.profiling.plan import write_plan
+from gkestimator.profiling.raw import chunk_folders, read_chunk, read_environment
 from gkestimator.profiling.records import EntryRecord, MemoryUse
-from gkestimator.profiling.running import Limits, RunOptions, RunReport, run_plan
-from gkestimator.profiling.running.campaign import Campaign
-from gkestimator.profiling.running.cluster_tasks import measure, unpack
-from gkestimator.profiling.running.folder import plan_digest
-from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
-from gkestimator.profiling.running.pace import MOST_ENTRY_S, UNKNOWN_MODEL_S
-from gkestimator.profiling.running.report import ModelCounts
+from gkestimator.profiling.running import RunOptions, run_plan
 
 ON_GPU = replace(QUICK, devices=("cuda:0",))
-
-
-def models_of(plan: SweepPlan) -> list[str]:
-    return [e.id for e in plan.entries if e.model is not None]
-
-
-def begun(journal: Path) -> list[tuple[str, str]]:
-    """(pass, entry) in the order in which the child began them."""
-    lines = [line.split() for line in journal.read_text().splitlines()]
-    return [(pass_name, entry) for _, pass_name, word, entry in lines if word == "begin"]
-
-
-def counts(report: RunReport) -> tuple[int, int, int, int, int]:
-    whole = report.whole
-    return whole.models, whole.latencies, whole.timelines, whole.timelines_failed, whole.timelines_left
 
 
 def test_latency_comes_first_and_has_no_profiler_beside_it(
@@ -252,21 +229,6 @@ def test_a_broken_context_and_a_device_that_is_gone(
     assert (back.ok, counts(back), back.exit_code) == (6, (4, 4, 4, 0, 0), 0)
 
 
-def test_a_run_out_of_time_says_how_many_timelines_are_left(plan: Any) -> None:
-    campaign = a_campaign(plan(0, models=4))
-    job = campaign.next_job("cuda:0", None)
-    assert job is not None and len(job.entries) == 4
-    cut_off = ChunkResult(kind="stopped", statuses={e.id: "ok" for e in job.entries[:3]})
-    campaign.finished(job, cut_off)
-    campaign.stop("the time that was given is over", status=0)
-    report = campaign.report("raw", 1.0)
-    assert (report.ok, report.left, counts(report), report.exit_code) == (3, 1, (4, 3, 0, 0, 3), 0)
-    assert "timelines of 3 whole models are left" in "\n".join(report.words())
-    campaign.stopped = None
-    assert [(j.pass_name, len(j.entries)) for j in jobs(campaign)] == [("latency", 1), ("timeline", 4)]
-    assert counts(campaign.report("raw", 1.0)) == (4, 4, 4, 0, 0)
-
-
 def test_killed_in_the_latency_pass_what_was_recorded_is_kept(
     plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path
 ) -> None:
@@ -311,70 +273,6 @@ def test_ctrl_c_keeps_the_latencies_that_are_there(
     assert 3 <= len(kept) < 12 and f"{len(kept)} with latency, 0 with timeline" in out
 
 
-def a_campaign(wanted: SweepPlan, options: Any = QUICK, *, kind: str = "gpu") -> Campaign:
-    campaign = Campaign(
-        wanted, options, executor="torch", collector="fake", counters_collector=None,
-        facts={"cuda:0": DeviceFacts(kind=kind, name="Fake")}, next_number=1,
-    )  # fmt: skip
-    campaign.resume(())
-    return campaign
-
-
-def all_ok(job: ChunkJob, *, working_s: float | None = None) -> ChunkResult:
-    return ChunkResult(kind="whole", statuses={e.id: "ok" for e in job.entries}, working_s=working_s)
-
-
-def jobs(campaign: Campaign) -> list[ChunkJob]:
-    found = []
-    while (job := campaign.next_job("cuda:0", None)) is not None:
-        found.append(job)
-        campaign.finished(job, all_ok(job))
-    return found
-
-
-def test_models_of_unknown_time_weigh_more_than_operators(plan: Any) -> None:
-    found = jobs(a_campaign(plan(12, models=6, seconds=None), replace(QUICK, chunk_seconds=12.0)))
-    sizes = [(j.pass_name, len(j.entries)) for j in found]
-    per_chunk = int(12 / UNKNOWN_MODEL_S)
-    assert per_chunk == 2
-    assert sizes == [("latency", 2)] * 3 + [("timeline", 2)] * 3 + [("timeline", 12)]
-
-
-def test_slow_models_do_not_make_operators_look_slow(plan: Any) -> None:
-    campaign = a_campaign(plan(20, models=24, seconds=1.0), replace(QUICK, chunk_seconds=10.0))
-    job = campaign.next_job("cuda:0", None)
-    # A second is for both passes, so that twenty fit into ten seconds.
-    assert job is not None and job.pass_name == "latency" and len(job.entries) == 20
-    campaign.finished(job, all_ok(job, working_s=1000.0))
-    rest = jobs(campaign)
-    assert [len(j.entries) for j in rest if j.entries[0].model is not None] == [1] * (4 + 24)
-    assert [len(j.entries) for j in rest if j.entries[0].model is None] == [10, 10]
-
-
-@pytest.mark.parametrize(
-    ("estimated_s", "limit_s"), [(None, 60.0), (5.0, 60.0), (50.0, 150.0), (1e11, MOST_ENTRY_S)]
-)
-def test_a_model_that_the_plan_knows_to_be_long_may_take_longer(
-    plan: Any, estimated_s: float | None, limit_s: float
-) -> None:
-    wanted = plan(1, models=1)
-    wanted = replace(wanted, entries=tuple(replace(e, estimated_s=estimated_s) for e in wanted.entries))
-    found = jobs(a_campaign(wanted, replace(QUICK, limits=Limits())))
-    assert [(j.entries[0].model is not None, j.limits.entry_s) for j in found] == [
-        (True, limit_s), (True, limit_s), (False, 60.0),
-    ]  # fmt: skip
-
-
-def test_progress_counts_the_timelines_that_are_to_come(plan: Any) -> None:
-    campaign = a_campaign(plan(2, models=2, seconds=1.0), replace(QUICK, chunk_seconds=0.5))
-    seen = [campaign.progress()]
-    while (job := campaign.next_job("cuda:0", None)) is not None:
-        campaign.finished(job, all_ok(job))
-        seen.append(campaign.progress())
-    assert [(done, total) for _, done, total in seen] == [(i, 6) for i in range(7)]
-    assert [stage for stage, _, _ in seen[:-1]] == ["latency"] * 2 + ["timeline"] * 4
-
-
 def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     fake(seconds=0.05)
     wanted, lock = plan(2, models=8), threading.Lock()
@@ -385,81 +283,13 @@ def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_pa
             assert done <= total
             shown.append(done)
 
-    options = replace(QUICK, devices=("all",), chunk_seconds=0.1)
+    options = replace(QUICK, devices=("all",), chunk_seconds=0.2)
     tools = machine(collector="fake", gpus=lambda: 2)
     report = run_plan(wanted, tmp_path / "raw", options, machine=tools, progress=progress)
     assert (report.ok, counts(report)) == (10, (8, 8, 8, 0, 0))
     models = [f.name.split("-")[1] for f in chunk_folders(tmp_path / "raw") if "latency" in f.name]
     assert set(models) == {"cuda0", "cuda1"}
     assert shown[-1] == 18
-
-
-def test_a_plan_that_calls_a_model_otherwise_is_another_plan(
-    machine: Any, plan: Any, fake: Any, tmp_path: Path
-) -> None:
-    fake()
-    wanted = plan(1, models=1)
-    run_plan(wanted, tmp_path / "raw", QUICK, machine=machine())
-    operator, model = wanted.entries
-    for point in (ModelPoint(name="other", batch_size=1), ModelPoint(name="m0", batch_size=1, dims={"s": 2})):
-        other = replace(wanted, entries=(operator, replace(model, model=point)))
-        assert plan_digest(other) != plan_digest(wanted)
-        with pytest.raises(UsageError, match="was measured with plan"):
-            run_plan(other, tmp_path / "raw", QUICK, machine=machine())
-
-
-def test_digests_of_plans_without_models_are_those_of_earlier_releases(plan: Any) -> None:
-    """Else nobody could go on with a folder that an earlier release began."""
-    assert plan_digest(plan(3, counters=(1,))) == "2c4de05249ca6b349fd4f4c013485ed4"
-
-
-def test_a_chunk_of_latencies_travels_over_a_cluster(
-    machine: Any, plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path
-) -> None:
-    fake()
-    campaign = Campaign(
-        plan(2, models=3), replace(QUICK, devices=(), engine="ray"), executor="onnxruntime", collector="fake",
-        counters_collector=None, facts={"cpu": fakes.facts("cpu")}, next_number=1,
-    )  # fmt: skip
-    campaign.resume(())
-    job = campaign.next_job("cpu", None)
-    assert job is not None and (job.pass_name, job.collector) == ("latency", "none")
-    result, data = measure(job, machine(collector="fake"), None)
-    assert result.kind == "whole" and data is not None
-    folder = tmp_path / job.folder_name
-    folder.mkdir()
-    unpack(data, folder, job, result)
-    assert (read_chunk(folder).pass_name, read_chunk(folder).files) == ("latency", ())
-    campaign.finished(job, result)
-    following = campaign.next_job("cpu", None)
-    assert following is not None and (following.pass_name, following.collector) == ("timeline", "fake")
-
-
-@pytest.mark.parametrize(
-    ("ok", "latencies", "said"),
-    [(3, 3, ("table",)), (3, 0, ("build",)), (3, 1, ("table", "build")), (0, 0, ())],
-)
-def test_the_closing_line_names_the_commands_that_have_something_to_do(
-    ok: int, latencies: int, said: Sequence[str]
-) -> None:
-    report = RunReport(
-        raw="RAW", entries=3, ok=ok, failed=3 - ok, skipped=0, noisy=0, left=0, counters=0, chunks=1, minutes=1.0,
-        whole=ModelCounts(models=latencies, latencies=latencies, timelines=0, timelines_failed=0, timelines_left=0),
-    )  # fmt: skip
-    commands = {"table": "next: gkest profile table RAW -o measured.parquet",
-                "build": "next: gkest profile build RAW -o DATASET.parquet"}  # fmt: skip
-    assert [w for w in report.words() if w.startswith("next:")] == [commands[s] for s in said]
-    assert ("whole models" in report.summary()) == bool(latencies)
-
-
-def test_a_profiler_does_not_serve_the_latency_pass() -> None:
-    from gkestimator.profiling.collectors import choose
-
-    assert choose("none", "cuda:0", "latency").name == choose("auto", "cpu", "latency").name == "none"
-    with pytest.raises(UsageError, match="collector kineto serves the pass timeline, not latency"):
-        choose("kineto", "cpu", "latency")
-    with pytest.raises(UsageError, match="collector none serves the pass timeline, not counters"):
-        choose("none", "cpu", "counters")
 
 
 def test_the_real_child_gives_latencies_then_pieces(plan: Any, tmp_path: Path) -> None:

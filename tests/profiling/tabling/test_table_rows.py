@@ -31,8 +31,10 @@ from tabling_samples import (
     write_onnx,
 )
 
+from gkestimator.dtypes import DType
 from gkestimator.errors import TableError
 from gkestimator.estimation import estimate_rows
+from gkestimator.fragments import FragmentNode, FragmentTensor
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.plan import SweepPlan
@@ -119,6 +121,26 @@ def test_work_and_tensors_are_those_of_an_estimate(raw, tmp_path):
     assert row.input_bytes == estimate.input_bytes == 256 * 1024 * 4
     assert row.output_bytes == estimate.output_bytes == 256 * 1024 * 4
     assert (row.model, row.batch_size, row.dims) == (estimate.model, estimate.batch_size, estimate.dims)
+
+
+def test_what_the_file_makes_of_shapes_is_no_input(raw):
+    fragment = mlp()
+    made = FragmentTensor(
+        name="places", dtype=DType.FLOAT, shape=(4,), role="input", fill="value", values=(0.0, 1.0, 2.0, 3.0)
+    )
+    sums = FragmentNode(op_type="Relu", domain="", attributes={}, inputs=("places",), outputs=("z",))
+    fragment = replace(
+        fragment,
+        nodes=(*fragment.nodes, sums),
+        tensors=(*fragment.tensors, made),
+        outputs=(*fragment.outputs, "z"),
+    )
+    entry = model_entry(fragment)
+    write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
+    write_latency(raw, 0, [latency_record(entry)])
+    row = _row(raw)
+    assert row.input_bytes == 256 * 1024 * 4
+    assert row.output_bytes == 256 * 1024 * 4 + 16
 
 
 @pytest.mark.parametrize(

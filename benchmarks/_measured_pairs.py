@@ -1,0 +1,74 @@
+"""Models side by side for ``measured_gpu.py``: what ``gkest train --interference`` makes of the pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from _measured_models import MeasuredModels
+
+from gkestimator.errors import GkestimatorError
+from gkestimator.estimation import estimate_rows
+from gkestimator.evaluation.matching import match_rows
+from gkestimator.evaluation.truth import truth_of
+from gkestimator.gpus import gpu_catalogue
+from gkestimator.naming import find_models
+from gkestimator.simulation.interference.pairs import DEMANDS
+from gkestimator.simulation.interference.training import train_interference
+from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, write_table
+
+__all__ = ["fitted_to_pairs"]
+
+
+def fitted_to_pairs(
+    pairs: Path, runs: Sequence[CoRun], models: MeasuredModels, bundle: Path | None, folder: Path
+) -> str:
+    """Errors of every law of interference with models left out, in words. What the models ask of the GPU alone is the
+    measured table's where that has all of it (counters of whole models are seldom taken), else ``bundle``'s estimate.
+    Raises GkestimatorError where nothing can be fitted."""
+    told = {(r.model, r.dtype, r.batch_size, r.sm_share_pct): r for r in models.rows}
+    whole = [told.get((run.model, run.dtype, run.batch_size, run.sm_share_pct)) for run in runs]
+    if all(row is not None and None not in [getattr(row, name) for name in DEMANDS] for row in whole):
+        return f"{train_interference(pairs, [models.table], gpu_specs=models.specs)}\n\ndemands: as measured"
+    table = folder / "demands.parquet"
+    write_table(REQUIREMENTS, _demands(runs, models, bundle), table)
+    report = train_interference(pairs, [table], gpu_specs=models.specs)
+    return f"{report}\n\ndemands of SMs, DRAM and L2: estimated by the bundle of all operators"
+
+
+def _demands(runs: Sequence[CoRun], models: MeasuredModels, bundle: Path | None) -> list[Requirement]:
+    """Estimates of the models of ``runs``, each alone at the share that it ran at."""
+    asked = {
+        (r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims or "", r.sm_share_pct): r.latency_alone_ms
+        for r in runs
+    }
+    names = ("model", "gpu", "runtime", "dtype", "batch_size", "dims", "sm_share_pct")
+    truth = truth_of(
+        Path("pairs"),
+        [{**dict(zip(names, key, strict=True)), "latency_ms": alone} for key, alone in asked.items()],
+    )
+    files, _ = find_models([str(path) for path in models.onnx])
+    matched, failures, _ = match_rows(
+        truth, files, gpu_catalogue(models.specs), gpu=None, runtime="torch", dtype="auto"
+    )
+    found: list[Requirement] = []
+    for row in matched:
+        at = row.measurement
+        result = estimate_rows(
+            [row.path],
+            gpus=[row.gpu],
+            batch_sizes=None if at.batch_size is None else [at.batch_size],
+            dims=dict(at.dims),
+            runtime=row.runtime,
+            dtype=row.dtype,
+            sm_shares=[at.sm_share_pct],
+            unfold_batchnorm=models.unfold_batchnorm,
+            bundles=[] if bundle is None else [bundle],
+            gpu_specs=list(models.specs),
+        )
+        failures += [failure for _, failure in result.failures]
+        found += [replace(one, model=at.model, dtype=row.dtype) for one in result.rows]
+    if failures:
+        raise GkestimatorError(f"demands of the pairs: {failures[0]}")
+    return found
