@@ -25,6 +25,8 @@ _MOST_SAMPLES = 20_000
 _MOST_PROBLEMS = 200
 _OVERTIME_S = 10.0
 """What the pair at hand may still take when the time that was given is over."""
+_CLOSING_S = 2.0
+"""What ending the workers and the daemon takes, of the time that was given."""
 BREAKS_IN_A_ROW = 3
 """So many workers that broke without a pair measured in between: the next would break as well."""
 
@@ -62,13 +64,8 @@ class Campaign:
         progress: Callable[[str, int, int], None] | None,
     ) -> None:  # fmt: skip
         self.state = State()
-        self._journal, self._facts, self._means, self._stop, self._progress = (
-            journal,
-            facts,
-            means,
-            stop,
-            progress,
-        )
+        self._journal, self._facts, self._means = journal, facts, means
+        self._stop, self._progress = stop, progress
         self._take = means.sampling(facts)  # before the workers: who is there by now is another tenant
         self._samples: deque[EnvironmentSample] = deque(maxlen=_MOST_SAMPLES)
         self._sampled = 0.0
@@ -97,7 +94,7 @@ class Campaign:
             if self._progress is not None:
                 self._progress(f"{_of(job, 0)} beside {_of(job, 1)}", done, len(known))
             left = self._stop.seconds_left()
-            if left is not None and left < session.expected_s(job):
+            if left is not None and left < session.expected_s(job) + _CLOSING_S:
                 raise Stopped(OUT_OF_TIME)
             done += self._one(session, job)
             if self.state.stopped is not None:

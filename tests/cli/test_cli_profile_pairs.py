@@ -21,7 +21,7 @@ def made(folder: Path, *names: str, runtime: str = "onnxruntime") -> Path:
     return path
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+@pytest.mark.parametrize("runtime", ["onnxruntime", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_pair_on_the_cpu(tmp_path: Path, runtime: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(runtime)
     models, output = made(tmp_path, "small", "large", runtime=runtime), tmp_path / "pairs.csv"

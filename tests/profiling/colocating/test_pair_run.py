@@ -134,6 +134,37 @@ def test_whose_fault_it_was(tmp_path: Path, prepared: Path) -> None:
     assert names.count("quarrel") >= 2
 
 
+def test_the_first_model_breaks_and_no_server_comes(tmp_path: Path) -> None:
+    """Neither is taken for the other's fault: by turns the rest is measured."""
+    (tmp_path / "idle").touch()
+    crashing = plan(mlp("crash"), mlp("ok1"))
+    report = measure_pairs(crashing, tmp_path / "p.csv", QUICK, means=means(mps_script(tmp_path)))
+    assert (report.sharing, report.pairs, report.failed, report.exit_code) == ("time", 1, 2, 1)
+
+
+def test_after_a_break_all_is_new_and_proved_again(tmp_path: Path, prepared: Path) -> None:
+    """Under MPS a worker that dies takes the others and the daemon with it; one that serves nobody measures nothing."""
+    options = PairOptions(seconds=0.1, minutes=None, shares=((100.0, 100.0),))
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for folder in (good, bad):
+        folder.mkdir()
+    (bad / "once").touch()
+    report = measure_pairs(
+        plan(mlp("ok1"), mlp("quarrel")), good / "p.csv", options, means=means(mps_script(good))
+    )
+    assert (report.pairs, report.failed) == (1, 2)
+    folders = {pipes for _, _, pipes, _ in lines(prepared)}
+    assert len(folders) == (good / "calls").read_text().count("-d pipe=") >= 2
+    four = plan(mlp("ok1"), mlp("ok2"), mlp("ok3"), mlp("quarrel"))
+    report = measure_pairs(four, bad / "p.csv", options, means=means(mps_script(bad)))
+    # What was measured was measured before the break: nothing after it has a server, and so it is given up.
+    assert report.stopped is not None and "workers in a row broke" in report.stopped
+    log = [json.loads(line) for line in (bad / "p.csv.journal.jsonl").read_text().splitlines()]
+    failed = ["reason" in record and record["reason"] is not None for record in log]
+    assert failed == sorted(failed) and failed.count(True) == 3
+    assert any("no MPS server is there although clients run" in line for line in report.problems)
+
+
 def test_one_that_hangs_is_killed_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
