@@ -302,8 +302,9 @@ def _shares(models: MeasuredModels, shown: Sequence[Judged]) -> list[str]:
     if ruled:
         lines += [
             "",
-            f"Occupancy of {ruled:,} rows is this project's rule on measured launch geometry, not a counter's: the error is "
-            "that of the geometry and of the times.",
+            f"Occupancy of {ruled:,} rows is this project's rule on measured launch geometry, not a counter's. What a bundle "
+            "learned of counters departs from that rule, and counts here as an error; against counters it is judged above, "
+            "operator by operator.",
         ]
     return lines
 

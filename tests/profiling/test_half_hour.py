@@ -26,7 +26,7 @@ done
 case "$target" in
   *raw-*) mkdir -p "$target"; head -c "${RAW_BYTES:-1000}" /dev/urandom > "$target/capture"; exit $status ;;
   '') ;;
-  *) printf '%s' '{"schema_version": 1, "entries": [{"counters": true, "n": 1}, {"counters": false, "n": 2}]}' > "$target" ;;
+  *) printf '%s' 'table' > "$target" ;;
 esac
 """
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Run:
             "OUT": str(tmp_path / "out"),
             **variables,
         }
-        for name in ("CARRY", "FROM_WHEEL", "DEVICE", "COLLECTOR", "EXECUTOR", "MINUTES"):
+        for name in ("CARRY", "FROM_WHEEL", "DEVICE", "COLLECTOR", "EXECUTOR", "MINUTES", "OWN_MINUTES"):
             if name not in variables:
                 environment.pop(name, None)
         return subprocess.run(
@@ -103,7 +103,6 @@ def test_a_step_measures_then_builds_then_packs(
     measured, made = [call for call in calls(tmp_path) if call[0] == "profile"]
     assert measured[:3] == ["profile", "run", f".measure/{plan}"] and made[1] == after
     assert (option(measured, "--minutes"), option(measured, "--device")) == ("5", "cuda:1")
-    assert ("--no-counters" in measured) == (step == "operators")
     raw = tmp_path / "work" / f"raw-{step}"
     assert option(measured, "-o") == made[2] == str(raw)
     with tarfile.open(tmp_path / "out" / f"{step}.tar.gz.aa") as packed:
@@ -145,16 +144,38 @@ def test_a_run_that_had_to_stop_is_built_of_what_there_is(run: Run, tmp_path: Pa
     assert [call[1] for call in calls(tmp_path)] == ["run"]
 
 
+def test_own_operators_join_those_of_the_catalogue(run: Run, tmp_path: Path) -> None:
+    (tmp_path / ".measure" / "own.json").write_text("{}", encoding="utf-8")
+    assert run("operators", MINUTES="4", OWN_MINUTES="2").returncode == 0
+    catalogue, own, build = calls(tmp_path)
+    assert (catalogue[2], own[2]) == (".measure/operators.json", ".measure/own.json")
+    assert (option(catalogue, "--minutes"), option(own, "--minutes")) == ("4", "2")
+    assert build[2:4] == [str(tmp_path / "work" / name) for name in ("raw-operators", "raw-own")]
+    with tarfile.open(tmp_path / "out" / "operators.tar.gz.aa") as packed:
+        assert {"raw-operators/capture", "raw-own/capture"} <= set(packed.getnames())
+    (tmp_path / "calls").unlink()
+    assert run("operators", OWN_MINUTES="0").returncode == 0
+    assert [call[1] for call in calls(tmp_path)] == ["run", "build"]
+
+
 def test_plans_at_home(run: Run, tmp_path: Path) -> None:
     done = run("prepare", "a.onnx", "more", GPU="H200", SOURCE="/nowhere")
     assert done.returncode != 0  # no wheel of a folder that is not there; the plans are made before it
-    whole, operators = calls(tmp_path)
-    assert "--whole" in whole and whole.count("--models") == 2 and option(whole, "--gpu") == "H200"
-    assert "--models" not in operators and option(operators, "--counters") == "0.25"
-    for call in (whole, operators):
+    whole, operators, own, counters = calls(tmp_path)
+    assert "--whole" in whole and whole.count("--models") == 2
+    assert "--models" not in operators and "--models" not in counters and "--no-catalogue" in own
+    assert [option(call, "--counters") for call in (operators, own, counters)] == ["0", "0", "1"]
+    for call in (whole, operators, own, counters):
+        assert option(call, "--gpu") == "H200"
         refuse_unknown_options(call)
-    counted = (tmp_path / ".measure" / "counters.json").read_text(encoding="utf-8")
-    assert counted == '{"schema_version": 1, "entries": [{"counters": true, "n": 1}]}'
+    (tmp_path / "calls").unlink()
+    run("prepare", "a.onnx", SOURCE="/nowhere", GPU="")
+    assert [option(call, "-o").rpartition("/")[2] for call in calls(tmp_path)] == [
+        "models.json",
+        "operators.json",
+        "own.json",
+    ]
+    assert all("--cpu" in call for call in calls(tmp_path))
 
 
 @pytest.mark.parametrize(
