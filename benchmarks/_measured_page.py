@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def page(
     occurring: Occurring,
     split: Split,
     shown: Sequence[Judged],
-    pairs: int | None,
+    pairs: Mapping[str, int] | None,
     interference: str | None,
     inputs: Sequence[tuple[Path, str]],
     seed: int,
@@ -108,7 +108,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int
     )
 
 
-def _counts(operators: Operators, models: MeasuredModels, pairs: int | None) -> list[str]:
+def _counts(operators: Operators, models: MeasuredModels, pairs: Mapping[str, int] | None) -> list[str]:
     names = {row.model for row in models.rows}
     left = ", ".join(f"{count:,} {reason}" for reason, count in operators.skipped.items())
     rows = [
@@ -117,10 +117,14 @@ def _counts(operators: Operators, models: MeasuredModels, pairs: int | None) -> 
         ["with achieved occupancy by counters", f"{operators.counted:,}"],
         ["calls that the rules understand", f"{len(operators.calls):,}"],
         ["whole models", f"{len(names)} in {len(models.rows):,} rows"],
-        ["groups side by side", NOT_MEASURED if pairs is None else f"{pairs:,}"],
+        ["groups side by side", NOT_MEASURED if pairs is None else f"{sum(pairs.values()):,}"],
     ]
     warned = sum(bool(row.warnings) for row in models.rows)
     notes = [f"Calls left out: {left}."] if left else []
+    if pairs:
+        notes.append(
+            f"How groups shared the GPU: {', '.join(f'{n:,} {word}' for word, n in sorted(pairs.items()))}."
+        )
     if warned:
         notes.append(f"{warned:,} rows of whole models carry a warning of their measurement.")
     return [*_table(["", "found"], rows), *(["", *notes] if notes else [])]
@@ -309,11 +313,11 @@ def _shares(models: MeasuredModels, shown: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def _verdict(operators: Operators, removed: Judged, pairs: int | None) -> list[str]:
+def _verdict(operators: Operators, removed: Judged, pairs: Mapping[str, int] | None) -> list[str]:
     rows = [
         _least("distinct operators, quality ok", operators.measured, _LEAST_OPERATORS),
         _least("of them with counters", operators.counted, _LEAST_COUNTED),
-        _least("groups side by side", pairs, _LEAST_PAIRS),
+        _least("groups side by side", None if pairs is None else sum(pairs.values()), _LEAST_PAIRS),
         _most("median error of reserved memory", removed, "reserved_bytes", _MOST_MEMORY, "%"),
     ]
     for measure, words, most, unit in (

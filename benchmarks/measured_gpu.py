@@ -15,6 +15,7 @@ import hashlib
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from _measured_pairs import fitted_to_pairs
 
 from gkestimator.bundles import load_bundle
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.tables import COLOCATION, read_table, write_bytes
+from gkestimator.tables import COLOCATION, CoRun, read_table, write_bytes
 
 HELD_OUT = 0.3
 ALL = "all operators"
@@ -109,7 +110,7 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
         occurring=occurring,
         split=parts,
         shown=shown,
-        pairs=None if pairs is None else len({row.group for row in pairs}),
+        pairs=None if pairs is None else _groups(pairs),
         interference=interference,
         inputs=[
             (p, _digest(p))
@@ -149,6 +150,12 @@ def _train(operators: Operators, title: str, places: Sequence[int], folder: Path
     except GkestimatorError as e:
         return Trained(title=title, calls=len(places), folder=None, why_not=str(e))
     return Trained(title=title, calls=len(places), folder=folder)
+
+
+def _groups(runs: Sequence[CoRun]) -> Counter[str]:
+    """Groups of which a slowdown was measured, by how they shared the GPU."""
+    timed = {run.group: run.sharing or "not said" for run in runs if run.latency_together_ms is not None}
+    return Counter(timed.values())
 
 
 def _digest(path: Path) -> str:

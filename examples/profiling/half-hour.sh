@@ -72,16 +72,16 @@ installed
 case $step in
   models)
     gkest doctor --probe >"$out/doctor.txt" 2>&1 || say "doctor found something: see doctor.txt"
-    run models.json raw-models "${MINUTES:-7}" --collector "$collector"
+    run models.json raw-models "${MINUTES:-6}" --collector "$collector"
     gkest profile table "$work/raw-models" -o "$out/measured.parquet" || say "the table is not complete"
     cp "$out/measured.parquet" "$work" || true  # for the pairs: $OUT may be emptied between calls
     pack raw-models
     ;;
   operators)
     folders=(raw-operators)
-    run operators.json raw-operators "${MINUTES:-5}" --collector "$collector" --retries 1
-    if [ -f "$carry/own.json" ] && [ "${OWN_MINUTES:-3}" != 0 ]; then
-      run own.json raw-own "${OWN_MINUTES:-3}" --collector "$collector" --retries 1
+    run operators.json raw-operators "${MINUTES:-4}" --collector "$collector" --retries 1
+    if [ -f "$carry/own.json" ] && [ "${OWN_MINUTES:-2}" != 0 ]; then
+      run own.json raw-own "${OWN_MINUTES:-2}" --collector "$collector" --retries 1
       folders+=(raw-own)
     fi
     gkest profile build "${folders[@]/#/$work/}" -o "$out/operators.parquet" || say "the dataset is not complete"
@@ -89,14 +89,14 @@ case $step in
     ;;
   counters)
     [ -f "$carry/counters.json" ] || { say "$carry/counters.json: no such file: nothing to count"; exit 2; }
-    run counters.json raw-counters "${MINUTES:-7}" --collector "$collector" --retries 0
+    run counters.json raw-counters "${MINUTES:-6}" --collector "$collector" --retries 0
     gkest profile build "$work/raw-counters" -o "$out/counters.parquet" || say "the dataset is not complete"
     pack raw-counters
     ;;
   pairs)
     table=()
     [ ! -f "$work/measured.parquet" ] || table=(--table "$work/measured.parquet")
-    gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-4}" \
+    gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-3}" \
       ${PAIR_OPTIONS:-} "${table[@]}" -o "$out/pairs.parquet" || say "not all pairs were measured"
     ;;
   *) say "$step: expected prepare, models, operators, counters or pairs"; exit 2 ;;

@@ -213,7 +213,7 @@ def test_the_page_of_a_known_law(
     runs = [
         CoRun(
             group=f"{i}-{j}", model="net", gpu="L4", runtime="torch", dtype="fp32", batch_size=BATCHES[side],
-            sm_share_pct=100.0, latency_alone_ms=1.0, latency_together_ms=1.8 + 0.1 * side,
+            sm_share_pct=100.0, latency_alone_ms=1.0, latency_together_ms=1.8 + 0.1 * side, sharing="mps",
         )
         for i in range(2) for j in range(2) for side in (0, 1)
     ]  # fmt: skip
@@ -236,6 +236,7 @@ def test_the_page_of_a_known_law(
     everything = cells(section(text, "Operators left out"), "all")
     roofline, prior, trained = (float(everything[i]) for i in (2, 3, 6))
     assert trained < 0.6 * prior and roofline > 10
+    assert "How groups shared the GPU: 4 mps." in section(text, "What was measured")
     whole = section(text, "Whole models")
     assert "have 6 sizes; 7 of 87 calls hold one of them and are removed in the last row, 80 stay" in whole
     before, known, gone = (
