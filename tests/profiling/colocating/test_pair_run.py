@@ -18,7 +18,8 @@ from gkestimator.profiling.colocating.jobs import PairOptions
 from gkestimator.profiling.colocating.run import measure_pairs
 from gkestimator.profiling.plan import PlanEntry, write_plan
 from gkestimator.profiling.raw import EnvironmentSample
-from gkestimator.tables import COLOCATION, CoRun, read_table
+from gkestimator.simulation.interference.training import train_interference
+from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
 
 sys.path.append(str(Path(__file__).parent))
 from pretend_machine import HERE, alive, means, mps_script
@@ -81,6 +82,37 @@ def test_under_mps_every_share_has_its_worker(tmp_path: Path, prepared: Path) ->
     again = measure_pairs(plan(mlp("ok1"), mlp("ok2")), output, options, means=no_gpu)
     assert (again.pairs, again.left, again.exit_code) == (2, 0, 0) and rows(output) == found
     assert not prepared.exists()  # and needs no GPU for it
+
+
+def test_what_was_measured_is_trained_on(tmp_path: Path) -> None:
+    """Under MPS, at two shares, with a measured table without counters that came later."""
+    pytest.importorskip("scipy")
+    output, table = tmp_path / "p.csv", tmp_path / "t.csv"
+    models = plan(*(mlp(f"ok{i}") for i in range(3)))
+    options = PairOptions(seconds=0.1, minutes=None, shares=((100.0, 100.0), (50.0, 50.0)))
+    assert measure_pairs(models, output, options, means=means(mps_script(tmp_path))).pairs == 12
+    with pytest.raises(TableError, match="row 1, column sm_util_mean_pct: found nothing"):
+        train_interference(output)
+    known = [
+        Requirement(
+            model=f"ok{i}", gpu="H200", runtime="torch", dtype="fp32", batch_size=1, sm_util_mean_pct=40.0 + 20 * i,
+            source="measured", occupancy_source="measured", memory_source=None,
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    write_table(REQUIREMENTS, known, table)
+    again = measure_pairs(models, output, options, tables=[table], means=means(None, gpus=lambda: 0))
+    assert again.problems == () and again.messages[0].startswith("nothing is left to measure")
+    for row in rows(output):
+        asked = 40.0 + 20 * int(row.model[-1])
+        if row.sm_share_pct == 100.0:
+            assert row.sm_util_mean_pct == asked
+        else:
+            # Sleeps take as long on half the SMs; a loaded machine may lengthen either.
+            assert row.sm_util_mean_pct is not None and row.sm_util_mean_pct <= 50.0
+    fit = train_interference(output).found.fit
+    assert (fit.measurements, fit.groups, fit.models, fit.gpus) == (24, 12, ("ok0", "ok1", "ok2"), ("H200",))
+    assert "24 of 24 slowdowns are of models of which DRAM or L2 demand is not known" in fit.notes[0]
 
 
 @pytest.mark.parametrize(
