@@ -71,7 +71,8 @@ mkdir -p "$work" "$out"
 installed
 case $step in
   models)
-    gkest doctor --probe >"$out/doctor.txt" 2>&1 || say "doctor found something: see doctor.txt"
+    # A profiler that hangs must not take the minutes of the models with it.
+    timeout 90 gkest doctor --probe >"$out/doctor.txt" 2>&1 || say "doctor found something: see doctor.txt"
     run models.json raw-models "${MINUTES:-6}" --collector "$collector"
     gkest profile table "$work/raw-models" -o "$out/measured.parquet" || say "the table is not complete"
     cp "$out/measured.parquet" "$work" || true  # for the pairs: $OUT may be emptied between calls

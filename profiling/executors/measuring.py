@@ -177,6 +177,7 @@ def _measured(
         host_us=tuple((b - a) / 1e3 for a, b in pairwise(marks)),
         elapsed_us=(done - marks[0]) / 1e3 / repeats,
         output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
-        workspace_bytes=prepared.workspace_bytes(),
+        # A whole model's memory is told by its latency pass; one more call would be traced for nothing.
+        workspace_bytes=None if entry.fragment.is_model else prepared.workspace_bytes(),
         kernels=None if effort.counters else prepared.host_kernels(repeats),
     )

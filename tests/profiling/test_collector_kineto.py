@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.errors import OutputError, UsageError
 from gkestimator.profiling.collectors import COLLECTORS, CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.collectors.kineto import _BLOCK, kineto_ranges
@@ -128,3 +128,38 @@ def test_a_gpu_that_takes_no_work_is_said_in_one_line_before_anything_is_recorde
     with pytest.raises(UsageError, match="--kineto: the GPU takes no work: CUDA error: out of memory"):
         trace.start()
     assert made == ["session"]
+
+
+@pytest.mark.parametrize("name", ["trace.json.gz", "trace.json"])
+def test_the_trace_is_zipped_here_for_torch_would_take_ten_times_as_long(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch")
+    trace, asked = KinetoTrace(tmp_path / name, cuda=False), list[str]()
+
+    def export(path: str) -> None:
+        asked.append(Path(path).name)
+        Path(path).write_text('{"traceEvents": []}')
+
+    trace._profile = SimpleNamespace(stop=lambda: None, export_chrome_trace=export)
+    trace.stop()
+    assert [n.endswith(".json") for n in asked] == [True]
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    written = (tmp_path / name).read_bytes()
+    assert (gzip.decompress(written) if name.endswith(".gz") else written) == b'{"traceEvents": []}'
+
+
+def test_a_trace_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    trace = KinetoTrace(tmp_path / "trace.json.gz", cuda=False)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    trace._profile = SimpleNamespace(
+        stop=lambda: None, export_chrome_trace=lambda path: Path(path).write_text("{}")
+    )
+    monkeypatch.setattr("gkestimator.profiling.executors.kineto.shutil.copyfileobj", full)
+    with pytest.raises(OutputError, match="the trace cannot be written: .*No space left"):
+        trace.stop()
+    assert list(tmp_path.iterdir()) == []

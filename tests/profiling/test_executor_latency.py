@@ -143,6 +143,7 @@ def test_twenty_calls_more_of_short_ones_fewer_of_long_ones(call_ms: float, call
 def test_a_model_s_timeline_has_few_repeats_unless_told_otherwise() -> None:
     class Timeline(Bench):
         def workspace_bytes(self) -> int | None:
+            self.seen.append("workspace")
             return 5
 
         def host_kernels(self, repeats: int) -> tuple[HostKernel, ...]:
@@ -151,9 +152,12 @@ def test_a_model_s_timeline_has_few_repeats_unless_told_otherwise() -> None:
     def repeats(chosen: PlanEntry, effort: Effort) -> int | None:
         bench = Timeline(call_us=100)
         clocks = Clocks(elapsed_ns=lambda: bench.now_ns)
-        return measure(
+        record = measure(
             cast(Executor, bench), chosen, effort=effort, seed=0, ranges=NvtxRanges("test", {}).range, clocks=clocks
-        ).repeats  # fmt: skip
+        )  # fmt: skip
+        # Of a model the latency pass tells the memory: no further call is traced for it.
+        assert ("workspace" in bench.seen) == (record.workspace_bytes == 5) == (chosen is not MODEL)
+        return record.repeats
 
     operator = entry(fragment([tensor("x", 2, 3)], node("Relu", "x", "y")))
     assert (repeats(operator, Effort()), repeats(MODEL, Effort())) == (50, 5)
