@@ -16,8 +16,8 @@ from gkestimator.profiling.captures import NVTX_DOMAIN
 __all__ = ["KinetoTrace"]
 
 _BLOCK, _LEVEL = 2**20, 6
-"""Asked for a name in .gz, torch zips line by line at the highest level: on one core 11 MB a second (November 2026), and
-a launch takes 2.5 KB. In blocks and at zlib's usual level it was 120, for a tenth more bytes."""
+"""Asked for a name in .gz, torch zips line by line at the highest level: on one core 11 MB a second (November 2026),
+and a launch takes 2.5 KB. In blocks and at zlib's usual level it was 120, for a tenth more bytes."""
 
 
 class KinetoTrace:
