@@ -33,7 +33,7 @@ _USUAL = (
     "/opt/nvidia/bin",
     "/usr/lib/nvidia/bin",
 )
-_SERVER = re.compile(r"^\s*(\d{1,10})\s*$", re.MULTILINE)
+_SERVER = re.compile(r"^\s*(\d{1,10})\b", re.MULTILINE)
 _OURS = "CUDA_MPS_"
 _START_S, _ASK_S, _QUIT_S = 40.0, 10.0, 5
 _POLL_S = 0.05
