@@ -3,8 +3,9 @@ after another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from _measured_operators import sizes_of
@@ -14,13 +15,17 @@ from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.recall import Source
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.api import Evaluation, evaluate
+from gkestimator.evaluation.compare import summaries
+from gkestimator.evaluation.compared import ComparedRow, SummaryRow
+from gkestimator.evaluation.host import fit_host
 from gkestimator.evaluation.matching import Matched, match_rows
 from gkestimator.evaluation.truth import read_truth
 from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.host_profile import write_host_file
 from gkestimator.naming import find_models
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
-__all__ = ["MeasuredModels", "Occurring", "read_models"]
+__all__ = ["MeasuredModels", "Occurring", "read_models", "summaries_with_other_hosts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +115,29 @@ def read_models(
     )
 
 
-def host_errors(evaluation: Evaluation) -> Mapping[str, tuple[float, float] | None]:
-    """By runtime: mean and median latency error with the host's figures fitted to the other models; None where they
-    cannot be told."""
-    try:
-        return {fit.runtime: fit.after_pct for fit in evaluation.fit_host()}
-    except UsageError:
-        return {}
+def summaries_with_other_hosts(
+    models: MeasuredModels, found: Evaluation, bundle: Path | None
+) -> tuple[SummaryRow, ...] | None:
+    """Summaries of the same rows, each model estimated with the launch overhead that the *other* models' rows tell of the
+    host (``gkest evaluate --write-host`` without it); None where they do not tell it.
+
+    What a small batch takes is set by the host, which no operator's device time tells of. Utilisations are means over the
+    latency, so they hang on it too.
+    """
+    rows: list[ComparedRow] = []
+    with tempfile.TemporaryDirectory() as folder:
+        host, table = Path(folder, "host.toml"), Path(folder, "model.parquet")
+        for name in dict.fromkeys(row.model for row in found.compared):
+            others = [case for case in found.cases if case.model != name]
+            runtimes = dict.fromkeys(case.runtime for case in others)
+            try:
+                fits = [fit_host([c for c in others if c.runtime == runtime]) for runtime in runtimes]
+            except UsageError:
+                return None
+            if not fits:
+                return None
+            write_host_file(found.host_profile(fits), host)
+            mine = [models.rows[row.row - 1] for row in found.compared if row.model == name]
+            write_table(REQUIREMENTS, mine, table)
+            rows += replace(models, table=table).judged(bundle, host).compared
+    return summaries(rows)

@@ -125,16 +125,17 @@ def read_operators(paths: Sequence[Path], specs: Sequence[Path]) -> Operators:
     files = tuple(file for path in paths for file in dataset_files(path))
     every = list(dict.fromkeys([*specs, *(found for path in paths for found in specification_files(path))]))
     catalogue = gpu_catalogue(every)
-    ok: dict[str, bool] = {}
-    counted: set[str] = set()
+    ok: dict[tuple[Path, str, str], bool] = {}  # by where an operator was measured, under which runtime
+    counted: set[tuple[Path, str, str]] = set()
     calls: dict[str, MeasuredCall] = {}
     skipped: Counter[str] = Counter()
     gpus: dict[str, GpuSpec] = {}
     for file in files:
         for row in read_table(file, KERNEL_DATASET):
-            ok[row.entry_id] = ok.get(row.entry_id, True) and row.quality == "ok"
+            key = (file, row.runtime, row.entry_id)
+            ok[key] = ok.get(key, True) and row.quality == "ok"
             if row.achieved_occupancy_pct is not None:
-                counted.add(row.entry_id)
+                counted.add(key)
         found = read_calls(file, catalogue)
         gpus |= found.gpus
         for reasons in found.skipped.values():
@@ -154,9 +155,9 @@ def read_operators(paths: Sequence[Path], specs: Sequence[Path]) -> Operators:
         files=files,
         specs=tuple(every),
         gpu=gpu,
-        entries=len(ok),
-        measured=sum(ok.values()),
-        counted=sum(ok[entry] for entry in counted),
+        entries=len({entry for _, _, entry in ok}),
+        measured=len({key[2] for key, good in ok.items() if good}),
+        counted=len({key[2] for key in counted if ok[key]}),
         calls=tuple(calls[key] for key in sorted(calls)),
         skipped=dict(skipped.most_common()),
     )

@@ -24,17 +24,15 @@ __all__ = ["fitted_to_pairs"]
 def fitted_to_pairs(
     pairs: Path, runs: Sequence[CoRun], models: MeasuredModels, bundle: Path | None, folder: Path
 ) -> str:
-    """Errors of every law of interference with models left out, in words. What the models ask of the GPU alone is the
-    measured table's where that has all of it (counters of whole models are seldom taken), else ``bundle``'s estimate.
-    Raises GkestimatorError where nothing can be fitted."""
-    told = {(r.model, r.dtype, r.batch_size, r.sm_share_pct): r for r in models.rows}
-    whole = [told.get((run.model, run.dtype, run.batch_size, run.sm_share_pct)) for run in runs]
-    if all(row is not None and None not in [getattr(row, name) for name in DEMANDS] for row in whole):
-        return f"{train_interference(pairs, [models.table], gpu_specs=models.specs)}\n\ndemands: as measured"
+    """Errors of every law of interference with models left out, in words. What a model asks of the GPU alone is the
+    pairs' own where they have it (``gkest profile pairs --table``), else ``bundle``'s estimate: nobody counts what whole
+    models do to DRAM and L2. Raises GkestimatorError where nothing can be fitted."""
+    if all(getattr(run, name) is not None for run in runs for name in DEMANDS):
+        return f"{train_interference(pairs, gpu_specs=models.specs)}\n\ndemands: as measured"
     table = folder / "demands.parquet"
     write_table(REQUIREMENTS, _demands(runs, models, bundle), table)
     report = train_interference(pairs, [table], gpu_specs=models.specs)
-    return f"{report}\n\ndemands of SMs, DRAM and L2: estimated by the bundle of all operators"
+    return f"{report}\n\ndemands that the pairs do not name: estimated by the bundle of all operators"
 
 
 def _demands(runs: Sequence[CoRun], models: MeasuredModels, bundle: Path | None) -> list[Requirement]:

@@ -15,19 +15,20 @@ import hashlib
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from _measured_models import MeasuredModels, read_models
+from _measured_models import MeasuredModels, read_models, summaries_with_other_hosts
 from _measured_operators import Operators, Split, judged, read_operators, split, without, write_part
 from _measured_page import Judged, page
 from _measured_pairs import fitted_to_pairs
 
 from gkestimator.bundles import load_bundle
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.tables import COLOCATION, read_table, write_bytes
+from gkestimator.tables import COLOCATION, CoRun, read_table, write_bytes
 
 HELD_OUT = 0.3
 ALL = "all operators"
@@ -109,7 +110,7 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
         occurring=occurring,
         split=parts,
         shown=shown,
-        pairs=None if pairs is None else len({row.group for row in pairs}),
+        pairs=None if pairs is None else _groups(pairs),
         interference=interference,
         inputs=[
             (p, _digest(p))
@@ -126,12 +127,13 @@ def _judge(
     _tell(f"judging: {one.title}")
     if one.why_not:
         return Judged(title=one.title, calls=one.calls, operators=None, models=None, why_not=one.why_not)
-    bundle = load_bundle(one.folder)
+    found = models.judged(one.folder, host)
     return Judged(
         title=one.title,
         calls=one.calls,
-        operators=judged(operators, parts.test, bundle) if parts.test else None,
-        models=models.judged(one.folder, host),
+        operators=judged(operators, parts.test, load_bundle(one.folder)) if parts.test else None,
+        models=found,
+        with_hosts=None if host is not None else summaries_with_other_hosts(models, found, one.folder),
     )
 
 
@@ -148,6 +150,12 @@ def _train(operators: Operators, title: str, places: Sequence[int], folder: Path
     except GkestimatorError as e:
         return Trained(title=title, calls=len(places), folder=None, why_not=str(e))
     return Trained(title=title, calls=len(places), folder=folder)
+
+
+def _groups(runs: Sequence[CoRun]) -> Counter[str]:
+    """Groups of which a slowdown was measured, by how they shared the GPU."""
+    timed = {run.group: run.sharing or "not said" for run in runs if run.latency_together_ms is not None}
+    return Counter(timed.values())
 
 
 def _digest(path: Path) -> str:

@@ -80,8 +80,10 @@ class _Shares(_ParamType):
 )
 @click.option(
     "--table",
+    "tables",
     type=_PATH,
-    help="Requirement table of the models: fills the columns of what they ask for alone.",
+    multiple=True,
+    help="Requirement table of the models: fills what they ask for alone; repeatable, the first that knows it counts.",
 )
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
 @click.option(
@@ -94,7 +96,9 @@ class _Shares(_ParamType):
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order and of the data.")
 @debug_option
-def command(plan: Path, output: Path, table: Path | None, gpu_specs: tuple[Path, ...], **options: Any) -> int:
+def command(
+    plan: Path, output: Path, tables: tuple[Path, ...], gpu_specs: tuple[Path, ...], **options: Any
+) -> int:
     """Measure whole models side by side, two at a time; resumes what was cut off.
 
     PLAN.json is one that gkest profile plan --whole made. Each model of a pair runs in a process of its own, under MPS
@@ -109,7 +113,7 @@ def command(plan: Path, output: Path, table: Path | None, gpu_specs: tuple[Path,
     wanted = PairOptions(command=" ".join(sys.argv)[:2000], **options)
     with Progress() as progress:
         report = measure_pairs(
-            read_plan(plan), output, wanted, table=table, gpu_specs=gpu_specs, progress=progress
+            read_plan(plan), output, wanted, tables=tables, gpu_specs=gpu_specs, progress=progress
         )
     click.echo(report.summary())
     for line in report.problems:

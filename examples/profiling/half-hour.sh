@@ -24,19 +24,18 @@ prepare() {
   mkdir -p "$carry"
   gkest profile plan --whole "${models[@]}" "${where[@]}" --batch-size "$batches" --minutes "${MODEL_MINUTES:-6}" \
     --runtime "$executor" -o "$carry/models.json"
-  # Shapes of the catalogue alone: what occurs in the models is removed again where estimates of them are judged.
-  gkest profile plan "${where[@]}" --minutes "${OPERATOR_MINUTES:-9}" --counters "${COUNTED:-0.25}" \
-    --runtime "$executor" -o "$carry/operators.json"
-  python3 - "$carry/operators.json" "$carry/counters.json" <<'PYTHON'
-import json, sys
-with open(sys.argv[1], encoding="utf-8") as file:
-    plan = json.load(file)
-plan["entries"] = [entry for entry in plan["entries"] if entry["counters"]]
-with open(sys.argv[2], "w", encoding="utf-8") as file:
-    json.dump(plan, file)
-print(f"half-hour: {len(plan['entries'])} entries for counters", file=sys.stderr)
-PYTHON
-  python3 -m pip wheel -q --no-deps -w "$carry" "${SOURCE:-.}"
+  # Shapes of the catalogue: what occurs in the models is taken out again where estimates of these are judged.
+  gkest profile plan "${where[@]}" --runtime "$executor" --minutes "${OPERATOR_MINUTES:-9}" --counters 0 \
+    -o "$carry/operators.json"
+  # The models' own operators, for a bundle that is to know them.
+  gkest profile plan "${models[@]}" "${where[@]}" --runtime "$executor" --batch-size "$batches" --no-catalogue \
+    --minutes "${OWN_MINUTES:-4}" --counters 0 -o "$carry/own.json"
+  [ -z "$gpu" ] || gkest profile plan "${where[@]}" --runtime "$executor" --minutes "${COUNTER_MINUTES:-10}" --counters 1 \
+    -o "$carry/counters.json"  # a CPU has none
+  local source=${SOURCE:-.} built=
+  [ ! -e "$source/build" ] || built=kept
+  python3 -m pip wheel -q --no-deps -w "$carry" "$source"
+  [ -n "$built" ] || rm -rf "$source/build"  # what pip leaves behind would leak into the next wheel
   cp "${BASH_SOURCE[0]}" "$carry/half-hour.sh"
   say "carry $carry ($(du -sh "$carry" | cut -f1)); there: bash $carry/half-hour.sh models"
 }
@@ -50,15 +49,20 @@ installed() {  # the machine's own torch, numpy, pandas, onnx, click and pyarrow
 run() {  # PLAN RAW MINUTES more options; a run that has to stop (1) is built of what there is
   local plan=$1 raw=$2 minutes=$3 status=0
   shift 3
-  gkest profile run "$carry/$plan" --executor "$executor" --device "$device" --minutes "$minutes" "$@" -o "$raw" || status=$?
-  [ $status -lt 2 ] || { say "$plan: nothing could be measured"; pack "$raw"; exit $status; }
+  gkest profile run "$carry/$plan" --executor "$executor" --device "$device" --minutes "$minutes" "$@" -o "$work/$raw" || status=$?
+  [ $status -lt 2 ] || { say "$plan: nothing could be measured"; exit $status; }
 }
 
-pack() {  # FOLDER: into pieces beside the tables
-  [ -d "$1" ] || return 0
-  mkdir -p "$out"
-  tar -C "$(dirname "$1")" -czf - "$(basename "$1")" | split -b "$piece" - "$out/$step.tar.gz."
-  say "$(ls "$out" | wc -l) files in $out, $(du -sh "$out" | cut -f1); together again: cat $step.tar.gz.* | tar xz"
+pack() {  # FOLDERS of $work: into pieces beside the tables, at most four, for results may have to be few and small
+  local packed=$work/$step.tar.gz
+  tar -C "$work" -czf "$packed" "$@"
+  if [ "$(stat -c %s "$packed")" -le $((4 * piece)) ]; then
+    split -b "$piece" "$packed" "$out/$step.tar.gz."
+    say "together again: cat $step.tar.gz.* | tar xz"
+  else
+    say "$packed is $(du -sh "$packed" | cut -f1), too large to take along: only the tables are in $out"
+  fi
+  say "$(ls "$out" | wc -l) files in $out, $(du -sh "$out" | cut -f1)"
 }
 
 [ "$step" = prepare ] && { prepare "$@"; exit; }
@@ -68,24 +72,31 @@ installed
 case $step in
   models)
     gkest doctor --probe >"$out/doctor.txt" 2>&1 || say "doctor found something: see doctor.txt"
-    run models.json "$work/raw-models" "${MINUTES:-7}" --collector "$collector"
+    run models.json raw-models "${MINUTES:-6}" --collector "$collector"
     gkest profile table "$work/raw-models" -o "$out/measured.parquet" || say "the table is not complete"
-    pack "$work/raw-models"
+    cp "$out/measured.parquet" "$work" || true  # for the pairs: $OUT may be emptied between calls
+    pack raw-models
     ;;
   operators)
-    run operators.json "$work/raw-operators" "${MINUTES:-8}" --collector "$collector" --no-counters --retries 1
-    gkest profile build "$work/raw-operators" -o "$out/operators.parquet" || say "the dataset is not complete"
-    pack "$work/raw-operators"
+    folders=(raw-operators)
+    run operators.json raw-operators "${MINUTES:-4}" --collector "$collector" --retries 1
+    if [ -f "$carry/own.json" ] && [ "${OWN_MINUTES:-2}" != 0 ]; then
+      run own.json raw-own "${OWN_MINUTES:-2}" --collector "$collector" --retries 1
+      folders+=(raw-own)
+    fi
+    gkest profile build "${folders[@]/#/$work/}" -o "$out/operators.parquet" || say "the dataset is not complete"
+    pack "${folders[@]}"
     ;;
   counters)
-    run counters.json "$work/raw-counters" "${MINUTES:-7}" --collector "$collector" --retries 0
+    [ -f "$carry/counters.json" ] || { say "$carry/counters.json: no such file: nothing to count"; exit 2; }
+    run counters.json raw-counters "${MINUTES:-6}" --collector "$collector" --retries 0
     gkest profile build "$work/raw-counters" -o "$out/counters.parquet" || say "the dataset is not complete"
-    pack "$work/raw-counters"
+    pack raw-counters
     ;;
   pairs)
     table=()
-    [ ! -f "$out/measured.parquet" ] || table=(--table "$out/measured.parquet")
-    gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-4}" \
+    [ ! -f "$work/measured.parquet" ] || table=(--table "$work/measured.parquet")
+    gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-3}" \
       ${PAIR_OPTIONS:-} "${table[@]}" -o "$out/pairs.parquet" || say "not all pairs were measured"
     ;;
   *) say "$step: expected prepare, models, operators, counters or pairs"; exit 2 ;;

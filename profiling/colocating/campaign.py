@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gkestimator.errors import GkestimatorError
@@ -17,41 +18,54 @@ from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.running.local import INTERRUPTED, OUT_OF_TIME, Stop
 
-__all__ = ["Campaign", "Stopped"]
+__all__ = ["Campaign", "State", "Stopped"]
 
 _SAMPLE_S = 0.2
 _MOST_SAMPLES = 20_000
 _MOST_PROBLEMS = 200
 _OVERTIME_S = 10.0
 """What the pair at hand may still take when the time that was given is over."""
+_CLOSING_S = 2.0
+"""What ending the workers and the daemon takes, of the time that was given."""
 BREAKS_IN_A_ROW = 3
 """So many workers that broke without a pair measured in between: the next would break as well."""
-Key = tuple[str, str, float, float]
 
 
 class Stopped(GkestimatorError):  # noqa: N818 - a wish, not a defect
     """Somebody asked to stop, or time is over."""
 
 
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What a run comes to. ``jobs``: all that is wanted; ``stopped``: why it ended before they were done, with the exit
+    status that goes with it; ``problems`` and ``messages``: lines for people."""
+
+    jobs: list[Job] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    stopped: str | None = None
+    stop_status: int = 0
+
+    def stop(self, why: str, status: int) -> None:
+        """Nothing more is begun."""
+        self.stopped, self.stop_status = why, status
+
+    def problem(self, line: str) -> None:
+        """One line, each once, not without end."""
+        if line not in self.problems and len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(line)
+
+
 class Campaign:
-    """``jobs`` are set once it is known how the GPU is shared."""
+    """``state``: its jobs are set once it is known how the device is shared."""
 
     def __init__(
         self, journal: Journal, facts: DeviceFacts, means: Means, stop: Stop,
         progress: Callable[[str, int, int], None] | None,
     ) -> None:  # fmt: skip
-        self.jobs: list[Job] = []
-        self.messages: list[str] = []
-        self.problems: list[str] = []
-        self.stopped: str | None = None
-        self.stop_status = 0
-        self._journal, self._facts, self._means, self._stop, self._progress = (
-            journal,
-            facts,
-            means,
-            stop,
-            progress,
-        )
+        self.state = State()
+        self._journal, self._facts, self._means = journal, facts, means
+        self._stop, self._progress = stop, progress
         self._take = means.sampling(facts)  # before the workers: who is there by now is another tenant
         self._samples: deque[EnvironmentSample] = deque(maxlen=_MOST_SAMPLES)
         self._sampled = 0.0
@@ -72,37 +86,29 @@ class Campaign:
 
     def work(self, session: Session) -> None:
         """Measure what is left: what failed before comes last. Raises Stopped."""
-        todo = [j for j in self.jobs if self._record(j) is None]
-        todo += [j for j in self.jobs if (found := self._record(j)) is not None and found.reason is not None]
+        known = [(j, self._journal.of(j.key)) for j in self.state.jobs]
+        todo = [j for j, found in known if found is None]
+        todo += [j for j, found in known if found is not None and found.reason is not None]
+        done = len(known) - len(todo)
         for job in todo:
-            self._show(job)
+            if self._progress is not None:
+                self._progress(f"{_of(job, 0)} beside {_of(job, 1)}", done, len(known))
             left = self._stop.seconds_left()
-            if left is not None and left < session.expected_s(job):
+            if left is not None and left < session.expected_s(job) + _CLOSING_S:
                 raise Stopped(OUT_OF_TIME)
-            self._one(session, job)
-            if self.stopped is not None:
+            done += self._one(session, job)
+            if self.state.stopped is not None:
                 return
 
     def end(self) -> None:
         """It was stopped from outside: say why."""
         if self._stop.asked:
-            self.stopped, self.stop_status = INTERRUPTED, 130
+            self.state.stop(INTERRUPTED, 130)
         else:
-            self.stopped = OUT_OF_TIME
+            self.state.stop(OUT_OF_TIME, 0)
 
-    def failed(self) -> int:
-        """Jobs that were tried and are not measured."""
-        return sum((r := self._record(j)) is not None and r.reason is not None for j in self.jobs)
-
-    def left(self) -> int:
-        """Jobs that nobody has tried."""
-        return sum(self._record(j) is None for j in self.jobs)
-
-    def _record(self, job: Job) -> PairRecord | None:
-        a, b, first, second = job.key
-        return self._journal.records.get(job.key) or self._journal.records.get((b, a, second, first))
-
-    def _one(self, session: Session, job: Job) -> None:
+    def _one(self, session: Session, job: Job) -> bool:
+        """Whether it was measured."""
         dropped = next((self._dropped[e.id] for e in job.entries if e.id in self._dropped), None)
         try:
             if dropped is not None:
@@ -110,7 +116,7 @@ class Campaign:
             sides, (began, ended) = session.measure(job)
         except PairFailed as e:
             self._failed(job, e)
-            return
+            return False
         self._breaks = 0
         spell = EntryRecord(
             entry_id=job.entries[0].id, status="ok", started_unix_ns=began, ended_unix_ns=ended
@@ -122,7 +128,9 @@ class Campaign:
             if began <= s.unix_ns <= ended and s.sm_clock_mhz is not None
         ]
         if quality != "ok":
-            self._problem(f"{sides[0].model} beside {sides[1].model}: {quality} while they were measured")
+            self.state.problem(
+                f"{sides[0].model} beside {sides[1].model}: {quality} while they were measured"
+            )
         self._journal.add(
             PairRecord(
                 key=job.key,
@@ -132,28 +140,20 @@ class Campaign:
                 measured=_now(),
             )
         )
+        return True
 
     def _failed(self, job: Job, error: PairFailed) -> None:
         for entry in error.entries:
             self._dropped[entry.id] = str(error)
         if error.broke and self._means.present(self._facts) is False:
             # Not this pair's fault: it is not recorded, and comes first in the next run.
-            self.stopped, self.stop_status = f"stopped: {self._facts.name} does not answer any more", 1
+            self.state.stop(f"stopped: {self._facts.name} does not answer any more", 1)
             return
-        self._problem(str(error))
+        self.state.problem(str(error))
         self._journal.add(PairRecord(key=job.key, reason=str(error), measured=_now()))
         self._breaks += error.broke
         if self._breaks >= BREAKS_IN_A_ROW:
-            self.stopped, self.stop_status = f"stopped: {self._breaks} workers in a row broke: {error}", 1
-
-    def _problem(self, line: str) -> None:
-        if line not in self.problems and len(self.problems) < _MOST_PROBLEMS:
-            self.problems.append(line)
-
-    def _show(self, job: Job) -> None:
-        if self._progress is not None:
-            done = len(self.jobs) - self.left() - self.failed()
-            self._progress(f"{_of(job, 0)} beside {_of(job, 1)}", done, len(self.jobs))
+            self.state.stop(f"stopped: {self._breaks} workers in a row broke: {error}", 1)
 
 
 def _of(job: Job, side: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from gkestimator.profiling.colocating.process import WorkerError, WorkerProcess
 from gkestimator.profiling.colocating.window import Times
 
-__all__ = ["Fleet", "Slot", "Worker"]
+__all__ = ["Fleet", "Slot", "Ways", "Worker"]
 
 _START_S = 180.0
 _GRACE_S = 8.0
@@ -33,17 +33,29 @@ class Worker:
     alone: dict[str, Times] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What happens around workers. ``tick``: called while waiting; ``starting`` and ``started``: before and after some
+    are started, may raise; ``broke``: under MPS, when one broke and all have been ended."""
+
+    tick: Callable[[], None]
+    starting: Callable[[], None]
+    started: Callable[[], None]
+    broke: Callable[[], None]
+
+
 class Fleet:
-    """``command``: a worker's; ``environment``: of one with a share; ``folder``: takes their logs; ``tick``: is called
-    while waiting. ``together``: a worker that breaks takes the others with it (under MPS a fault of one client is a
-    fault of all, and the server takes no new ones until they are gone); ``renew`` is then called."""
+    """``command``: a worker's; ``environment``: of one with a share; ``folder``: takes their logs. ``together``: a
+    worker that breaks takes the others with it (under MPS a fault of one client is a fault of all, and the server takes
+    no new ones until they are gone)."""
 
     def __init__(
-        self, command: Sequence[str], environment: Callable[[float], Mapping[str, str]], folder: Path, *,
-        tick: Callable[[], None], together: bool, renew: Callable[[], None],
+        self, command: Sequence[str], environment: Callable[[float], Mapping[str, str]], folder: Path, ways: Ways, *,
+        together: bool,
     ) -> None:  # fmt: skip
         self._command, self._environment, self._folder = command, environment, folder
-        self.tick, self._together, self._renew = tick, together, renew
+        self._ways, self.together = ways, together
+        self.tick = ways.tick
         self._workers: dict[Slot, Worker] = {}
         self.start_s: float | None = None
         """Seconds that the workers started last took, together."""
@@ -56,6 +68,8 @@ class Fleet:
         """The workers of ``slots``; those that are missing are started, all at once. Raises WorkerError."""
         wanted, begun = list(slots), time.monotonic()
         starting: dict[Slot, WorkerProcess] = {}
+        if not self._workers.keys() >= set(wanted):
+            self._ways.starting()
         try:
             for slot in wanted:
                 if slot not in self._workers and slot not in starting:
@@ -74,6 +88,11 @@ class Fleet:
             raise
         if begun_any:
             self.start_s = time.monotonic() - begun
+            try:
+                self._ways.started()
+            except BaseException:
+                self.stop()  # nobody may measure with them
+                raise
         return [self._workers[slot] for slot in wanted]
 
     def all(self) -> list[Worker]:
@@ -82,11 +101,13 @@ class Fleet:
 
     def broken(self, worker: Worker) -> None:
         """``worker`` is of no more use: it is killed, and started anew when it is needed next."""
-        known = self._workers.pop(worker.slot, None) is worker
+        known = self._workers.get(worker.slot) is worker  # not one that took its place
+        if known:
+            del self._workers[worker.slot]
         worker.process.stop(grace_s=0.0)
-        if known and self._together:
+        if known and self.together:
             self.stop()
-            self._renew()
+            self._ways.broke()
 
     def stop(self) -> None:
         """End all of them."""

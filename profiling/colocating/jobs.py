@@ -68,7 +68,8 @@ class PairOptions:
 class PairsReport:
     """What a run did, earlier runs into the same table included. ``pairs``: measured, at all shares; ``failed``: tried
     in this run or an earlier one and not measured since; ``left``: not reached; ``marked``: measured while the GPU was
-    throttled or others used it; ``slowdowns`` of single models beside another, in no order; ``worst``: in words."""
+    throttled or others used it; ``slowdowns`` of single models beside another, in no order; ``worst``: in words;
+    ``tables``: what models ask for alone was looked up in some."""
 
     output: str
     sharing: str | None
@@ -83,7 +84,7 @@ class PairsReport:
     stop_status: int = 0
     problems: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
-    table: str | None = None
+    tables: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -129,6 +130,10 @@ class PairsReport:
                 "without MPS models take turns: this says what turns cost; gkest train --interference asks for MPS"
             )
         elif self.pairs:
-            table = "" if self.table else " --table measured.parquet"
-            lines.append(f"next: gkest train --interference {self.output}{table} -o interference.yaml")
+            if not self.tables:
+                lines.append(
+                    "what models ask for alone is missing: the same command with --table measured.parquet fills it, "
+                    "and measures nothing again"
+                )
+            lines.append(f"next: gkest train --interference {self.output} -o interference.yaml")
         return tuple(lines)

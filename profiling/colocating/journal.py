@@ -23,6 +23,7 @@ _VERSION = 1
 _MOST_BYTES = 512 * 2**20
 QUALITIES = ("ok", "noisy", "throttled")
 T = TypeVar("T")
+Key = tuple[str, str, float, float]
 
 
 def journal_path(output: Path) -> Path:
@@ -72,7 +73,7 @@ class PairRecord:
     """A pair that was measured (``reason`` None, two ``sides``), or was not and why. ``key``: ids of the entries and
     shares; ``quality``: ``ok``, ``noisy`` (other processes were at work on the GPU) or ``throttled``."""
 
-    key: tuple[str, str, float, float]
+    key: Key
     sides: tuple[SideRecord, ...] = ()
     quality: str = "ok"
     sm_clock_mhz: float | None = None
@@ -88,7 +89,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header: Header | None = None
-        self.records: dict[tuple[str, str, float, float], PairRecord] = {}
+        self.records: dict[Key, PairRecord] = {}
         self._stream: IO[bytes] | None = None
         self._new = False
 
@@ -179,6 +180,11 @@ class Journal:
             self.records[record.key] = record
         else:
             raise ValueError(f"found kind {str(kind)[:40]!r}, expected run or pair")
+
+    def of(self, key: Key) -> PairRecord | None:
+        """What is known of a pair, whichever of the two comes first."""
+        a, b, first, second = key
+        return self.records.get(key) or self.records.get((b, a, second, first))
 
     def measured(self) -> Iterator[PairRecord]:
         """The pairs that were measured, in the order of their first lines."""

@@ -33,7 +33,7 @@ _USUAL = (
     "/opt/nvidia/bin",
     "/usr/lib/nvidia/bin",
 )
-_SERVER = re.compile(r"^\s*(\d{1,10})\s*$", re.MULTILINE)
+_SERVER = re.compile(r"^\s*(\d{1,10})\b", re.MULTILINE)
 _OURS = "CUDA_MPS_"
 _START_S, _ASK_S, _QUIT_S = 40.0, 10.0, 5
 _POLL_S = 0.05
@@ -70,7 +70,8 @@ def client_environment(
 
 class MpsDaemon:
     """A control daemon for one GPU, with its pipes and logs in ``folder`` (ours, mode 700). Raises MpsError where it
-    does not start. It ends with :meth:`stop`, and with this process, however that ends."""
+    does not start. It ends with :meth:`stop`, and with this process, however that ends. ``gpu_uuid``: the only GPU that
+    it serves; None: all."""
 
     def __init__(self, binary: Path, folder: Path, *, gpu_uuid: str | None, tick: Callable[[], None]) -> None:
         self.binary = binary
@@ -120,12 +121,15 @@ class MpsDaemon:
 
     def servers(self) -> tuple[int, ...]:
         """Process ids of the servers that run: none until a client has initialised CUDA."""
-        return tuple(int(n) for n in _SERVER.findall(self._ask("get_server_list") or ""))
+        _, answer = self._ask("get_server_list")
+        return tuple(int(n) for n in _SERVER.findall(answer))
 
     def stop(self) -> None:
         """Quit; what does not end by itself is killed."""
-        if self._guard.poll() is None and self._ask(f"quit -t {_QUIT_S}", within_s=_QUIT_S + _ASK_S) is None:
-            self._ask("quit")
+        if self._guard.poll() is None:
+            status, _ = self._ask(f"quit -t {_QUIT_S}", within_s=_QUIT_S + _ASK_S)
+            if status != 0:  # one that knows no time limit
+                self._ask("quit")
         self._end_guard()
 
     def complaint(self) -> str | None:
@@ -140,8 +144,8 @@ class MpsDaemon:
                         return one_line(line, limit=200)
         return None
 
-    def _ask(self, command: str, *, within_s: float = _ASK_S) -> str | None:
-        """What the daemon answers; None where it does not, or refuses."""
+    def _ask(self, command: str, *, within_s: float = _ASK_S) -> tuple[int | None, str]:
+        """Exit status and words of the daemon's front end; no status and no words where it does not answer."""
         try:
             done = subprocess.run(
                 [str(self.binary)],
@@ -154,8 +158,8 @@ class MpsDaemon:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout if done.returncode == 0 else None
+            return None, ""
+        return done.returncode, done.stdout
 
     def _end_guard(self) -> None:
         """Close the guard's pipe: it kills the keeper, the daemon and the server."""

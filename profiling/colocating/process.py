@@ -18,6 +18,7 @@ from gkestimator.profiling.colocating.protocol import MOST_LINE, ProtocolError, 
 __all__ = ["AnswerError", "WorkerError", "WorkerProcess"]
 
 _TICK_S = 0.1
+_KILL_S = 5.0
 _MOST_LOG_BYTES = 8 * 2**20
 _LOG_END_BYTES = 4096
 
@@ -96,9 +97,8 @@ class WorkerProcess:
                 found = decode(line)
             except ProtocolError as e:
                 raise WorkerError(f"says what is no message: {e}") from e
-            if (
-                found is None or found["n"] < number
-            ):  # a library's print, or an answer nobody waits for any more
+            # A library's print, or an answer that nobody waits for any more.
+            if found is None or found["n"] < number:
                 continue
             if found["n"] > number:
                 raise WorkerError(f"found the answer to request {found['n']}, expected that to {number}")
@@ -122,19 +122,17 @@ class WorkerProcess:
             self._process.wait(timeout=max(0.0, grace_s))
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            # One that hangs in the driver cannot even be killed: nobody waits for it without end.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_KILL_S)
 
     def _end_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2.0)
         status = self._process.returncode
-        how = (
-            "closed its output"
-            if status is None
-            else f"signal {-status}"
-            if status < 0
-            else f"status {status}"
-        )
+        if status is None:
+            return f"closed its output: {self.last_words()}"
+        how = f"signal {-status}" if status < 0 else f"status {status}"
         return f"died ({how}): {self.last_words()}"
 
     def last_words(self) -> str:

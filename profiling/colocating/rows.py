@@ -19,10 +19,11 @@ Key = tuple[str, str, str, str, "int | None", str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """Rows of requirement tables, of models that are not confined, by what they answer; ``table``: the file."""
+    """Rows of requirement ``tables``, of models that are not confined, by what they answer: those of the first table
+    first."""
 
-    table: str
-    rows: Mapping[Key, Requirement]
+    tables: str
+    rows: Mapping[Key, Sequence[Requirement]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +35,13 @@ class _Asked:
     l2: float | None = None
 
 
-def read_demands(path: Path) -> Demands:
-    """The measured or estimated rows in ``path`` (CSV, JSON, Parquet). Raises TableError."""
-    rows = {
-        (r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims): r
-        for r in read_table(path, REQUIREMENTS)
-        if r.sm_share_pct == _WHOLE
-    }
-    return Demands(table=str(path), rows=rows)
+def read_demands(paths: Sequence[Path]) -> Demands:
+    """The measured or estimated rows in ``paths`` (CSV, JSON, Parquet). Raises TableError."""
+    rows: dict[Key, list[Requirement]] = defaultdict(list)
+    for r in (r for path in paths for r in read_table(path, REQUIREMENTS)):
+        if r.sm_share_pct == _WHOLE:
+            rows[(r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims)].append(r)
+    return Demands(tables=", ".join(map(str, paths)), rows=rows)
 
 
 def rows_of(
@@ -49,7 +49,8 @@ def rows_of(
 ) -> tuple[list[CoRun], tuple[str, ...]]:
     """Two rows for each measured pair, and a line for each model of which ``demands`` has no row.
 
-    What a model asks of the GPU alone is copied from its row where it is not confined. Confined to a share of the SMs
+    What a model asks of the GPU alone is copied from its row (what is null there, from that of the next table) where
+    it is not confined. Confined to a share of the SMs
     the same work takes longer, so that it asks less at a time: the row's value times latency alone on the whole GPU
     (of the journal, else the row's) / latency alone at the share, and of the SMs no more than the share. Null where one
     of them is not known.
@@ -63,16 +64,16 @@ def rows_of(
         for side in record.sides:
             asked = _Asked()
             if demands is not None:
-                row = demands.rows.get(
+                known = demands.rows.get(
                     (side.model, header.gpu, header.executor, side.dtype, side.batch_size, side.dims)
                 )
-                if row is None:
+                if not known:
                     missing[
-                        f"{demands.table}: no row for {side.model} on {header.gpu} ({header.executor}, {side.dtype}) "
+                        f"{demands.tables}: no row for {side.model} on {header.gpu} ({header.executor}, {side.dtype}) "
                         f"at batch {side.batch_size}: what it asks for alone stays null"
                     ] = None
                 else:
-                    asked = _asked(row, side, whole.get(side.entry_id))
+                    asked = _asked(known, side, whole.get(side.entry_id))
             rows.append(
                 CoRun(
                     group=group,
@@ -102,11 +103,14 @@ def _unconfined(records: Sequence[PairRecord]) -> dict[str, float]:
     return {entry: statistics.median(values) for entry, values in found.items()}
 
 
-def _asked(row: Requirement, side: SideRecord, whole_ms: float | None) -> _Asked:
-    sm, dram, l2 = row.sm_util_mean_pct, row.dram_util_mean_pct, row.l2_util_mean_pct
+def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> _Asked:
+    sm, dram, l2, latency = (
+        next((v for r in rows if (v := getattr(r, name)) is not None), None)
+        for name in ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct", "latency_ms")
+    )
     if side.sm_share_pct == _WHOLE:
         return _Asked(sm=sm, dram=dram, l2=l2)
-    alone_ms = whole_ms if whole_ms is not None else row.latency_ms
+    alone_ms = whole_ms if whole_ms is not None else latency
     if alone_ms is None:
         return _Asked()
     slower = alone_ms / side.latency_alone_ms

@@ -13,7 +13,7 @@ from pathlib import Path
 from gkestimator.errors import UsageError
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.provenance import beside, data_format
-from gkestimator.profiling.colocating.campaign import Campaign, Stopped
+from gkestimator.profiling.colocating.campaign import Campaign, State, Stopped
 from gkestimator.profiling.colocating.jobs import DEFAULT_SHARES, UNCONFINED, PairOptions, PairsReport
 from gkestimator.profiling.colocating.journal import Header, Journal, journal_path
 from gkestimator.profiling.colocating.means import Means
@@ -37,20 +37,20 @@ _LONGEST_FOLDER = 60  # of a socket's path the system takes 107 characters
 
 
 def measure_pairs(
-    plan: SweepPlan, output: Path, options: PairOptions | None = None, *, table: Path | None = None,
+    plan: SweepPlan, output: Path, options: PairOptions | None = None, *, tables: Sequence[Path] = (),
     gpu_specs: Sequence[Path] = (), progress: Progress | None = None, means: Means | None = None,
 ) -> PairsReport:  # fmt: skip
     """Measure the whole models of ``plan`` side by side, two at a time, and write the co-location table ``output``
     (.parquet or .csv).
 
-    What earlier runs into ``output`` measured counts: it stands in the journal beside it. ``table``: requirement rows
-    of the models, from which the columns of what they ask for alone are filled. ``progress`` is called with (stage,
-    done, total). Raises UsageError before anything starts (no whole model, no such device, MPS required and not to be
-    had, another way of measuring than before), TableError for a broken ``table`` or journal, OutputError.
+    What earlier runs into ``output`` measured counts: it stands in the journal beside it; where nothing is left no
+    device is needed. ``tables``: requirement rows of the models, from which the columns of what they ask for alone are
+    filled; what is null in one is taken from the next. ``progress`` is called with (stage, done, total). Raises
+    UsageError before anything starts (no whole model, no such device, MPS required and not to be had, another way of
+    measuring than before), TableError for a broken table or journal, OutputError.
     """
     options, means = options or PairOptions(), means or Means()
     begun = time.monotonic()
-    stop = Stop(None if options.minutes is None else begun + 60 * options.minutes)
     encode = encode_csv if data_format(output) == "csv" else encode_parquet
     encode(COLOCATION, ())  # what writing needs is there, before anything is measured
     entries = [e for e in plan.entries if e.model is not None]
@@ -58,27 +58,61 @@ def measure_pairs(
         raise UsageError(
             "the plan holds no whole model, expected one at least: gkest profile plan --whole makes it"
         )
-    demands = None if table is None else read_demands(table)
-    device = _device(options, means)
-    facts = means.facts(device)
+    demands = read_demands(tables) if tables else None
     names = DeviceNames(
         gpu_specs,
         known_gpu=means.known_gpu,
         gpu_toml=means.gpu_toml,
         place=lambda name: beside(output, f".{name}.toml"),
     )
+    with Journal(journal_path(output)) as journal:
+        done = _done(entries, options, journal)
+        if done is None:
+            executor = options.executor or (journal.header.executor if journal.header else plan.runtime)
+            state = _measure(entries, executor, options, journal, names, means, progress)
+        else:
+            state = State(
+                jobs=done, messages=["nothing is left to measure: the table is made of the journal"]
+            )
+        if len(entries) < len(plan.entries):
+            state.messages.append(
+                f"{len(plan.entries) - len(entries)} operators of the plan left out: whole models alone are paired"
+            )
+        state.problems += _write(journal, output, encode, demands, names)
+        state.messages += names.notes
+        return _report(state, journal, str(output), (time.monotonic() - begun) / 60, bool(tables))
+
+
+def _done(entries: Sequence[PlanEntry], options: PairOptions, journal: Journal) -> list[Job] | None:
+    """All jobs, where earlier runs have measured them; else None."""
+    header = journal.header
+    if header is None or options.executor not in (None, header.executor):
+        return None
+    if options.mps == "required" and header.sharing != "mps":
+        return None
+    shares = _shares(options, header.sharing, header.sharing_note)
+    found = jobs(entries, shares, seed=options.seed, most_pairs=options.pairs)
+    measured = all((r := journal.of(job.key)) is not None and r.reason is None for job in found)
+    return found if measured else None
+
+
+def _measure(
+    entries: Sequence[PlanEntry], executor: str, options: PairOptions, journal: Journal, names: DeviceNames,
+    means: Means, progress: Progress | None,
+) -> State:  # fmt: skip
+    stop = Stop(None if options.minutes is None else time.monotonic() + 60 * options.minutes)
+    device = _device(options, means)
+    facts = means.facts(device)
     gpu = names.spec(facts).name
-    with Journal(journal_path(output)) as journal, stop_on_signals(stop), _private_folder() as folder:
-        executor = options.executor or (journal.header.executor if journal.header else plan.runtime)
-        campaign = Campaign(journal, facts, means, stop, progress)
-        campaign.messages += _left_out(plan, entries)
+    campaign = Campaign(journal, facts, means, stop, progress)
+    with stop_on_signals(stop), _private_folder() as folder:
         try:
             with Shared(executor, device, facts, means, folder, options, campaign.tick) as shared:
 
                 def first() -> Job:
-                    shares = _shares(options, shared)
-                    campaign.jobs = jobs(entries, shares, seed=options.seed, most_pairs=options.pairs)
-                    return campaign.jobs[0]
+                    shares = _shares(options, shared.sharing, shared.note)
+                    campaign.state.jobs = jobs(entries, shares, seed=options.seed, most_pairs=options.pairs)
+                    return campaign.state.jobs[0]
 
                 versions = shared.prove(first)
                 journal.begin(
@@ -99,14 +133,12 @@ def measure_pairs(
                 try:
                     campaign.work(shared.session)
                 finally:
-                    campaign.messages += shared.words()
+                    campaign.state.messages += shared.words()
         except Stopped:
             campaign.end()
         except MpsError as e:  # it was there, and does not start again
-            campaign.stopped, campaign.stop_status = f"stopped: {e}", 1
-        problems = _write(journal, output, encode, demands, names)
-        campaign.messages += list(names.notes)
-        return _report(campaign, journal, str(output), begun, problems, table)
+            campaign.state.stop(f"stopped: {e}", 1)
+    return campaign.state
 
 
 def _device(options: PairOptions, means: Means) -> str:
@@ -131,17 +163,12 @@ def _only_unconfined(options: PairOptions, why: str) -> None:
             raise UsageError(f"shares: found {share[0]:g}:{share[1]:g}, expected 100:100 alone: {why}")
 
 
-def _shares(options: PairOptions, shared: Shared) -> tuple[tuple[float, float], ...]:
-    if shared.sharing == "mps":
+def _shares(options: PairOptions, sharing: str, note: str | None) -> tuple[tuple[float, float], ...]:
+    if sharing == "mps":
         return tuple(dict.fromkeys(options.shares or DEFAULT_SHARES))
     if options.shares is not None and UNCONFINED not in options.shares:
-        raise UsageError(f"shares: expected 100:100 among them: MPS cannot be had ({shared.note})")
+        raise UsageError(f"shares: expected 100:100 among them: MPS cannot be had ({note})")
     return (UNCONFINED,)
-
-
-def _left_out(plan: SweepPlan, entries: Sequence[PlanEntry]) -> list[str]:
-    count = len(plan.entries) - len(entries)
-    return [f"{count} operators of the plan left out: whole models alone are paired"] if count else []
 
 
 @contextmanager
@@ -171,28 +198,22 @@ def _write(
     return problems
 
 
-def _report(
-    campaign: Campaign,
-    journal: Journal,
-    output: str,
-    begun: float,
-    problems: tuple[str, ...],
-    table: Path | None,
-) -> PairsReport:
+def _report(state: State, journal: Journal, output: str, minutes: float, tables: bool) -> PairsReport:
     records = list(journal.measured())
+    found = [journal.of(job.key) for job in state.jobs]
     return PairsReport(
         output=output,
         sharing=None if journal.header is None else journal.header.sharing,
         pairs=len(records),
-        failed=campaign.failed(),
-        left=campaign.left(),
+        failed=sum(r is not None and r.reason is not None for r in found),
+        left=sum(r is None for r in found),
         marked=sum(r.quality != "ok" for r in records),
-        minutes=(time.monotonic() - begun) / 60,
+        minutes=minutes,
         slowdowns=slowdowns(records),
         worst=worst_words(records),
-        stopped=campaign.stopped,
-        stop_status=campaign.stop_status,
-        problems=(*campaign.problems, *problems),
-        messages=tuple(campaign.messages),
-        table=None if table is None else str(table),
+        stopped=state.stopped,
+        stop_status=state.stop_status,
+        problems=tuple(state.problems),
+        messages=tuple(state.messages),
+        tables=tables,
     )

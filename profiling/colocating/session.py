@@ -113,13 +113,13 @@ class Session:
             self._all(missing, lambda e: self._preparation(e, keep), self._entry_s)
         except _Failed as e:
             if not e.memory:
-                raise e.of_pair(of_entry=True) from e
+                raise self._verdict(e, of_entry=True) from e
             self._free(sides)
             for side in missing:
                 try:
                     self._all([side], lambda x: self._preparation(x, keep), self._entry_s)
                 except _Failed as again:
-                    raise again.of_pair(of_entry=True) from again
+                    raise self._verdict(again, of_entry=True) from again
 
     def _preparation(self, entry: PlanEntry, keep: Sequence[str]) -> dict[str, Any]:
         file = self._files / f"{entry.id}.json"
@@ -183,7 +183,7 @@ class Session:
                 return [loop for loop in answers if loop is not None]
             except _Failed as e:
                 if not (e.memory and first):
-                    raise e.of_pair(of_entry=of_entry) from e
+                    raise self._verdict(e, of_entry=of_entry) from e
                 self._free(sides)
         raise AssertionError("the second attempt returns or raises")
 
@@ -215,6 +215,9 @@ class Session:
             raise _Failed(failed)
         return found
 
+    def _verdict(self, failed: _Failed, *, of_entry: bool) -> PairFailed:
+        return failed.of_pair(of_entry=of_entry, together=self.fleet.together)
+
     def _take(self, worker: Worker, answer: dict[str, Any]) -> None:
         held = answer.get("held")
         if isinstance(held, list):
@@ -241,17 +244,20 @@ class _Failed(Exception):  # noqa: N818 - not yet an error
         self.failures = failures
         self.memory = all(isinstance(f.error, AnswerError) and f.error.memory for f in failures)
 
-    def of_pair(self, *, of_entry: bool) -> PairFailed:
-        """``of_entry``: each side was on its own, so that it is its own failure."""
+    def of_pair(self, *, of_entry: bool, together: bool) -> PairFailed:
+        """``of_entry``: each side was on its own, so that it is its own failure. But where workers break ``together``
+        nobody knows which of two broke the other."""
         words = []
         for f in self.failures:
             who = "its worker " if isinstance(f.error, WorkerError) else ""
             words.append(f"{_name(f.entry)}: {who}{f.error}")
-        return PairFailed(
-            "; ".join(words),
-            entries=[f.entry for f in self.failures] if of_entry and not self.memory else (),
-            broke=any(isinstance(f.error, WorkerError) for f in self.failures),
-        )
+        broke = sum(isinstance(f.error, WorkerError) for f in self.failures)
+        blamed = [
+            f.entry
+            for f in self.failures
+            if (not f.error.memory if isinstance(f.error, AnswerError) else broke == 1 or not together)
+        ]
+        return PairFailed("; ".join(words), entries=blamed if of_entry else (), broke=broke > 0)
 
 
 def _missing(sides: Sides) -> int:

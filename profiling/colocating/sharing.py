@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from gkestimator.errors import UsageError
-from gkestimator.profiling.colocating.fleet import Fleet
+from gkestimator.profiling.colocating.fleet import Fleet, Ways
 from gkestimator.profiling.colocating.jobs import PairOptions
 from gkestimator.profiling.colocating.means import Means
 from gkestimator.profiling.colocating.mps import BINARY, MpsDaemon, MpsError, client_environment
@@ -40,10 +40,20 @@ class Shared:
         self._executor, self._facts, self._means = executor, facts, means
         self._folder, self._options, self._tick = folder, options, tick
         told, self._variables = means.told(device, facts)
+        # A machine's only GPU needs no name; else daemon and clients both have it by its UUID, for they number apart.
+        self._uuid = facts.uuid
+        if (
+            means.gpus() == 1
+            and "CUDA_VISIBLE_DEVICES" not in os.environ
+            and not (facts.uuid or "").startswith("MIG")
+        ):
+            self._variables, self._uuid = {}, None
         self._command = [*means.worker_command(), "--executor", executor, "--device", told]
         self._command += ["--seed", str(options.seed)]
         self._daemon: MpsDaemon | None = None
+        self._broken: Path | None = None
         self._started = 0
+        self._proved = False
         self._pipes = folder / "no-pipes"  # no daemon listens there: a program runs without MPS
         (folder / "entries").mkdir()
         self._pipes.mkdir(mode=0o700)
@@ -64,12 +74,13 @@ class Shared:
         """Start the workers of the ``first`` job, prepare its models and see that MPS serves them; else, where it is
         not required, go on without. ``first`` is asked again then. Versions of the runtime. Raises UsageError."""
         trouble = self._trouble(first())
-        if trouble is not None and self._daemon is not None:
-            complaint = self._daemon.complaint()
+        if trouble is not None and self.sharing == "mps":
+            complaint = None if self._daemon is None else self._daemon.complaint()
             self._without_mps(trouble if complaint is None else f"{trouble} ({complaint})")
             trouble = self._trouble(first())
         if trouble is not None:
             raise UsageError(f"no worker starts: {trouble}")
+        self._proved = True
         return self.session.fleet.versions
 
     def words(self) -> list[str]:
@@ -77,7 +88,8 @@ class Shared:
         lines = []
         if self.sharing == "time":
             lines.append(f"models share {self._facts.name} by turns, not at once: {self.note}")
-        seen = {share: sms for (_, share), sms in sorted(self.session.fleet.seen.items()) if sms is not None}
+        found = self.session.fleet.seen.items()
+        seen = dict(sorted((share, sms) for (_, share), sms in found if sms is not None))
         if self.sharing == "mps" and seen:
             lines.append(
                 "SMs that workers see: " + ", ".join(f"{n} at {share:g} %" for share, n in seen.items())
@@ -102,19 +114,19 @@ class Shared:
         if self._daemon is not None and not self._daemon.servers():
             with contextlib.suppress(PairFailed):
                 self.session.ready(job)
-            if not self._daemon.servers():
+            if self._daemon is None or not self._daemon.servers():  # None: that model broke its worker
                 return "no MPS server comes up although clients run"
         return None
 
+    def _see_server(self) -> None:
+        """Workers that come later, perhaps to a new daemon, must not run beside it and be taken for its clients. Raises
+        WorkerError."""
+        if self._proved and self._daemon is not None and not self._daemon.servers():
+            raise WorkerError("no MPS server is there although clients run")
+
     def _session(self) -> Session:
-        fleet = Fleet(
-            self._command,
-            self._environment,
-            self._folder,
-            tick=self._tick,
-            together=self.sharing == "mps",
-            renew=self._renew,
-        )
+        ways = Ways(tick=self._tick, starting=self._anew, started=self._see_server, broke=self._end_broken)
+        fleet = Fleet(self._command, self._environment, self._folder, ways, together=self.sharing == "mps")
         return Session(
             fleet,
             self._folder / "entries",
@@ -150,24 +162,29 @@ class Shared:
         self._started += 1
         place = self._folder / f"mps-{self._started}"
         place.mkdir(mode=0o700)
-        return MpsDaemon(binary, place, gpu_uuid=self._facts.uuid, tick=self._tick)
+        return MpsDaemon(binary, place, gpu_uuid=self._uuid, tick=self._tick)
 
-    def _renew(self) -> None:
+    def _end_broken(self) -> None:
         """A client that died in the middle of its work leaves the server in a state that nobody knows (NVIDIA's word:
-        undefined): no other is measured with it. Raises MpsError."""
+        undefined): no other is measured with it."""
         if self._daemon is not None:
-            binary = self._daemon.binary
+            self._broken = self._daemon.binary
             self._stop_mps()
-            self._daemon = self._new_daemon(binary)
-            self._pipes = self._daemon.pipes
+
+    def _anew(self) -> None:
+        """A new daemon in the place of a broken one. Raises MpsError."""
+        if self._broken is not None:
+            self._daemon = self._new_daemon(self._broken)
+            self._pipes, self._broken = self._daemon.pipes, None
 
     def _without_mps(self, why: str) -> None:
         """Go on by turns. Raises UsageError where MPS is required."""
         if self._options.mps == "required":
             raise UsageError(f"mps: required, and cannot be had: {why}")
-        if self._daemon is not None:
+        if self.sharing == "mps":
             self.session.fleet.stop()
             self._stop_mps()
+            self._broken = None
             self.sharing, self._pipes = "time", self._folder / "no-pipes"
             self.session = self._session()
         self.note = why

@@ -70,7 +70,8 @@ class Holder:
                 found = judged(e)
                 if not _is_memory(found) or not self._close_one(keep):
                     raise found from None
-            gc.collect()  # the failed attempt's tensors went with its traceback
+                del found  # with its traceback, which holds what the failed attempt had made
+            gc.collect()
         return self.use(entry.id)
 
     def use(self, entry: str) -> Prepared:
@@ -198,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     closed = threading.Event()
-    threading.Thread(target=_read, args=(sys.stdin.buffer, inbox, closed), daemon=True).start()
+    threading.Thread(target=_read, args=(inbox, closed), daemon=True).start()
     try:
         executor = make_executor(given.executor, given.device)
         holder = Holder(executor, given.device, given.seed)
@@ -230,8 +231,9 @@ def _visible_sms(device: str) -> int | None:
     return None if isinstance(found, str) else found.attributes.get("sms")
 
 
-def _read(stream: IO[bytes], inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> None:
-    with contextlib.suppress(OSError, ValueError):
+def _read(inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> None:
+    # Not sys.stdin: while a thread waits in it the interpreter cannot end.
+    with contextlib.suppress(OSError, ValueError), open(0, "rb", closefd=False) as stream:
         while line := stream.readline(MOST_LINE):
             inbox.put(line)
     closed.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from gkestimator.profiling.executors import EXECUTORS, make_executor
 from gkestimator.profiling.executors.base import EntryUnsupportedError, Executor
 from gkestimator.profiling.executors.data import entry_inputs
 from gkestimator.profiling.executors.faults import judged
-from gkestimator.profiling.executors.measuring import Clocks, Effort, measure
+from gkestimator.profiling.executors.measuring import Clocks, Effort, measure, measure_latency
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
-from gkestimator.profiling.plan import PlanEntry, entry_id
+from gkestimator.profiling.plan import ModelPoint, PlanEntry, entry_id
 from gkestimator.profiling.records import read_records, record_line
 
 
@@ -136,6 +137,28 @@ def test_a_record_is_whole_and_comes_back_from_its_line(
     (tmp_path / "records.jsonl").write_text(record_line(record))
     assert list(read_records(tmp_path / "records.jsonl")) == [record]
     assert json.loads(record_line(record))["kernels"]
+
+
+def test_a_whole_model_has_a_latency_for_each_call_and_no_memory_of_a_cpu(
+    executor: Executor, tmp_path: Path
+) -> None:
+    first, second = CASES["matmul"].fragment, CASES["relu"].fragment.nodes[0]
+    fragment = replace(
+        first,
+        nodes=(first.nodes[0], replace(second, inputs=("out",), outputs=("y",))),
+        outputs=("y",),
+        pattern="model:two",
+    )
+    point = ModelPoint(name="two", batch_size=7)
+    model = PlanEntry(id="two-fp32-0", fragment=fragment, dtype="fp32", source="model:two", model=point)
+    record = measure_latency(executor, model, effort=Effort(repeats=6), seed=0, clocks=Clocks())
+    assert (record.status, record.repeats, record.output_shapes) == ("ok", 6, ((7, 64, 48),))
+    assert record.latency_us is not None
+    assert record.host_us is not None
+    assert all(0 < host <= call for host, call in zip(record.host_us, record.latency_us, strict=True))
+    assert (record.memory, record.cpu_nodes, record.kernels) == (None, None, None)
+    (tmp_path / "records.jsonl").write_text(record_line(record))
+    assert list(read_records(tmp_path / "records.jsonl")) == [record]
 
 
 def test_the_pass_for_counters_calls_once(executor: Executor) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import families
+import numpy as np
 import onnx
 import pytest
 
@@ -62,6 +63,21 @@ def test_models(models: Any, text: str) -> None:
 
 def test_paths_may_come_one_by_one(pair: list[Path]) -> None:
     assert gkestimator.merge(path for path in pair).report.pairs == 9
+
+
+def test_what_no_output_needs_is_neither_priced_nor_merged(pair: list[Path]) -> None:
+    plain = gkestimator.merge(pair).report
+    for path in pair:
+        model = onnx.load(path)
+        weight = onnx.numpy_helper.from_array(np.ones((32, 64), np.float32), "unused.weight")
+        model.graph.initializer.append(weight)
+        model.graph.node.append(
+            onnx.helper.make_node("MatMul", ["flatten_output_0", "unused.weight"], ["unused"], name="unused")
+        )
+        onnx.save(model, path)
+    found = gkestimator.merge(pair, always=True, tau_ms=float("inf")).report
+    assert not any("unused" in name for one in found.merged for name in one.operators)
+    assert (found.before.kernels, found.before.flops) == (plain.before.kernels, plain.before.flops)
 
 
 def test_weights_that_were_not_searched_wholly_are_told(

@@ -88,6 +88,19 @@ def needed(model: onnx.ModelProto) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize(("number", "apart", "nodes"), [(1e-8, 0.0, 1), (1e-8, 5e-9, 2), (0.9, 6e-8, 1)])
+def test_a_small_number_must_be_equal_within_a_part_of_itself(
+    number: float, apart: float, nodes: int, tmp_path: Path
+) -> None:
+    """The tolerance is for weights that are added up: x / 1e-8 and x / 1.5e-8 differ by a third."""
+
+    def way(b: Branch, x: str) -> str:
+        return b.op("Div", x, b.const(number + apart * b.place))
+
+    model, feeds = branches.graph(way, (3, 4))
+    assert branches.count(branches.lifted(model, [feeds], tmp_path), "Div") == nodes
+
+
 def test_shape_arithmetic_that_is_not_needed_any_more_counts_to_the_reshape(tmp_path: Path) -> None:
     def way(b: Branch, x: str) -> str:
         size = b.op("Unsqueeze", b.op("Gather", b.op("Shape", x), b.const(0, np.int64)), b.ints(0))

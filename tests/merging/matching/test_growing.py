@@ -166,6 +166,16 @@ def test_all_members_start_together_and_not_each_with_the_next() -> None:
     assert [(r.names, r.reason) for r in found.refused] == [(("a/op0", "b/op0", "c/op0"), "start")]
 
 
+def test_sums_of_the_same_durations_in_another_order_are_one_start() -> None:
+    w = _weights(4, 4)
+    models = [products(n, [w]) for n in "ab"]
+    early, late = 0.7 + 0.2 + 0.1, 0.1 + 0.2 + 0.7
+    assert early < late
+    for starts in ((early, late), (late, early)):
+        found = _match(models, MergeOptions(tau_ms=0.0), a_op0=starts[0], b_op0=starts[1])
+        assert _names(found) == [("a/op0", "b/op0")]
+
+
 def test_a_start_that_is_not_known_is_with_nobody() -> None:
     models = [products(n, [_weights(4, 4)]) for n in "a"]
     models.append(products("b", [models[0].weights["a/w0"].values.array()]))

@@ -88,6 +88,15 @@ def run(x: np.ndarray, y: np.ndarray, i: int, j: int, tolerance: float) -> int:
     return first + last - 1
 
 
+def test_a_tolerance_that_is_wide_beside_the_values() -> None:
+    """Half of all values may lie in either of two buckets: patterns of 16 would have hundreds of hashes each."""
+    a, b = normal(96, 96, 8), normal(96, 96, 9)
+    apart = np.random.default_rng(10).uniform(-0.09, 0.09, (80, 80, 1)).astype("f4")
+    b[10:90, 5:85] = a[3:83, 12:92] + apart
+    found, certain = by_anchors(a, b, tolerance=0.1, cells=5000)
+    assert block(found) == (80, 80, 3, 12, 10, 5) and certain
+
+
 def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = normal(96, 96, 4), normal(96, 96, 5)
     b[10:90, 10:90] = a[5:85, 5:85]

@@ -25,6 +25,8 @@ echo "$* pipe=$CUDA_MPS_PIPE_DIRECTORY log=$CUDA_MPS_LOG_DIRECTORY gpu=$CUDA_VIS
 case "$1" in
 -d)
     [ -e {refuse} ] && {{ echo "Cannot start: permission denied" >&2; exit 1; }}
+    [ -e {once} ] && [ -e {once}d ] && touch {idle}
+    touch {once}d
     stat -c %a "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY" >> {log}
     setsid sleep 600 </dev/null >/dev/null 2>&1 &
     echo $! > "$CUDA_MPS_PIPE_DIRECTORY/pid"
@@ -42,9 +44,13 @@ esac
 
 def mps_script(folder: Path) -> Path:
     """The stand-in: ``calls`` beside it tells how it was called; ``refuse`` and ``idle``, where they exist, make it fail
-    to start, or never have a server."""
+    to start, or never have a server; ``once``: have none any more when it is started again."""
     path = folder / "nvidia-cuda-mps-control"
-    path.write_text(_MPS.format(log=folder / "calls", refuse=folder / "refuse", idle=folder / "idle"))
+    path.write_text(
+        _MPS.format(
+            log=folder / "calls", refuse=folder / "refuse", idle=folder / "idle", once=folder / "once"
+        )
+    )
     path.chmod(0o755)
     return path
 

@@ -54,7 +54,7 @@ def test_demands_are_copied_where_nothing_confines(tmp_path: Path) -> None:
     table = demands(
         tmp_path, ROW, replace(ROW, dtype="fp32", sm_util_mean_pct=1.0), replace(ROW, sm_share_pct=50.0)
     )
-    rows, problems = rows_of([pair(A, B)], HEADER, read_demands(table))
+    rows, problems = rows_of([pair(A, B)], HEADER, read_demands([table]))
     assert (rows[0].sm_util_mean_pct, rows[0].dram_util_mean_pct, rows[0].l2_util_mean_pct) == (
         80.0,
         40.0,
@@ -70,18 +70,18 @@ def test_the_same_work_in_a_longer_time(tmp_path: Path) -> None:
     # Alone 2 ms on the whole GPU, 2.5 ms on a half of it: 80 % of the SMs become 64, no more than the 50 it may use; 40 %
     # of the bandwidth become 32.
     half = replace(A, sm_share_pct=50.0, latency_alone_ms=2.5)
-    found = read_demands(demands(tmp_path, ROW))
+    found = read_demands([demands(tmp_path, ROW)])
     rows, _ = rows_of([pair(A, A), pair(half, half)], HEADER, found)
     assert (rows[2].sm_util_mean_pct, rows[2].dram_util_mean_pct) == (50.0, pytest.approx(32.0))
     # A tenth of the GPU in use: what it may use does not bind.
     light = replace(ROW, sm_util_mean_pct=10.0)
-    rows, _ = rows_of([pair(A, A), pair(half, half)], HEADER, read_demands(demands(tmp_path, light)))
+    rows, _ = rows_of([pair(A, A), pair(half, half)], HEADER, read_demands([demands(tmp_path, light)]))
     assert rows[2].sm_util_mean_pct == pytest.approx(8.0)
     # Never measured on the whole GPU: the row's own latency, 1.8 ms, stands in; without one nothing is known.
     rows, _ = rows_of([pair(half, half)], HEADER, found)
     assert rows[0].dram_util_mean_pct == pytest.approx(40.0 * 1.8 / 2.5)
     rows, _ = rows_of(
-        [pair(half, half)], HEADER, read_demands(demands(tmp_path, replace(ROW, latency_ms=None)))
+        [pair(half, half)], HEADER, read_demands([demands(tmp_path, replace(ROW, latency_ms=None))])
     )
     assert rows[0].dram_util_mean_pct is None and rows[0].sm_util_mean_pct is None
 
@@ -91,3 +91,21 @@ def test_slowdowns_and_the_worst() -> None:
     assert slowdowns(found) == (1.5, pytest.approx(1.1))
     assert worst_words(found) == "a (fp16, batch 8) by 1.50 beside b (fp16, batch 8, 80 % of the SMs)"
     assert worst_words([]) is None
+
+
+def test_what_one_table_does_not_know_is_the_nexts(tmp_path: Path) -> None:
+    """Measured without counters, then estimated: SM utilisation is measured, bandwidth estimated."""
+    measured, estimated = tmp_path / "m.csv", tmp_path / "e.csv"
+    write_table(REQUIREMENTS, [replace(ROW, dram_util_mean_pct=None)], measured)
+    write_table(
+        REQUIREMENTS,
+        [replace(ROW, sm_util_mean_pct=1.0, dram_util_mean_pct=33.0, l2_util_mean_pct=22.0)],
+        estimated,
+    )
+    rows, problems = rows_of([pair(A, A)], HEADER, read_demands([measured, estimated]))
+    assert not problems
+    assert (rows[0].sm_util_mean_pct, rows[0].dram_util_mean_pct, rows[0].l2_util_mean_pct) == (
+        80.0,
+        33.0,
+        22.0,
+    )

@@ -18,7 +18,8 @@ from gkestimator.profiling.colocating.jobs import PairOptions
 from gkestimator.profiling.colocating.run import measure_pairs
 from gkestimator.profiling.plan import PlanEntry, write_plan
 from gkestimator.profiling.raw import EnvironmentSample
-from gkestimator.tables import COLOCATION, CoRun, read_table
+from gkestimator.simulation.interference.training import train_interference
+from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
 
 sys.path.append(str(Path(__file__).parent))
 from pretend_machine import HERE, alive, means, mps_script
@@ -68,20 +69,50 @@ def test_under_mps_every_share_has_its_worker(tmp_path: Path, prepared: Path) ->
         ("ok2", "100"), ("ok2", "20" if found[2].model == "ok2" else "80"),
     ]  # fmt: skip
     assert len({pid for *_, pid in log}) == 4 and len({pipes for _, _, pipes, _ in log}) == 1
-    assert any(
-        "SMs that workers see: 20.0" not in m and "20 %" in m and "26 at 20 %" in m for m in report.messages
-    )
-    assert (
-        report.words()[-1]
-        == f"next: gkest train --interference {output} --table measured.parquet -o interference.yaml"
-    )
+    assert "SMs that workers see: 26 at 20 %, 105 at 80 %, 132 at 100 %" in report.messages
+    assert report.words()[-1] == f"next: gkest train --interference {output} -o interference.yaml"
+    assert "the same command with --table measured.parquet fills it" in report.words()[-2]
     # Nothing is left of workers, daemon or folders.
     pid = int((tmp_path / "calls").read_text().split("daemon ")[1].split()[0])
     assert not any(alive(int(p)) for *_, p in log) and not alive(pid)
     assert not Path(log[0][2]).exists()
     # The same command again measures nothing again.
-    again = measure_pairs(plan(mlp("ok1"), mlp("ok2")), output, options, means=means(script))
-    assert again.pairs == 2 and rows(output) == found
+    prepared.unlink()
+    no_gpu = means(None, gpus=lambda: 0)
+    again = measure_pairs(plan(mlp("ok1"), mlp("ok2")), output, options, means=no_gpu)
+    assert (again.pairs, again.left, again.exit_code) == (2, 0, 0) and rows(output) == found
+    assert not prepared.exists()  # and needs no GPU for it
+
+
+def test_what_was_measured_is_trained_on(tmp_path: Path) -> None:
+    """Under MPS, at two shares, with a measured table without counters that came later."""
+    pytest.importorskip("scipy")
+    output, table = tmp_path / "p.csv", tmp_path / "t.csv"
+    models = plan(*(mlp(f"ok{i}") for i in range(3)))
+    options = PairOptions(seconds=0.1, minutes=None, shares=((100.0, 100.0), (50.0, 50.0)))
+    assert measure_pairs(models, output, options, means=means(mps_script(tmp_path))).pairs == 12
+    with pytest.raises(TableError, match="row 1, column sm_util_mean_pct: found nothing"):
+        train_interference(output)
+    known = [
+        Requirement(
+            model=f"ok{i}", gpu="H200", runtime="torch", dtype="fp32", batch_size=1, sm_util_mean_pct=40.0 + 20 * i,
+            source="measured", occupancy_source="measured", memory_source=None,
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    write_table(REQUIREMENTS, known, table)
+    again = measure_pairs(models, output, options, tables=[table], means=means(None, gpus=lambda: 0))
+    assert again.problems == () and again.messages[0].startswith("nothing is left to measure")
+    for row in rows(output):
+        asked = 40.0 + 20 * int(row.model[-1])
+        if row.sm_share_pct == 100.0:
+            assert row.sm_util_mean_pct == asked
+        else:
+            # Sleeps take as long on half the SMs; a loaded machine may lengthen either.
+            assert row.sm_util_mean_pct is not None and row.sm_util_mean_pct <= 50.0
+    fit = train_interference(output).found.fit
+    assert (fit.measurements, fit.groups, fit.models, fit.gpus) == (24, 12, ("ok0", "ok1", "ok2"), ("H200",))
+    assert "24 of 24 slowdowns are of models of which DRAM or L2 demand is not known" in fit.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +164,37 @@ def test_whose_fault_it_was(tmp_path: Path, prepared: Path) -> None:
     names = [name for name, *_ in lines(prepared)]
     assert names.count("crash") == 1 and names.count("broken") == 1
     assert names.count("quarrel") >= 2
+
+
+def test_the_first_model_breaks_and_no_server_comes(tmp_path: Path) -> None:
+    """Neither is taken for the other's fault: by turns the rest is measured."""
+    (tmp_path / "idle").touch()
+    crashing = plan(mlp("crash"), mlp("ok1"))
+    report = measure_pairs(crashing, tmp_path / "p.csv", QUICK, means=means(mps_script(tmp_path)))
+    assert (report.sharing, report.pairs, report.failed, report.exit_code) == ("time", 1, 2, 1)
+
+
+def test_after_a_break_all_is_new_and_proved_again(tmp_path: Path, prepared: Path) -> None:
+    """Under MPS a worker that dies takes the others and the daemon with it; one that serves nobody measures nothing."""
+    options = PairOptions(seconds=0.1, minutes=None, shares=((100.0, 100.0),))
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for folder in (good, bad):
+        folder.mkdir()
+    (bad / "once").touch()
+    report = measure_pairs(
+        plan(mlp("ok1"), mlp("quarrel")), good / "p.csv", options, means=means(mps_script(good))
+    )
+    assert (report.pairs, report.failed) == (1, 2)
+    folders = {pipes for _, _, pipes, _ in lines(prepared)}
+    assert len(folders) == (good / "calls").read_text().count("-d pipe=") >= 2
+    four = plan(mlp("ok1"), mlp("ok2"), mlp("ok3"), mlp("quarrel"))
+    report = measure_pairs(four, bad / "p.csv", options, means=means(mps_script(bad)))
+    # What was measured was measured before the break: nothing after it has a server, and so it is given up.
+    assert report.stopped is not None and "workers in a row broke" in report.stopped
+    log = [json.loads(line) for line in (bad / "p.csv.journal.jsonl").read_text().splitlines()]
+    failed = ["reason" in record and record["reason"] is not None for record in log]
+    assert failed == sorted(failed) and failed.count(True) == 3
+    assert any("no MPS server is there although clients run" in line for line in report.problems)
 
 
 def test_one_that_hangs_is_killed_and_the_rest_goes_on(
@@ -256,7 +318,7 @@ def test_wrong_inputs_are_one_line_and_leave_nothing(tmp_path: Path) -> None:
         assert "\n" not in str(e.value)
     (tmp_path / "t.csv").write_text("model\nx\n")
     with pytest.raises(TableError, match=r"t.csv: column"):
-        measure_pairs(good, tmp_path / "p.csv", QUICK, table=tmp_path / "t.csv", means=machine)
+        measure_pairs(good, tmp_path / "p.csv", QUICK, tables=[tmp_path / "t.csv"], means=machine)
     silent = means(None, worker=(sys.executable, "-c", "raise SystemExit('no such runtime')"))
     with pytest.raises(UsageError, match=r"no worker starts: died \(status 1\): no such runtime"):
         measure_pairs(good, tmp_path / "p.csv", QUICK, means=silent)
@@ -282,5 +344,5 @@ def test_another_version_asks_for_another_output(tmp_path: Path, monkeypatch: py
     before = (tmp_path / "p.csv.journal.jsonl").read_bytes()
     monkeypatch.setenv("PRETEND_VERSION", "2")
     with pytest.raises(UsageError, match="with versions pretend 1, found pretend 2"):
-        measure_pairs(models, tmp_path / "p.csv", options, means=means(None))
+        measure_pairs(models, tmp_path / "p.csv", QUICK, means=means(None))
     assert (tmp_path / "p.csv.journal.jsonl").read_bytes() == before

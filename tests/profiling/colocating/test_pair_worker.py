@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -109,6 +110,30 @@ def test_another_failure_costs_no_model_its_place() -> None:
     assert holder.held == (A.id,)
     with pytest.raises(ExecutionError, match="not prepared"):
         holder.use(B.id)
+
+
+class Tensor:
+    """Something that takes memory."""
+
+
+def test_the_failed_attempts_tensors_are_gone_before_the_next() -> None:
+    class Leaving(Room):
+        left: list[weakref.ref[Tensor]]
+
+        def prepare(self, entry: PlanEntry, seed: int) -> Tenant:
+            assert all(tensor() is None for tensor in self.left)
+            here = Tensor()
+            self.left.append(weakref.ref(here))
+            if len(self.open) >= self.most:
+                raise ExecutionError(f"out of memory: beside {here}")  # the frame lives in the traceback
+            return super().prepare(entry, seed)
+
+    room = Leaving(most=1)
+    room.left = []
+    holder = Holder(room, "cpu", 0)
+    for entry in (A, B, C):
+        holder.prepare(entry)
+    assert len(room.left) == 5 and holder.held == (C.id,)
 
 
 def loop(
