@@ -90,7 +90,8 @@ case $step in
     ;;
   counters)
     [ -f "$carry/counters.json" ] || { say "$carry/counters.json: no such file: nothing to count"; exit 2; }
-    run counters.json raw-counters "${MINUTES:-6}" --collector "$collector" --retries 0
+    # ncu and torch take long to start beside what counting an operator takes: few chunks, and long ones.
+    run counters.json raw-counters "${MINUTES:-6}" --collector "$collector" --retries 0 --chunk-seconds 60
     gkest profile build "$work/raw-counters" -o "$out/counters.parquet" || say "the dataset is not complete"
     pack raw-counters
     ;;

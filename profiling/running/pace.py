@@ -39,23 +39,30 @@ _WEIGHT, _RANGE = 0.3, (0.02, 50.0)
 
 
 class Pace:
-    """Seconds that items take here. Whole models and operators each have a pace of their own: weights to make and long
-    calls there, launches of microseconds here."""
+    """Seconds that items take here. Whole models, operators and counters each have a pace of their own: weights to make
+    and long calls there, launches of microseconds here, and of what the plan expects of a counted operator nearly all
+    is for ncu."""
 
     def __init__(self) -> None:
-        self._pace = {False: 1.0, True: 1.0}
+        self._pace = dict.fromkeys(("models", "operators", "counters"), 1.0)
 
     def seconds(self, item: Item) -> float:
         """What ``item`` is expected to take."""
-        return self._pace[item.whole] * _planned_s(item)
+        return self._pace[_kind(item)] * _planned_s(item)
 
     def learn(self, items: Sequence[Item], working_s: float) -> None:
-        """A chunk of ``items`` (all models, or all operators) took ``working_s``, without the time that starting and
-        finishing take: else short chunks would look slow and get shorter."""
+        """A chunk of ``items`` (all of one kind) took ``working_s``, without the time that starting and finishing take:
+        else short chunks would look slow and get shorter."""
         low, high = _RANGE
         found = min(high, max(low, working_s / sum(_planned_s(i) for i in items)))
-        whole = items[0].whole
-        self._pace[whole] += _WEIGHT * (found - self._pace[whole])
+        kind = _kind(items[0])
+        self._pace[kind] += _WEIGHT * (found - self._pace[kind])
+
+
+def _kind(item: Item) -> str:
+    if item.whole:
+        return "models"
+    return "counters" if item.pass_name == "counters" else "operators"
 
 
 def _planned_s(item: Item) -> float:
