@@ -54,13 +54,17 @@ run() {  # PLAN RAW MINUTES more options; a run that has to stop (1) is built of
 }
 
 pack() {  # FOLDERS of $work: into pieces beside the tables, at most four, for results may have to be few and small
-  local packed=$work/$step.tar.gz
+  local packed=$work/$step.tar.gz most=$((4 * piece))
   tar -C "$work" -czf "$packed" "$@"
-  if [ "$(stat -c %s "$packed")" -le $((4 * piece)) ]; then
+  if [ "$(stat -c %s "$packed")" -gt $most ]; then
+    say "$packed is $(du -sh "$packed" | cut -f1), too large to take along: packed again without the traces of kineto"
+    tar -C "$work" --exclude=trace.json.gz -czf "$packed" "$@"
+  fi
+  if [ "$(stat -c %s "$packed")" -le $most ]; then
     split -b "$piece" "$packed" "$out/$step.tar.gz."
     say "together again: cat $step.tar.gz.* | tar xz"
   else
-    say "$packed is $(du -sh "$packed" | cut -f1), too large to take along: only the tables are in $out"
+    say "still $(du -sh "$packed" | cut -f1): only the tables are in $out"
   fi
   say "$(ls "$out" | wc -l) files in $out, $(du -sh "$out" | cut -f1)"
 }
@@ -82,8 +86,9 @@ case $step in
     folders=(raw-operators)
     run operators.json raw-operators "${MINUTES:-4}" --collector "$collector" --retries 1
     if [ -f "$carry/own.json" ] && [ "${OWN_MINUTES:-2}" != 0 ]; then
-      run own.json raw-own "${OWN_MINUTES:-2}" --collector "$collector" --retries 1
-      folders+=(raw-own)
+      # In a shell of its own: what was measured before is built even where this one fails.
+      (run own.json raw-own "${OWN_MINUTES:-2}" --collector "$collector" --retries 1) || true
+      [ ! -f "$work/raw-own/run.json" ] || folders+=(raw-own)
     fi
     gkest profile build "${folders[@]/#/$work/}" -o "$out/operators.parquet" || say "the dataset is not complete"
     pack "${folders[@]}"

@@ -24,7 +24,8 @@ while [ $# -gt 0 ]; do
   last=$1; shift
 done
 case "$target" in
-  *raw-*) mkdir -p "$target"; head -c "${RAW_BYTES:-1000}" /dev/urandom > "$target/capture"; exit $status ;;
+  *raw-own) [ -z "${FAIL_OWN:-}" ] || exit "$FAIL_OWN"; mkdir -p "$target"; touch "$target/run.json" "$target/capture" ;;
+  *raw-*) mkdir -p "$target"; head -c "${TRACE_BYTES:-10}" /dev/urandom > "$target/trace.json.gz"; head -c "${RAW_BYTES:-1000}" /dev/urandom > "$target/capture"; exit $status ;;
   '') ;;
   *) printf '%s' 'table' > "$target" ;;
 esac
@@ -111,6 +112,19 @@ def test_a_step_measures_then_builds_then_packs(
         refuse_unknown_options(call)
 
 
+@pytest.mark.parametrize("status", ["", "2"])
+def test_the_models_own_operators_come_second_and_cost_nothing_where_they_fail(
+    run: Run, tmp_path: Path, status: str
+) -> None:
+    (tmp_path / ".measure" / "own.json").write_text("{}", encoding="utf-8")
+    assert run("operators", FAIL_OWN=status).returncode == 0
+    first, own, built = [call for call in calls(tmp_path) if call[0] == "profile"]
+    assert (first[2], own[2]) == (".measure/operators.json", ".measure/own.json")
+    raws = ["raw-operators"] if status else ["raw-operators", "raw-own"]
+    assert built[2 : 2 + len(raws)] == [str(tmp_path / "work" / raw) for raw in raws]
+    assert (tmp_path / "out" / "operators.parquet").is_file()
+
+
 def test_pairs_take_the_table_of_the_models(run: Run, tmp_path: Path) -> None:
     assert run("models").returncode == 0
     assert run("pairs", PAIR_OPTIONS="--mps off --seconds 1").returncode == 0
@@ -129,6 +143,10 @@ def test_large_recordings_come_in_pieces_or_stay(run: Run, tmp_path: Path) -> No
     joined.write_bytes(b"".join(p.read_bytes() for p in pieces))
     with tarfile.open(joined) as packed:
         assert packed.getmember("raw-operators/capture").size == 70_000
+    done = run("models", TRACE_BYTES="90000", PIECE="20000")
+    assert done.returncode == 0 and "without the traces" in done.stderr
+    with tarfile.open(tmp_path / "out" / "models.tar.gz.aa") as packed:
+        assert packed.getnames() == ["raw-models", "raw-models/capture"]
     done = run("counters", RAW_BYTES="90000", PIECE="20000")
     assert done.returncode == 0 and "too large to take along" in done.stderr
     assert not list((tmp_path / "out").glob("counters.tar.gz.*"))
