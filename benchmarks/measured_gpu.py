@@ -53,16 +53,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         _set_home(str(scratch / "home"))  # no bundle and no host of this user's
         try:
+            _check_outputs(options)
             text, failures = report(options, options.keep or scratch)
+            print(text)
+            if options.output:
+                write_bytes(options.output, (text + "\n").encode())
         except GkestimatorError as e:
             print(f"measured_gpu: {e}", file=sys.stderr)
             return 2
-    print(text)
-    if options.output:
-        write_bytes(options.output, (text + "\n").encode())
     for failure in failures:
         print(f"measured_gpu: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Raises UsageError for what cannot be written, before minutes are spent on it."""
+    if options.keep is not None and options.keep.exists() and not options.keep.is_dir():
+        raise UsageError(f"--keep {options.keep}: found a file, expected a folder")
+    if options.output is not None and (options.output.is_dir() or not options.output.parent.is_dir()):
+        raise UsageError(f"-o {options.output}: expected a file in a folder that is there")
+    if not 0 <= options.seed < 2**32:
+        raise UsageError(f"--seed: found {options.seed}, expected 0 to {2**32 - 1}")
 
 
 def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
@@ -88,6 +99,9 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
     }
     before = Trained(title="public data alone (before)", calls=0, folder=None)
     shown = [_judge(operators, models, parts, before, options.host)]
+    if shown[0].models is not None and not shown[0].models.compared:
+        why = f" ({failures[0]})" if failures else ""
+        raise UsageError(f"{models.table}: none of its rows can be estimated{why}")
     everything: Path | None = None
     for number, (title, where) in enumerate(places.items()):
         _tell(f"training: {title}")

@@ -1,4 +1,8 @@
-"""A whole bound model as one fragment: what the runtimes are given to measure its latency and memory."""
+"""A whole bound model as one fragment: what the runtimes are given to measure its latency and memory.
+
+The fragment must launch what the file launches: what operators make at every call may not become a constant that the
+runtimes calculate beforehand, and what was exported for one batch has to fit another.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +73,8 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
     Weights are filled at random, but whole numbers up to 4,096 of them keep their values. What looks something up
     stays below the smallest table that it reaches. Positions and the like, which the file makes from the shapes of its
     inputs at every call, are inputs with values where operators work on them, so that those are not calculated
-    beforehand. Sequences that only split a tensor become Split. Raises
-    NotAFragmentError (loops that repeat, other sequences, tensors as attributes) and ModelError (beyond the bounds of
-    a fragment).
+    beforehand. Sequences that only split a tensor become Split. Raises NotAFragmentError (loops that repeat, other
+    sequences, tensors as attributes) and ModelError (beyond the bounds of a fragment).
     """
     if any(op.repeat != 1 for op in graph.operators):
         raise NotAFragmentError("loops that repeat")

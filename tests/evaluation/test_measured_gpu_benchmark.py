@@ -428,8 +428,12 @@ def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
         ({"--operators": "nothing.parquet"}, "nothing.parquet: cannot be read: No such file"),
         ({"--models": "other.csv"}, "other.csv: found models on T4; the operators are of L4"),
         ({"--onnx": "nowhere"}, "nowhere: no such file"),
+        ({"--onnx": "stranger.onnx"}, "measured.parquet: none of its rows can be estimated"),
         ({"--host": "host.toml"}, "host.toml: "),
         ({"--pairs": "pairs.csv"}, "pairs.csv: found models on T4; the operators are of L4"),
+        ({"--keep": "stranger.onnx"}, "--keep stranger.onnx: found a file, expected a folder"),
+        ({"-o": "nowhere/report.md"}, "-o nowhere/report.md: expected a file in a folder that is there"),
+        ({"--seed": "-1"}, "--seed: found -1, expected 0 to"),
         ({"--pairs": "none.parquet"}, "none.parquet: cannot be read: No such file"),
     ],
 )
@@ -452,6 +456,7 @@ def test_wrong_input_is_one_line(
         group="g", model="net", gpu="T4", runtime="torch", dtype="fp32", batch_size=1, latency_alone_ms=1.0
     )
     write_table(COLOCATION, [run, run], tmp_path / "pairs.csv")
+    (tmp_path / "stranger.onnx").write_bytes(b"not a model")
     given = {f"--{name}": str(path) for name, path in inputs.items()} | change
     assert measured_gpu.main([word for pair in given.items() for word in pair]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if words.split(": ")[0] in line]
