@@ -48,8 +48,8 @@ def sizes_of(kernels: Sequence[Kernel]) -> np.ndarray:
 @dataclass(frozen=True, kw_only=True)
 class Operators:
     """What the datasets hold of one GPU. ``measured``: distinct operators of which every launch is of quality ok;
-    ``counted``: those of them with achieved occupancy by counters; ``calls``: what training and estimates can use;
-    ``skipped``: what they cannot, by reason."""
+    ``counted``: those of them with achieved occupancy by counters; ``calls``: what training and estimates can use, each
+    ``found_in`` a file; ``skipped``: what they cannot, by reason."""
 
     files: tuple[Path, ...]
     specs: tuple[Path, ...]
@@ -58,6 +58,7 @@ class Operators:
     measured: int
     counted: int
     calls: tuple[MeasuredCall, ...]
+    found_in: tuple[Path, ...]
     skipped: Mapping[str, int]
 
     @cached_property
@@ -127,7 +128,7 @@ def read_operators(paths: Sequence[Path], specs: Sequence[Path]) -> Operators:
     catalogue = gpu_catalogue(every)
     ok: dict[tuple[Path, str, str], bool] = {}  # by where an operator was measured, under which runtime
     counted: set[tuple[Path, str, str]] = set()
-    calls: dict[str, MeasuredCall] = {}
+    calls: dict[str, tuple[MeasuredCall, Path]] = {}
     skipped: Counter[str] = Counter()
     gpus: dict[str, GpuSpec] = {}
     for file in files:
@@ -141,7 +142,7 @@ def read_operators(paths: Sequence[Path], specs: Sequence[Path]) -> Operators:
         for reasons in found.skipped.values():
             skipped.update(reasons)
         for call in found.calls:
-            calls.setdefault(f"{call.runtime} {call.entry_id}", call)
+            calls.setdefault(f"{call.runtime} {call.entry_id}", (call, file))
     if len(gpus) != 1:
         named = ", ".join(sorted(gpus)) or "none"
         raise UsageError(f"{files[0] if files else paths[0]}: found operators of {named}; expected one GPU")
@@ -151,6 +152,7 @@ def read_operators(paths: Sequence[Path], specs: Sequence[Path]) -> Operators:
         raise UsageError(
             f"{files[0]}: holds no operator call that an estimate can be compared with ({words})"
         )
+    ordered = [calls[key] for key in sorted(calls)]
     return Operators(
         files=files,
         specs=tuple(every),
@@ -158,7 +160,8 @@ def read_operators(paths: Sequence[Path], specs: Sequence[Path]) -> Operators:
         entries=len({entry for _, _, entry in ok}),
         measured=len({key[2] for key, good in ok.items() if good}),
         counted=len({key[2] for key in counted if ok[key]}),
-        calls=tuple(calls[key] for key in sorted(calls)),
+        calls=tuple(call for call, _ in ordered),
+        found_in=tuple(file for _, file in ordered),
         skipped=dict(skipped.most_common()),
     )
 
@@ -189,13 +192,16 @@ def without(operators: Operators, sizes: Collection[float]) -> tuple[int, ...]:
 
 def write_part(operators: Operators, places: Sequence[int], folder: Path) -> list[Path]:
     """Datasets of the calls at ``places`` alone, with the GPU's specification beside the first; none where there is no
-    call."""
-    wanted = {(operators.calls[i].runtime, operators.calls[i].entry_id) for i in places}
+    call. Of an operator that several datasets hold the one that was read counts: nothing says that another's has the
+    same sizes."""
+    wanted = {
+        (operators.found_in[i], operators.calls[i].runtime, operators.calls[i].entry_id) for i in places
+    }
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for number, file in enumerate(operators.files):
         rows: list[KernelMeasurement] = [
-            row for row in read_table(file, KERNEL_DATASET) if (row.runtime, row.entry_id) in wanted
+            row for row in read_table(file, KERNEL_DATASET) if (file, row.runtime, row.entry_id) in wanted
         ]
         if rows:
             target = folder / f"part{number}.parquet"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from _measured_models import MeasuredModels
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.evaluation.matching import match_rows
 from gkestimator.evaluation.truth import truth_of
@@ -16,9 +16,22 @@ from gkestimator.gpus import gpu_catalogue
 from gkestimator.naming import find_models
 from gkestimator.simulation.interference.pairs import DEMANDS
 from gkestimator.simulation.interference.training import train_interference
-from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, write_table
+from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
 
-__all__ = ["fitted_to_pairs"]
+__all__ = ["fitted_to_pairs", "read_groups"]
+
+
+def read_groups(pairs: Path, models: MeasuredModels) -> tuple[CoRun, ...]:
+    """The rows of the co-location table, all of the models' GPU. Raises TableError; UsageError for another GPU's."""
+    runs = tuple(read_table(pairs, COLOCATION))
+    catalogue = gpu_catalogue(models.specs)
+    found = {catalogue.resolve(name)[0].name for name in dict.fromkeys(run.gpu for run in runs)}
+    others = sorted(found - {models.gpu.name})
+    if others:
+        raise UsageError(
+            f"{pairs}: found models on {', '.join(others)}; the operators are of {models.gpu.name}"
+        )
+    return runs
 
 
 def fitted_to_pairs(

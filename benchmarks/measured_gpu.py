@@ -24,11 +24,11 @@ from pathlib import Path
 from _measured_models import MeasuredModels, read_models, summaries_with_other_hosts
 from _measured_operators import Operators, Split, judged, read_operators, split, without, write_part
 from _measured_page import Judged, page
-from _measured_pairs import fitted_to_pairs
+from _measured_pairs import fitted_to_pairs, read_groups
 
 from gkestimator.bundles import load_bundle
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.tables import COLOCATION, CoRun, read_table, write_bytes
+from gkestimator.tables import CoRun, write_bytes
 
 HELD_OUT = 0.3
 ALL = "all operators"
@@ -86,7 +86,7 @@ def report(options: argparse.Namespace, work: Path) -> tuple[str, list[str]]:
         operators.gpu,
         unfold_batchnorm=options.unfold_batchnorm,
     )
-    pairs = None if options.pairs is None else read_table(options.pairs, COLOCATION)
+    pairs = None if options.pairs is None else read_groups(options.pairs, models)
     failures: list[str] = []
     parts = split(operators, share=HELD_OUT, seed=options.seed)
     _tell("the sizes that occur in the tested models")

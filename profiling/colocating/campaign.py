@@ -13,7 +13,7 @@ from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.colocating.journal import Journal, PairRecord
 from gkestimator.profiling.colocating.means import Means
 from gkestimator.profiling.colocating.order import Job
-from gkestimator.profiling.colocating.session import PairFailed, Session
+from gkestimator.profiling.colocating.session import PairFailed, Session, Span
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.running.local import INTERRUPTED, OUT_OF_TIME, Stop
@@ -115,13 +115,12 @@ class Campaign:
                 raise PairFailed(dropped)
             sides, (began, ended) = session.measure(job)
         except PairFailed as e:
+            self._alone(session)
             self._failed(job, e)
             return False
         self._breaks = 0
-        spell = EntryRecord(
-            entry_id=job.entries[0].id, status="ok", started_unix_ns=began, ended_unix_ns=ended
-        )
-        quality = self._means.judge(list(self._samples), spell, None)
+        spells = (self._quality(job.entries[0].id, (began, ended)), self._alone(session))
+        quality = next((q for q in ("throttled", "noisy") if q in spells), "ok")
         clocks = [
             s.sm_clock_mhz
             for s in self._samples
@@ -141,6 +140,21 @@ class Campaign:
             )
         )
         return True
+
+    def _quality(self, entry: str, span: Span) -> str:
+        spell = EntryRecord(entry_id=entry, status="ok", started_unix_ns=span[0], ended_unix_ns=span[1])
+        return self._means.judge(list(self._samples), spell, None)
+
+    def _alone(self, session: Session) -> str:
+        """The worst of what was measured alone just now. What is not ok is measured again for the next pair: one that
+        is too slow alone would make every later pair look better than it is."""
+        worst = "ok"
+        for alone in session.fresh():
+            quality = self._quality(alone.entry.id, alone.span)
+            if quality != "ok":
+                alone.forget()
+                worst = quality if worst != "throttled" else worst
+        return worst
 
     def _failed(self, job: Job, error: PairFailed) -> None:
         for entry in error.entries:

@@ -168,7 +168,7 @@ class Journal:
         for number, line in enumerate(whole[:kept].split(b"\n")[:-1], start=1):
             try:
                 self._take(json.loads(line))
-            except (ValueError, TypeError, KeyError, RecursionError) as e:
+            except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as e:
                 raise TableError(f"{self.path}: line {number}: no line of a journal of pairs: {e}") from e
         stream.truncate(kept)  # what a killed run left of a line
 

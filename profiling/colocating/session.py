@@ -31,6 +31,21 @@ _FASTER = 0.9
 """Beside another a model is not faster than alone; below this part of its time alone the latter is measured anew."""
 _IMPLAUSIBLE = 0.5
 Sides = Sequence[tuple[Worker, PlanEntry]]
+Span = tuple[int, int]
+"""The wall clock's nanoseconds between which something was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """A latency alone that counts for every pair of ``entry`` in ``worker`` from now on, unless it is forgotten."""
+
+    worker: Worker
+    entry: PlanEntry
+    span: Span
+
+    def forget(self) -> None:
+        """The next pair measures it anew."""
+        self.worker.alone.pop(self.entry.id, None)
 
 
 class PairFailed(GkestimatorError):  # noqa: N818 - a result, not a defect
@@ -52,6 +67,12 @@ class Session:
         self._files, self._runtime, self._seed = files, runtime, seed
         self._seconds, self._entry_s = seconds, entry_s
         self._preparing_s: list[float] = []
+        self._fresh: list[Alone] = []
+
+    def fresh(self) -> list[Alone]:
+        """What was measured alone since this was asked last."""
+        found, self._fresh = self._fresh, []
+        return found
 
     def expected_s(self, job: Job) -> float:
         """Seconds that measuring ``job`` will take, as far as earlier ones tell."""
@@ -87,7 +108,7 @@ class Session:
         self._prepare(sides)
         return sides
 
-    def measure(self, job: Job) -> tuple[tuple[SideRecord, ...], tuple[int, int]]:
+    def measure(self, job: Job) -> tuple[tuple[SideRecord, ...], Span]:
         """The two sides of ``job``, and the wall clock's nanoseconds between which they ran side by side. Raises
         PairFailed."""
         sides = self.ready(job)
@@ -144,6 +165,7 @@ class Session:
             return worker.alone[entry.id]
         seconds, call_s = min(self._seconds, _ALONE_S), worker.call_s.get(entry.id, 0.0)
         most = 2 * LEAST_CALLS * call_s
+        began = time.time_ns()
         (loop,) = self._run([(worker, entry)], seconds, most, of_entry=True, call_s=call_s)
         found = times(side_by_side([loop])[0])
         if found is None or found.calls < LEAST_CALLS:
@@ -151,9 +173,12 @@ class Session:
             within = max(seconds, most)
             raise PairFailed(f"{_name(entry)}: {count} calls within {within:.3g} s, expected {LEAST_CALLS}")
         worker.alone[entry.id] = found
+        self._fresh.append(
+            Alone(worker=worker, entry=entry, span=(began + int(_LEAD_S * 1e9), time.time_ns()))
+        )
         return found
 
-    def _together(self, sides: Sides, alone: Sequence[Times]) -> tuple[list[Times], tuple[int, int]]:
+    def _together(self, sides: Sides, alone: Sequence[Times]) -> tuple[list[Times], Span]:
         slowest = max(t.median_ms for t in alone) / 1e3
         seconds = self._side_by_side_s(slowest)
         for tries in (1, 4):

@@ -33,9 +33,9 @@ __all__ = ["ModelPrice", "Prices", "model_s", "repeats_of_model"]
 _WARM_CALLS, _WARM_S = 3, 0.2
 _REPEATS, _MOST_REPEATS, _LEAST_REPEATS = 20, 50, 5
 _ENOUGH_S, _TOO_LONG_S = 1.0, 4.0
-_TIMELINE_CALLS = 3 + 5
+_TIMELINE_WARM, _TIMELINE_REPEATS = 3, 5
 """The child's own: calls to warm up (and for how long), repeats of the latency pass, the seconds that allow more than
-20 or leave fewer; calls of the timeline pass, warming up included."""
+20 or leave fewer; calls of the timeline pass to warm up, and its repeats."""
 _NODE_S = 1e-3
 """To build a node: measured on two shared cores, torch takes 0.1 to 0.2 ms (28 models), onnxruntime up to 1 ms."""
 _LAUNCH_S = 1e-4
@@ -130,6 +130,9 @@ def model_s(
     load_s = costs.prepare_s + nodes * _NODE_S + nbytes / costs.fill_bytes_per_s
     warm_s = max(_WARM_CALLS * latency_s, _WARM_S)
     latency = load_s + warm_s + (repeats or repeats_of_model(latency_s)) * latency_s
-    timeline = load_s + _TIMELINE_CALLS * (latency_s + launches * _LAUNCH_S)
+    timeline_calls = _TIMELINE_WARM + (
+        repeats or _TIMELINE_REPEATS
+    )  # a number that run is told goes for both
+    timeline = load_s + timeline_calls * (latency_s + launches * _LAUNCH_S)
     chunks = [max(s / costs.chunk_work_s, 1.0 / costs.chunk_entries) for s in (latency, timeline)]
     return latency + timeline + sum(chunks) * costs.chunk_s

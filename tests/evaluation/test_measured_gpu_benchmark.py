@@ -167,6 +167,26 @@ def test_nothing_tested_is_trained_on(inputs: dict[str, Path]) -> None:
     assert (relu in parts.test) == (sigmoid in parts.test)
 
 
+def test_another_datasets_operator_of_the_same_name_is_not_trained_on(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its sizes are not looked at: they may be those of a tested model."""
+    from _measured_operators import read_operators, without, write_part
+
+    from gkestimator.tables import read_table
+
+    rows = {row.entry_id: row for row in read_table(inputs["operators"], KERNEL_DATASET)}
+    one, other = (rows[f"net-{n}-elementwise"] for n in BATCHES)
+    write_table(KERNEL_DATASET, [one], tmp_path / "a.parquet")
+    write_table(KERNEL_DATASET, [replace(other, entry_id=one.entry_id)], tmp_path / "b.parquet")
+    found = read_operators([tmp_path / "a.parquet", tmp_path / "b.parquet"], [])
+    alone = read_operators([tmp_path / "b.parquet"], [])
+    assert len(found.calls) == 1
+    left = without(found, alone.sizes[0])
+    written = write_part(found, left, tmp_path / "part")
+    assert [row.graph for path in written for row in read_table(path, KERNEL_DATASET)] == [one.graph]
+
+
 def test_families_are_those_of_the_longest_kernel(inputs: dict[str, Path]) -> None:
     from _measured_operators import read_operators
 
@@ -334,6 +354,28 @@ def test_the_host_of_the_other_models(models: list[Path], tmp_path: Path) -> Non
     assert summaries_with_other_hosts(alone, alone.judged(None, None), None) is None
 
 
+def test_bars_are_judged_of_what_they_ask_for(inputs: dict[str, Path]) -> None:
+    from _measured_models import read_models
+    from _measured_operators import read_operators
+    from _measured_page import Judged, _verdict
+
+    operators = read_operators([inputs["operators"]], [])
+    models = read_models(inputs["models"], [inputs["onnx"]], [], operators.gpu, unfold_batchnorm=False)
+    found = models.judged(None, None)
+    one = Judged(title="one", calls=1, operators=None, models=found)
+
+    def bars(gpu_is_one: bool = True, rows: int = 1) -> str:
+        gpu = operators.gpu if gpu_is_one else replace(operators.gpu, architecture="CPU")
+        more = replace(models, rows=models.rows * rows)
+        pairs = {"mps": 20, "not said": 9, "time": 30, "cpu": 30}
+        return "\n".join(_verdict(replace(operators, gpu=gpu), more, one, pairs))
+
+    assert cells(bars(), "groups side by side")[2:] == ["29", "missed by 1"]  # taking turns is another thing
+    assert "rows" not in cells(bars(), "median error of reserved memory")[3]
+    assert cells(bars(rows=2), "median error of reserved memory")[3].endswith(", by 2 of 4 rows")
+    assert bars(gpu_is_one=False) == "None is judged: a CPU stands in for the GPU."
+
+
 def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
     models: list[Path], tmp_path: Path
 ) -> None:
@@ -388,6 +430,7 @@ def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
         ({"--onnx": "nowhere"}, "nowhere: no such file"),
         ({"--onnx": "stranger.onnx"}, "measured.parquet: none of its rows can be estimated"),
         ({"--host": "host.toml"}, "host.toml: "),
+        ({"--pairs": "pairs.csv"}, "pairs.csv: found models on T4; the operators are of L4"),
         ({"--keep": "stranger.onnx"}, "--keep stranger.onnx: found a file, expected a folder"),
         ({"-o": "nowhere/report.md"}, "-o nowhere/report.md: expected a file in a folder that is there"),
         ({"--seed": "-1"}, "--seed: found -1, expected 0 to"),
@@ -409,6 +452,10 @@ def test_wrong_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     other = [replace(row, gpu="T4") for row in read_table(inputs["models"], REQUIREMENTS)]
     write_table(REQUIREMENTS, other, tmp_path / "other.csv")
+    run = CoRun(
+        group="g", model="net", gpu="T4", runtime="torch", dtype="fp32", batch_size=1, latency_alone_ms=1.0
+    )
+    write_table(COLOCATION, [run, run], tmp_path / "pairs.csv")
     (tmp_path / "stranger.onnx").write_bytes(b"not a model")
     given = {f"--{name}": str(path) for name, path in inputs.items()} | change
     assert measured_gpu.main([word for pair in given.items() for word in pair]) == 2

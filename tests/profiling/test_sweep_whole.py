@@ -364,7 +364,8 @@ def test_seconds_of_a_model_follow_its_repeats() -> None:
     alike = {"nbytes": 10**8, "nodes": 100, "launches": 100, "costs": costs}
     short, long = (model_s(s, **alike) for s in (0.01, 0.02))  # type: ignore[arg-type]
     assert long - short == pytest.approx((50 + 8) * 0.01 * (1 + costs.chunk_s / costs.chunk_work_s), rel=0.5)
-    assert model_s(0.01, repeats=500, **alike) > short + 4  # type: ignore[arg-type]
+    # 450 calls more in the latency pass, 495 more in the timeline.
+    assert model_s(0.01, repeats=500, **alike) > short + 9  # type: ignore[arg-type]
 
 
 @pytest.mark.shared

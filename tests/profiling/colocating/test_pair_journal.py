@@ -124,6 +124,7 @@ def line(**changed: Any) -> str:
         line(key=["a", "b"]), line(key=["a", 1, 50, 50]), line(key=["a", "b", 0, 50]), line(sides=[]), line(sides=[1, 2]),
         line(reason="both"), line(quality="fine"), line(latency_alone_ms=0), line(latency_together_ms="3"),
         line(latency_together_ms=float("nan")), line(alone_calls=0), line(model=7), line(more=1), line(sm_share_pct=-1),
+        line(latency_alone_ms=10**400), line(key=["a", "b", 10**400, 50]),
     ],
 )  # fmt: skip
 def test_a_strangers_line_is_refused_in_one(tmp_path: Path, text: str) -> None:

@@ -18,6 +18,7 @@ from gkestimator.profiling.colocating.jobs import PairOptions
 from gkestimator.profiling.colocating.run import measure_pairs
 from gkestimator.profiling.plan import PlanEntry, write_plan
 from gkestimator.profiling.raw import EnvironmentSample
+from gkestimator.profiling.records import EntryRecord
 from gkestimator.simulation.interference.training import train_interference
 from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
 
@@ -238,6 +239,22 @@ def test_throttled_pairs_are_told(tmp_path: Path) -> None:
     assert report.marked == 1 and "throttled while they were measured" in report.problems[0]
     record = json.loads((tmp_path / "p.csv.journal.jsonl").read_text().splitlines()[-1])
     assert record["quality"] == "throttled" and record["sm_clock_mhz"] == 1200.0
+
+
+def test_what_is_disturbed_alone_marks_the_pair_and_is_measured_again(tmp_path: Path) -> None:
+    judged: list[str] = []
+
+    def judge(samples: object, record: EntryRecord, cv: object) -> str:
+        judged.append(record.entry_id)
+        return "noisy" if len(judged) == 2 else "ok"  # of the first pair: side by side, then each alone
+
+    output, options = tmp_path / "p.csv", PairOptions(seconds=0.1, minutes=None)
+    report = measure_pairs(plan(mlp("ok1"), mlp("ok2")), output, options, means=means(None, judge=judge))
+    assert (report.pairs, report.marked) == (3, 1)
+    first = json.loads((tmp_path / "p.csv.journal.jsonl").read_text().splitlines()[1])
+    assert first["quality"] == "noisy" and first["key"][0] == judged[1]
+    # Three pairs side by side; each model alone in both processes, and the disturbed one once more.
+    assert len(judged) == 3 + 4 + 1
 
 
 def ending(folder: Path, entries: list[PlanEntry]) -> subprocess.Popen[str]:
