@@ -4,7 +4,7 @@
 Reads what ``gkest profile build``, ``table`` and ``pairs`` wrote of one GPU. Trains three bundles with ``gkest train``'s
 recipe: on 70 % of the operators' sizes, on all operators, and on all but those of any size that occurs in the tested
 models. Prints how far each is from the operators left out and from the whole models, beside the public-data bundle
-that had seen nothing of this GPU, and what is missing to the bars. Without a GPU; ``--keep DIR`` keeps the bundles.
+that has seen none of these files, and what is missing to the bars. Without a GPU; ``--keep DIR`` keeps the bundles.
 Needs the extra ``train``.
 """
 

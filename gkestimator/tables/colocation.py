@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gkestimator.tables.schema import SCHEMA_VERSION, TableSchema, spec
+from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["COLOCATION", "SHARINGS", "CoRun"]
+__all__ = ["COLOCATION", "COLOCATION_VERSION", "SHARINGS", "CoRun"]
 
+COLOCATION_VERSION = 2
+"""Since it has ``sharing``."""
 SHARINGS = ("mps", "time", "cpu")
 _KEY, _TIME, _COMPUTE = "key", "time", "compute"
 
@@ -22,8 +24,10 @@ class CoRun:
     """
 
     schema_version: int = field(
-        default=SCHEMA_VERSION,
-        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1, maximum=SCHEMA_VERSION),
+        default=COLOCATION_VERSION,
+        metadata=spec(
+            "", "Version of this table's columns.", group=_KEY, minimum=1, maximum=COLOCATION_VERSION
+        ),
     )
     group: str = field(metadata=spec("", "Rows of one group ran side by side: two, or more.", group=_KEY))
     model: str = field(metadata=spec("", "Its name, as the requirement table has it.", group=_KEY))
@@ -87,4 +91,4 @@ class CoRun:
     )
 
 
-COLOCATION: TableSchema[CoRun] = TableSchema("co-location table", CoRun)
+COLOCATION: TableSchema[CoRun] = TableSchema("co-location table", CoRun, version=COLOCATION_VERSION, oldest=1)

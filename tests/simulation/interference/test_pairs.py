@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,28 @@ def test_every_form_says_the_same(tmp_path: Path, form: str) -> None:
     assert read_pairs(written(tmp_path / f"p.{form}", [A, B])) == read_pairs(
         written(tmp_path / "x.csv", [A, B])
     )
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_files_of_before_sharing_are_read(tmp_path: Path, form: str) -> None:
+    old = tmp_path / f"old.{form}"
+    kept = [f.name for f in fields(CoRun) if f.name != "sharing"]
+    rows = [{name: getattr(r, name) for name in kept} | {"schema_version": 1} for r in (A, B)]
+    if form == "json":
+        old.write_text(json.dumps({"schema_version": 1, "rows": rows}))
+    else:
+        with old.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, kept)
+            writer.writeheader()
+            writer.writerows(rows)
+    new = written(tmp_path / "new.csv", [A, B])
+    assert read_pairs(old) == read_pairs(new)
+    assert new.read_text().splitlines()[1].startswith("2,")  # whom sharing is new to is told by the version
+    old.write_text(
+        old.read_text().replace('"schema_version": 1', '"schema_version": 3').replace("\n1,", "\n3,")
+    )
+    with pytest.raises(TableError, match="schema_version: found 3, expected 1 to 2"):
+        read_pairs(old)
 
 
 def test_three_side_by_side_and_one_that_was_not_timed(tmp_path: Path) -> None:
