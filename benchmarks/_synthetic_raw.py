@@ -35,6 +35,19 @@ H100 = DeviceFacts(
     clocks_mhz={"sm": 1980.0, "memory": 2619.0},
     limits={"sms": 132},
 )
+CPU = DeviceFacts(
+    kind="cpu",
+    name="Synthetic CPU @ 2.0GHz",
+    memory_bytes=8 * 2**30,
+    clocks_mhz={"sm": 2000.0},
+    limits={
+        "sms": 2.0,
+        "cuda_cores_per_sm": 8.0,
+        "dram_bytes_per_s": 1e10,
+        "flops_per_s": 6.4e10,
+        "l2_bytes": 8.0 * 2**20,
+    },
+)
 VERSIONS = {"torch": "2.9.0", "cuda": "12.8", "cudnn": "9.10.2", "nsys": "2023.4.4.54"}
 START_NS = 1_760_000_000_000_000_000
 _PID = 281762353660649 & ~0xFFFFFF

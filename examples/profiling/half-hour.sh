@@ -101,6 +101,8 @@ case $step in
     pack raw-counters
     ;;
   pairs)
+    journal=pairs.parquet.journal.jsonl  # came home with $OUT, which is empty again
+    [ -f "$out/$journal" ] || [ ! -f "$carry/$journal" ] || cp "$carry/$journal" "$out"
     table=()
     [ ! -f "$work/measured.parquet" ] || table=(--table "$work/measured.parquet")
     gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-3}" \

@@ -117,7 +117,7 @@ def build_dataset(
         notes=notes,
     )
     files = {
-        **{beside(output, f".{name}.toml"): text.encode() for name, text in names.made.items()},
+        **names.made_files(),
         beside(output, ".lowering.json"): json_bytes(
             lowering_document(table, dataset=output.name, varying=varying)
         ),

@@ -55,6 +55,12 @@ class DeviceNames:
             for name in self.made
         ]
 
+    def made_files(self) -> dict[Path, bytes]:
+        """The specifications that were made, where they go."""
+        if self._place is None:
+            return {}
+        return {self._place(name): text.encode() for name, text in self.made.items()}
+
     def _search(self, facts: DeviceFacts) -> GpuSpec:
         for path, spec in self._given.items():
             if _same(facts.name, (spec.name, *spec.aliases)):

@@ -116,7 +116,10 @@ class Journal:
         if self._new and self.header is None:  # nothing was begun: a wrong command leaves nothing behind
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self._stream.close()
+        with contextlib.suppress(
+            OSError
+        ):  # of a full disk: the line that did not fit was reported, and is not kept
+            self._stream.close()
         self._stream = None
 
     def begin(self, header: Header) -> None:
@@ -129,13 +132,13 @@ class Journal:
                         f"{self.path}: was measured with {name} {_shown(found)}, found {_shown(wanted)}: expected the "
                         "same, or an output of its own"
                     )
-        self.header = header
         self._append({"kind": "run", **asdict(header)})
+        self.header = header
 
     def add(self, record: PairRecord) -> None:
         """One pair more, on the disk when this returns."""
-        self.records[record.key] = record
         self._append({"kind": "pair", **asdict(record)})
+        self.records[record.key] = record
 
     def _append(self, document: Mapping[str, Any]) -> None:
         assert self._stream is not None, "the journal is not open"

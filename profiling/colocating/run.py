@@ -78,8 +78,8 @@ def measure_pairs(
             state.messages.append(
                 f"{len(plan.entries) - len(entries)} operators of the plan left out: whole models alone are paired"
             )
-        state.problems += _write(journal, output, encode, demands, names)
         state.messages += names.notes
+        _write(state, journal, output, encode, demands, names)
         return _report(state, journal, str(output), (time.monotonic() - begun) / 60, bool(tables))
 
 
@@ -185,17 +185,17 @@ def _private_folder() -> Iterator[Path]:
 
 
 def _write(
-    journal: Journal, output: Path, encode: Encode, demands: Demands | None, names: DeviceNames
-) -> tuple[str, ...]:
+    state: State, journal: Journal, output: Path, encode: Encode, demands: Demands | None, names: DeviceNames
+) -> None:
     """The table of all that the journal holds; nothing where it holds nothing."""
     records = list(journal.measured())
     if not records or journal.header is None:
-        return ()
+        return
     rows, problems = rows_of(records, journal.header, demands)
     COLOCATION.check(rows, where=str(output))
-    made = {beside(output, f".{name}.toml"): text.encode() for name, text in names.made.items()}
-    write_together({**made, output: encode(COLOCATION, rows)})
-    return problems
+    write_together({**names.made_files(), output: encode(COLOCATION, rows)})
+    state.problems += problems
+    state.messages += names.made_notes()
 
 
 def _report(state: State, journal: Journal, output: str, minutes: float, tables: bool) -> PairsReport:

@@ -120,8 +120,8 @@ class RawFolder:
             ) from e
         with contextlib.suppress(OSError):  # who holds it is for people; the lock itself is the kernel's
             lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            lock.flush()
+            # Past the buffer: on a full disk closing would try again, and be what the user reads.
+            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         self._lock = lock
         return self
 

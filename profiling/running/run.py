@@ -165,7 +165,7 @@ def open_campaign(
             f"an earlier run was cut off in {saved + removed} chunks; the records of {saved} were saved"
         )
     campaign.messages += (*means.messages, *_unrecorded(plan, means), *_uncounted(plan, collector))
-    if executor != plan.runtime:
+    if executor != plan.runtime and any(e.model is None for e in plan.entries):
         campaign.messages.append(
             f"the plan's patterns are those of {plan.runtime}; {executor} runs them as it would any model"
         )

@@ -17,6 +17,7 @@ from gkestimator.estimation.rows import requirement_row
 from gkestimator.fragments import Fragment
 from gkestimator.gpus import GpuSpec
 from gkestimator.graph import OperatorGraph
+from gkestimator.profiling.executors.measuring import LEAST_REPEATS, choose_calls
 from gkestimator.profiling.sweep.cost import (
     COSTS,
     CPU_BYTES_PER_S,
@@ -28,14 +29,11 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.planning import PlanRequest
 from gkestimator.profiling.sweep.precision import HALVES
 
-__all__ = ["ModelPrice", "Prices", "model_s", "repeats_of_model"]
+__all__ = ["ModelPrice", "Prices", "model_s"]
 
 _WARM_CALLS, _WARM_S = 3, 0.2
-_REPEATS, _MOST_REPEATS, _LEAST_REPEATS = 20, 50, 5
-_ENOUGH_S, _TOO_LONG_S = 1.0, 4.0
-_TIMELINE_WARM, _TIMELINE_REPEATS = 3, 5
-"""The child's own: calls to warm up (and for how long), repeats of the latency pass, the seconds that allow more than
-20 or leave fewer; calls of the timeline pass to warm up, and its repeats."""
+_TIMELINE_WARM = 3
+"""The child's own: calls of the latency pass to warm up (and for how long), and of the timeline pass."""
 _NODE_S = 1e-3
 """To build a node: measured on two shared cores, torch takes 0.1 to 0.2 ms (28 models), onnxruntime up to 1 ms."""
 _LAUNCH_S = 1e-4
@@ -113,13 +111,6 @@ class Prices:
         return ModelPrice(latency_s=latency_s, seconds=seconds, mreq_pct=row.mreq_pct if known else None)
 
 
-def repeats_of_model(latency_s: float) -> int:
-    """How often the latency pass repeats a call that takes ``latency_s`` seconds."""
-    if _REPEATS * latency_s > _TOO_LONG_S:
-        return max(_LEAST_REPEATS, int(_TOO_LONG_S / latency_s))
-    return min(_MOST_REPEATS, max(_REPEATS, int(_ENOUGH_S / latency_s)))
-
-
 def model_s(
     latency_s: float, *, nbytes: int, nodes: int, launches: int, costs: Costs, repeats: int | None = None
 ) -> float:
@@ -129,10 +120,8 @@ def model_s(
     """
     load_s = costs.prepare_s + nodes * _NODE_S + nbytes / costs.fill_bytes_per_s
     warm_s = max(_WARM_CALLS * latency_s, _WARM_S)
-    latency = load_s + warm_s + (repeats or repeats_of_model(latency_s)) * latency_s
-    timeline_calls = _TIMELINE_WARM + (
-        repeats or _TIMELINE_REPEATS
-    )  # a number that run is told goes for both
+    latency = load_s + warm_s + (repeats or choose_calls(int(latency_s * 1e9))) * latency_s
+    timeline_calls = _TIMELINE_WARM + (repeats or LEAST_REPEATS)  # a number that run is told goes for both
     timeline = load_s + timeline_calls * (latency_s + launches * _LAUNCH_S)
     chunks = [max(s / costs.chunk_work_s, 1.0 / costs.chunk_entries) for s in (latency, timeline)]
     return latency + timeline + sum(chunks) * costs.chunk_s

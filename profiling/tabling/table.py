@@ -102,7 +102,7 @@ def build_table(
         notes=notes,
     )
     files = {
-        **{beside(output, f".{name}.toml"): text.encode() for name, text in names.made.items()},
+        **names.made_files(),
         beside(output, PROVENANCE): json_bytes(document),
         output: data,
     }

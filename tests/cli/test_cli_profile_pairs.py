@@ -55,6 +55,9 @@ def test_a_pair_on_the_cpu(tmp_path: Path, runtime: str, capsys: pytest.CaptureF
         assert row.latency_together_ms is not None and 0 < row.latency_alone_ms < 300
         assert row.sm_util_mean_pct is None
     assert (tmp_path / "pairs.csv.journal.jsonl").exists()
+    # A CPU is in no catalogue: the file that tells of it is named where it is written.
+    (spec,) = tmp_path.glob("pairs.*.toml")
+    assert f"is not in the catalogue: {spec.name} says what the device tells of itself" in said.err
     if runtime == "torch":
         return
     # The next command refuses what a CPU says, and the same command finds nothing left to do.

@@ -135,6 +135,16 @@ def test_pairs_take_the_table_of_the_models(run: Run, tmp_path: Path) -> None:
     refuse_unknown_options(last)
 
 
+def test_pairs_go_on_from_the_journal_that_came_home(run: Run, tmp_path: Path) -> None:
+    name = "pairs.parquet.journal.jsonl"
+    (tmp_path / ".measure" / name).write_text("home", encoding="utf-8")
+    assert run("pairs").returncode == 0
+    assert (tmp_path / "out" / name).read_text(encoding="utf-8") == "home"
+    (tmp_path / "out" / name).write_text("newer", encoding="utf-8")
+    assert run("pairs").returncode == 0
+    assert (tmp_path / "out" / name).read_text(encoding="utf-8") == "newer"
+
+
 def test_large_recordings_come_in_pieces_or_stay(run: Run, tmp_path: Path) -> None:
     assert run("operators", RAW_BYTES="70000", PIECE="20000").returncode == 0
     pieces = sorted((tmp_path / "out").glob("operators.tar.gz.*"))

@@ -25,7 +25,7 @@ from gkestimator.profiling.sweep import Planned, PlanRequest, make_whole_plan
 from gkestimator.profiling.sweep.cost import COSTS
 from gkestimator.profiling.sweep.extraction import NotAFragmentError
 from gkestimator.profiling.sweep.model_fragments import model_fragment, model_patterns
-from gkestimator.profiling.sweep.model_prices import model_s, repeats_of_model
+from gkestimator.profiling.sweep.model_prices import model_s
 
 sys.path.insert(0, str(Path(__file__).parent))
 from whole_model_files import ENCODER, MATRIX, SPLITTER, model_file
@@ -359,7 +359,6 @@ def test_a_reason_names_the_batch_sizes_that_it_holds_for(tmp_path: Path) -> Non
 
 
 def test_seconds_of_a_model_follow_its_repeats() -> None:
-    assert [repeats_of_model(s) for s in (1e-3, 0.04, 0.1, 0.5, 2.0)] == [50, 25, 20, 8, 5]
     costs = COSTS["torch"]
     alike = {"nbytes": 10**8, "nodes": 100, "launches": 100, "costs": costs}
     short, long = (model_s(s, **alike) for s in (0.01, 0.02))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from _synthetic_raw import (
+    CPU,
     H100,
     START_NS,
     Measured,
@@ -31,23 +32,9 @@ from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.tools import default_tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.plan import SweepPlan
-from gkestimator.profiling.raw import DeviceFacts, document_of, read_chunk
+from gkestimator.profiling.raw import document_of, read_chunk
 from gkestimator.profiling.records import EntryRecord, HostKernel, record_line
 from gkestimator.tables import KERNEL_DATASET, read_table
-
-CPU = DeviceFacts(
-    kind="cpu",
-    name="Synthetic CPU @ 2.0GHz",
-    memory_bytes=8 * 2**30,
-    clocks_mhz={"sm": 2000.0},
-    limits={
-        "sms": 2.0,
-        "cuda_cores_per_sm": 8.0,
-        "dram_bytes_per_s": 1e10,
-        "flops_per_s": 6.4e10,
-        "l2_bytes": 8.0 * 2**20,
-    },
-)
 
 
 def _built(raw, **how):

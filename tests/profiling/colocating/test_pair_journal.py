@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.colocating.journal import Header, Journal, PairRecord, SideRecord
 
 HEADER = Header(
@@ -68,6 +69,16 @@ def test_two_at_once(tmp_path: Path) -> None:
 def test_a_run_that_begins_nothing_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Journal(tmp_path / "j"):
         raise ZeroDivisionError
+    assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_said_of_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=re.escape(f"{tmp_path / 'j'}: cannot be written: ")),
+        Journal(tmp_path / "j") as journal,
+    ):
+        journal.begin(HEADER)
     assert not (tmp_path / "j").exists()
 
 

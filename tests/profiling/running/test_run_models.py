@@ -145,6 +145,18 @@ def test_without_a_collector_a_gpu_gives_latencies_and_no_timeline(
     assert (counts(report), report.messages) == ((2, 2, 2, 0, 0), ())
 
 
+def test_whole_models_are_planned_alike_for_every_runtime(
+    machine: Any, plan: Any, fake: Any, tmp_path: Path
+) -> None:
+    fake()
+    for operators, said in ((0, False), (1, True)):
+        wanted = plan(operators, models=1)
+        other = "torch" if wanted.runtime == "onnxruntime" else "onnxruntime"
+        options = replace(QUICK, executor=other, collector="none")
+        report = run_plan(wanted, tmp_path / f"raw{operators}", options, machine=machine())
+        assert any("the plan's patterns are those of" in m for m in report.messages) is said
+
+
 def test_where_no_profiler_works_it_is_said_what_does(machine: Any, plan: Any, tmp_path: Path) -> None:
     def broken(*_: str) -> Any:
         raise CollectorError("kineto: CUPTI did not start")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from _synthetic_raw import (
+    CPU,
     H100,
     START_NS,
     Measured,
@@ -38,24 +39,9 @@ from gkestimator.fragments import FragmentNode, FragmentTensor
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.plan import SweepPlan
-from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.records import MemoryUse
 from gkestimator.profiling.tabling import build_table
 from gkestimator.tables import REQUIREMENTS, read_table
-
-CPU = DeviceFacts(
-    kind="cpu",
-    name="Synthetic CPU @ 2.0GHz",
-    memory_bytes=8 * 2**30,
-    clocks_mhz={"sm": 2000.0},
-    limits={
-        "sms": 2.0,
-        "cuda_cores_per_sm": 8.0,
-        "dram_bytes_per_s": 1e10,
-        "flops_per_s": 6.4e10,
-        "l2_bytes": 8.0 * 2**20,
-    },
-)
 
 
 def _table(raw, suffix="csv"):
