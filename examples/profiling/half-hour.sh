@@ -105,8 +105,9 @@ case $step in
     [ -f "$out/$journal" ] || [ ! -f "$carry/$journal" ] || cp "$carry/$journal" "$out"
     table=()
     [ ! -f "$work/measured.parquet" ] || table=(--table "$work/measured.parquet")
+    # All pairs come unconfined before any comes at shares of the SMs: few pairs, so that shares are reached.
     gkest profile pairs "$carry/models.json" --executor "$executor" --device "$device" --minutes "${MINUTES:-3}" \
-      ${PAIR_OPTIONS:-} "${table[@]}" -o "$out/pairs.parquet" || say "not all pairs were measured"
+      ${PAIR_OPTIONS:---pairs 16} "${table[@]}" -o "$out/pairs.parquet" || say "not all pairs were measured"
     ;;
   *) say "$step: expected prepare, models, operators, counters or pairs"; exit 2 ;;
 esac

@@ -140,6 +140,7 @@ def test_pairs_go_on_from_the_journal_that_came_home(run: Run, tmp_path: Path) -
     (tmp_path / ".measure" / name).write_text("home", encoding="utf-8")
     assert run("pairs").returncode == 0
     assert (tmp_path / "out" / name).read_text(encoding="utf-8") == "home"
+    assert option(calls(tmp_path)[-1], "--pairs") == "16"
     (tmp_path / "out" / name).write_text("newer", encoding="utf-8")
     assert run("pairs").returncode == 0
     assert (tmp_path / "out" / name).read_text(encoding="utf-8") == "newer"
