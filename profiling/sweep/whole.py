@@ -224,9 +224,8 @@ def _messages(
     lines = [] if prices.note is None or plan.gpu is None else [prices.note]
     models = {e.model.name for e in plan.entries if e.model is not None}
     precisions = Counter(e.dtype for e in plan.entries)
-    lines.append(
-        f"{len(models)} whole models; precisions: {', '.join(f'{d} {n}' for d, n in precisions.most_common())}"
-    )
+    listed = ", ".join(f"{dtype} {n}" for dtype, n in precisions.most_common())
+    lines.append(f"{len(models)} whole model{'s' if len(models) > 1 else ''}; precisions: {listed}")
     if maker.same:
         listed = ", ".join(f"{name} (as {first})" for name, first in maker.same.items())
         lines.append(f"the same graph as an earlier model, so planned last: {listed}")
