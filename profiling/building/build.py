@@ -14,7 +14,7 @@ from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.describing import Description, describe
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry
-from gkestimator.profiling.building.folders import Progress, read_folders
+from gkestimator.profiling.building.folders import Progress, read_folders, why_nothing
 from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.provenance import (
     beside,
@@ -189,18 +189,7 @@ def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Pr
     listed = ", ".join(str(r) for r in raws)
     if contents and not any(c.planned for c in contents) and any(c.others for c in contents):
         return f"{listed}: whole models alone, no operator; {_TABLE}"
-    reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
-    lines = problems.all()
-    if lines:
-        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
-        return (
-            f"{where}nothing to build: {lines[0]}{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''}"
-        )
-    if reasons:
-        return (
-            f"{listed}: no operator was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"
-        )
-    return f"{listed}: no operator was measured yet; gkest profile run goes on where it stopped"
+    return why_nothing(raws, contents, problems, made="nothing to build", of="operator")
 
 
 def _notes(contents: Sequence[RawContents]) -> list[str]:

@@ -11,7 +11,7 @@ from gkestimator.profiling.building.reading import RawContents, read_raw
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.raw import run_folders
 
-__all__ = ["Progress", "read_folders"]
+__all__ = ["Progress", "read_folders", "why_nothing"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -43,3 +43,20 @@ def read_folders(
         except GkestimatorError as e:
             problems.line(str(e))
     return contents
+
+
+def why_nothing(
+    raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems, *, made: str, of: str
+) -> str:
+    """Why nothing came of the raw folders at ``raws``, in one line: ``made`` says what did not (nothing to build),
+    ``of`` what it would have been made of (operator)."""
+    listed = ", ".join(str(r) for r in raws)
+    lines = problems.all()
+    if lines:
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
+        return f"{where}{made}: {lines[0]}{more}"
+    reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
+    if reasons:
+        return f"{listed}: no {of} was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"
+    return f"{listed}: no {of} was measured yet; gkest profile run goes on where it stopped"

@@ -14,7 +14,7 @@ from gkestimator.gpus import GpuSpec
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
-from gkestimator.profiling.building.folders import Progress, read_folders
+from gkestimator.profiling.building.folders import Progress, read_folders, why_nothing
 from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.provenance import (
     beside,
@@ -88,7 +88,7 @@ def build_table(
     chosen, passed = _choose(contents, names, problems, progress)
     if not chosen:
         raise TableError(_nothing(raws, contents, problems))
-    rows = _rows(chosen, problems)
+    rows, chosen = _rows(chosen, problems)
     notes = (*names.notes, *_notes(contents, passed), *_work_notes(chosen), *names.made_notes())
     data = render(rows, form)
     document = provenance(
@@ -177,13 +177,15 @@ def _timeline(latency: MeasuredLatency, found: Sequence[MeasuredEntry]) -> Measu
     )
 
 
-def _rows(chosen: Sequence[MeasuredModel], problems: Problems) -> list[Requirement]:
-    """One row for each question that the table can be asked."""
-    rows: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
+def _rows(
+    chosen: Sequence[MeasuredModel], problems: Problems
+) -> tuple[list[Requirement], list[MeasuredModel]]:
+    """One row for each question that the table can be asked, and what each is of."""
+    kept: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
     for model in chosen:
         row = measured_row(model)
         key = tuple(getattr(row, name) for name in REQUIREMENTS.key)
-        if key in rows:
+        if key in kept:
             problems.of_entry(
                 model.latency.origin,
                 f"another model that is {row.model} at batch {row.batch_size} in {row.dtype} too; expected one model "
@@ -191,8 +193,8 @@ def _rows(chosen: Sequence[MeasuredModel], problems: Problems) -> list[Requireme
                 model.latency.entry.id,
             )
         else:
-            rows[key] = row, model
-    return [row for row, _ in rows.values()]
+            kept[key] = row, model
+    return [row for row, _ in kept.values()], [model for _, model in kept.values()]
 
 
 def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> dict[str, Any]:
@@ -211,18 +213,11 @@ def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> dic
 
 def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems) -> str:
     """Why there is no table, in one line."""
-    listed = ", ".join(str(r) for r in raws)
-    lines = problems.all()
-    if lines:
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
-        return f"{where}no whole model to make a row of: {lines[0]}{more}"
-    if not any(c.planned for c in contents):
-        return f"{listed}: no whole model in its plan; gkest profile plan --whole plans them"
-    reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
-    if reasons:
-        return f"{listed}: no whole model was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"
-    return f"{listed}: no whole model was measured yet; gkest profile run goes on where it stopped"
+    if not problems and not any(c.planned for c in contents):
+        return (
+            f"{', '.join(map(str, raws))}: no whole model in its plan; gkest profile plan --whole plans them"
+        )
+    return why_nothing(raws, contents, problems, made="no whole model to make a row of", of="whole model")
 
 
 def _notes(contents: Sequence[RawContents], passed: int) -> list[str]:

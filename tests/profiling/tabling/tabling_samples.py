@@ -16,6 +16,8 @@ from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.plan import ModelPoint, PlanEntry, SweepPlan, entry_id
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, document_of
 from gkestimator.profiling.records import EntryRecord, MemoryUse, record_line
+from gkestimator.profiling.tabling import TableResult, build_table
+from gkestimator.tables import Requirement
 
 GEMM = "sm90_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_cublas"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu<float>>(int)"
@@ -211,3 +213,14 @@ def trace_of_gpu(path: Path, entry_id: str, *, registers: int | None = 32) -> Pa
     }
     path.write_text(json.dumps({**head, "traceEvents": events}))
     return path
+
+
+def table_of(raw: Path, suffix: str = "csv") -> TableResult:
+    """The table of the raw folder at ``raw``, written beside it."""
+    return build_table([raw], raw.parent / f"measured.{suffix}")
+
+
+def row_of(raw: Path) -> Requirement:
+    """The only row of that table."""
+    (row,) = table_of(raw).rows
+    return row

@@ -12,11 +12,6 @@ from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.tabling import build_table
 
 
-@pytest.fixture
-def raw(tmp_path):
-    return tmp_path / "run"
-
-
 def _table(raw, name="measured.csv"):
     return build_table([raw], raw.parent / name)
 

@@ -27,6 +27,8 @@ from tabling_samples import (
     launches,
     mlp,
     model_entry,
+    row_of,
+    table_of,
     whole_run,
     write_latency,
     write_onnx,
@@ -44,23 +46,9 @@ from gkestimator.profiling.tabling import build_table
 from gkestimator.tables import REQUIREMENTS, read_table
 
 
-def _table(raw, suffix="csv"):
-    return build_table([raw], raw.parent / f"measured.{suffix}")
-
-
-def _row(raw):
-    (row,) = _table(raw).rows
-    return row
-
-
-@pytest.fixture
-def raw(tmp_path):
-    return tmp_path / "run"
-
-
 def test_the_row_holds_what_was_measured(raw):
     whole_run(raw)
-    result = _table(raw)
+    result = table_of(raw)
     (row,) = result.rows
     assert result.exit_status == 0 and result.problems == ()
     assert (row.model, row.gpu, row.runtime, row.dtype) == ("mlp", "H100-SXM", "torch", "fp32")
@@ -74,7 +62,7 @@ def test_the_row_holds_what_was_measured(raw):
 
 def test_memory_is_the_processes_and_its_parts_are_not_guessed(raw):
     whole_run(raw)
-    row = _row(raw)
+    row = row_of(raw)
     assert (row.reserved_bytes, row.mreq_bytes, row.context_bytes) == (64 * MIB, 600 * MIB, 536 * MIB)
     visible = gpu_catalogue().spec("H100-SXM").memory_visible_bytes
     assert row.mreq_pct == pytest.approx(100 * 600 * MIB / visible)
@@ -93,13 +81,13 @@ def test_memory_is_the_processes_and_its_parts_are_not_guessed(raw):
 )
 def test_memory_that_was_not_told_is_unknown(raw, memory, expected):
     whole_run(raw, memory=memory)
-    row = _row(raw)
+    row = row_of(raw)
     assert (row.reserved_bytes, row.mreq_bytes, row.context_bytes, row.memory_source) == expected
 
 
 def test_work_and_tensors_are_those_of_an_estimate(raw, tmp_path):
     whole_run(raw)
-    row = _row(raw)
+    row = row_of(raw)
     path = write_onnx(tmp_path / "onnx", mlp(), "mlp")
     (estimate,) = estimate_rows([path], gpus=["H100"], dtype="fp32").rows
     assert row.flops == estimate.flops == 2 * 2 * 256 * 1024 * 512 + 256 * 512
@@ -124,7 +112,7 @@ def test_what_the_file_makes_of_shapes_is_no_input(raw):
     entry = model_entry(fragment)
     write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
     write_latency(raw, 0, [latency_record(entry)])
-    row = _row(raw)
+    row = row_of(raw)
     assert row.input_bytes == 256 * 1024 * 4
     assert row.output_bytes == 256 * 1024 * 4 + 16
 
@@ -134,12 +122,12 @@ def test_what_the_file_makes_of_shapes_is_no_input(raw):
 )
 def test_the_host_bounds_where_it_issues_longer_than_the_launches_run(raw, host_us, bound):
     whole_run(raw, host_us=host_us)
-    assert _row(raw).host_bound is bound
+    assert row_of(raw).host_bound is bound
 
 
 def test_few_repeats_have_no_ends_of_their_spread(raw):
     whole_run(raw, latency_us=(100.0,) * 19)
-    row = _row(raw)
+    row = row_of(raw)
     assert row.latency_ms == 0.1 and row.latency_low_ms is None and row.latency_high_ms is None
     assert "19 repeats" in row.warnings
 
@@ -148,7 +136,7 @@ def test_a_latency_without_a_timeline_has_a_row_without_launches(raw):
     entry = model_entry()
     write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
     write_latency(raw, 0, [latency_record(entry)])
-    row = _row(raw)
+    row = row_of(raw)
     assert row.latency_ms == 0.1 and row.reserved_bytes == MEMORY.reserved_bytes
     assert row.kernels is row.host_bound is row.sm_util_mean_pct is row.occupancy_max_pct is None
     assert row.occupancy_source is None and "no timeline" in row.warnings
@@ -158,7 +146,7 @@ def test_a_timeline_without_a_latency_is_a_problem_and_no_row(raw):
     lonely = model_entry(name="lonely")
     whole_run(raw, lonely)
     write_chunk(raw, 2, [Measured(entry=lonely, kernels=launches(), repeats=3)])
-    result = _table(raw)
+    result = table_of(raw)
     assert [row.model for row in result.rows] == ["mlp"] and result.exit_status == 1
     (problem,) = result.problems
     assert "a timeline without a latency" in problem and lonely.id in problem
@@ -184,14 +172,14 @@ def test_noise_heat_and_tenants_are_said(raw):
         for i in range(6)
     ]
     write_latency(raw, 0, [latency_record(entry)], samples=hot)
-    row = _row(raw)
+    row = row_of(raw)
     assert "throttled: clocks were held down" in row.warnings
     assert "2 other processes were on the GPU" in row.warnings
 
 
 def test_noisy_repeats_are_said(raw):
     whole_run(raw, latency_us=(150.0, 100.0, 60.0, 200.0, 90.0) * 5)
-    assert "noisy: the repeats vary by" in _row(raw).warnings
+    assert "noisy: the repeats vary by" in row_of(raw).warnings
 
 
 def test_power_is_of_samples_during_the_repeats_alone(raw):
@@ -199,7 +187,7 @@ def test_power_is_of_samples_during_the_repeats_alone(raw):
     write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
     before_and_after = [idle_sample(START_NS + 300_000_000), idle_sample(START_NS + 1_000_000_000)]
     write_latency(raw, 0, [latency_record(entry)], samples=before_and_after)
-    assert _row(raw).power_w is None
+    assert row_of(raw).power_w is None
 
 
 def test_a_cpu_has_time_and_nothing_of_a_gpu(raw):
@@ -207,7 +195,7 @@ def test_a_cpu_has_time_and_nothing_of_a_gpu(raw):
     write_run(raw, SweepPlan(runtime="torch", entries=(entry,)), device=CPU, collector="none")
     write_latency(raw, 0, [latency_record(entry, memory=MEMORY)], device=CPU)
     write_chunk(raw, 1, [Measured(entry=entry, kernels=launches(), repeats=3)], device=CPU, collector="none")
-    result = _table(raw)
+    result = table_of(raw)
     (row,) = result.rows
     assert row.gpu.startswith("CPU-") and result.files[-1].name == f"measured.{row.gpu}.toml"
     assert row.latency_ms == 0.1 and row.flops is not None
@@ -233,7 +221,7 @@ def test_an_unknown_gpu_has_its_specification_written(raw):
     )  # fmt: skip
     write_run(raw, SweepPlan(runtime="torch", entries=(entry,)), device=new)
     write_latency(raw, 0, [latency_record(entry)], device=new)
-    result = _table(raw)
+    result = table_of(raw)
     (row,) = result.rows
     (spec,) = result.gpu_files
     assert spec.name == f"measured.{row.gpu}.toml" and spec in result.files
@@ -245,7 +233,7 @@ def test_two_models_of_one_name_are_not_two_answers(raw):
     small = model_entry(mlp(hidden=256))
     whole_run(raw, small)
     write_latency(raw, 2, [latency_record(small, chunk=2)])
-    result = _table(raw)
+    result = table_of(raw)
     assert len(result.rows) == 1 and result.exit_status == 1
     assert "expected one model of a name" in result.problems[0]
 
@@ -253,7 +241,7 @@ def test_two_models_of_one_name_are_not_two_answers(raw):
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
 def test_the_file_reads_back_as_the_rows(raw, suffix):
     whole_run(raw)
-    result = _table(raw, suffix)
+    result = table_of(raw, suffix)
     assert tuple(read_table(result.files[0], REQUIREMENTS)) == result.rows
     provenance = json.loads((raw.parent / "measured.provenance.json").read_text())
     assert provenance["sha256"] == hashlib.sha256(result.files[0].read_bytes()).hexdigest()
@@ -265,8 +253,8 @@ def test_the_file_reads_back_as_the_rows(raw, suffix):
 
 def test_same_raw_folder_same_bytes(raw):
     whole_run(raw)
-    first = _table(raw, "parquet").files[0].read_bytes()
-    assert _table(raw, "parquet").files[0].read_bytes() == first
+    first = table_of(raw, "parquet").files[0].read_bytes()
+    assert table_of(raw, "parquet").files[0].read_bytes() == first
 
 
 def test_a_dataset_leaves_whole_models_out_and_a_table_operators(raw):
@@ -278,7 +266,7 @@ def test_a_dataset_leaves_whole_models_out_and_a_table_operators(raw):
     assert built.exit_status == 0 and built.problems == ()
     assert "run: 1 whole models left out; gkest profile table makes the table of whole models" in built.notes
     assert not any("not measured yet" in note for note in built.notes)
-    result = _table(raw)
+    result = table_of(raw)
     assert [row.model for row in result.rows] == ["mlp"] and result.problems == ()
     assert GEMM not in (raw.parent / "kernels.lowering.json").read_text()
 
@@ -292,7 +280,7 @@ def test_a_chunk_of_both_kinds_serves_both(raw):
         Measured(entry=operator, kernels=fixed((RELU, (20, 20, 22))), repeats=3),
     ]
     write_chunk(raw, 1, mixed)
-    assert _row(raw).kernels == 3
+    assert row_of(raw).kernels == 3
     assert [r.entry_id for r in build_dataset([raw], raw.parent / "k.csv").rows] == [operator.id]
 
 
@@ -304,4 +292,4 @@ def test_whole_models_alone_are_no_dataset(raw):
 
 def test_every_repeat_counts_in_the_median(raw):
     whole_run(raw)
-    assert _row(raw).latency_ms * 1e3 == sorted(LATENCIES)[len(LATENCIES) // 2]
+    assert row_of(raw).latency_ms * 1e3 == sorted(LATENCIES)[len(LATENCIES) // 2]

@@ -13,6 +13,8 @@ from tabling_samples import (
     latency_record,
     launches,
     model_entry,
+    row_of,
+    table_of,
     trace_of_gpu,
     whole_run,
     write_latency,
@@ -22,27 +24,12 @@ from gkestimator.gpus import gpu_catalogue
 from gkestimator.profiling.building.entries import MeasuredLaunch
 from gkestimator.profiling.parsers import parse_kineto
 from gkestimator.profiling.plan import SweepPlan
-from gkestimator.profiling.tabling import build_table
 from gkestimator.profiling.tabling.use import launch_use
-
-
-def _table(raw):
-    return build_table([raw], raw.parent / "measured.csv")
-
-
-def _row(raw):
-    (row,) = _table(raw).rows
-    return row
-
-
-@pytest.fixture
-def raw(tmp_path):
-    return tmp_path / "run"
 
 
 def test_use_of_the_gpu_follows_the_launches_by_hand(raw):
     whole_run(raw)
-    row = _row(raw)
+    row = row_of(raw)
     assert row.kernels == 3
     assert row.sm_util_max_pct == 100.0
     used = 20 * SM_UTIL[0] + 10 * SM_UTIL[1] + 20 * SM_UTIL[2]
@@ -59,7 +46,7 @@ def test_a_kernel_without_geometry_leaves_use_unknown(raw):
     (folder / "capture.sqlite").unlink()
     trace_of_gpu(folder / "trace.json", entry.id, registers=None)
     _as_kineto(folder)
-    row = _row(raw)
+    row = row_of(raw)
     assert row.kernels == 4 and row.sm_util_max_pct is None and row.occupancy_mean_pct is None
     assert row.occupancy_source is None and "geometry of 1 of 2 kernels not told" in row.warnings
 
@@ -79,7 +66,7 @@ def test_a_torch_trace_with_copies_and_two_streams(raw):
     (folder / "capture.sqlite").unlink()
     trace_of_gpu(folder / "trace.json", entry.id)
     _as_kineto(folder)
-    row = _row(raw)
+    row = row_of(raw)
     # A product of 33 SMs (20 us) and, beside it on another stream, an activation of 83 (10 us); a copy and a fill of
     # 5 us each use none. Time and launches of the copies count, as in measured calls of estimates.
     assert row.kernels == 4
@@ -99,7 +86,7 @@ def test_calls_that_differ_tell_their_mean(raw):
     kernels = (first, second, third, first, second, other)
     folder = write_chunk(raw, 1, [Measured(entry=entry, kernels=kernels, repeats=1)])
     _relabel(folder, entry.id, 2)
-    result = _table(raw)
+    result = table_of(raw)
     (row,) = result.rows
     assert result.exit_status == 0 and any("different kernels from call to call" in n for n in result.notes)
     assert row.kernels == 3 and "mean of 2 calls" in row.warnings
