@@ -236,6 +236,8 @@ def test_two_models_of_one_name_are_not_two_answers(raw):
     result = table_of(raw)
     assert len(result.rows) == 1 and result.exit_status == 1
     assert "expected one model of a name" in result.problems[0]
+    counts = json.loads((raw.parent / "measured.provenance.json").read_text())
+    assert sum(counts["quality"].values()) == counts["rows"] == len(result.rows)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
