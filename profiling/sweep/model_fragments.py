@@ -202,25 +202,20 @@ def _split(op: Operator, inputs: tuple[Tensor | Sequence | None, ...]) -> Operat
     if not isinstance(axis, int) or any(len(t.shape) != len(source.shape) for t in made.elements_):
         raise NotAFragmentError("sequences of pieces without the axis they were split along")
     sizes = np.array([t.shape[axis] for t in made.elements_], dtype=np.int64)
+    attributes: dict[str, Attribute] = {"axis": axis}
+    reads = [source]
     if op.version < _SPLIT_TAKES_SIZES:
-        attributes: dict[str, Attribute] = {"axis": axis, "split": tuple(int(n) for n in sizes)}
-        return replace(
-            op,
-            op_type="Split",
-            attributes=attributes,
-            inputs=(source,),
-            outputs=made.elements_,
-            signature=None,
+        attributes["split"] = tuple(int(n) for n in sizes)
+    else:
+        name = f"{made.name}#sizes"
+        reads.append(
+            Tensor(name=name, dtype=DType.INT64, shape=sizes.shape, storage=name, is_weight=True, value=sizes)
         )
-    lengths = Tensor(
-        name=f"{made.name}#sizes", dtype=DType.INT64, shape=sizes.shape, storage=f"{made.name}#sizes",
-        is_weight=True, value=sizes,
-    )  # fmt: skip
     return replace(
         op,
         op_type="Split",
-        attributes={"axis": axis},
-        inputs=(source, lengths),
+        attributes=attributes,
+        inputs=tuple(reads),
         outputs=made.elements_,
         signature=None,
     )

@@ -98,25 +98,16 @@ def test_the_outputs_are_the_models_and_not_the_last_operators(tmp_path: Path) -
     assert fragment == Fragment.parse(fragment.text(), where="here")
 
 
-def test_tables_of_relative_positions_keep_their_values_up_to_4096(tmp_path: Path) -> None:
+def test_constant_positions_keep_their_values_up_to_4096(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
-    window (float[N, 4, S] x) => (float[N, 4, S] y) { bias = Gather(table, near)  spread = Slice(x, a, b, a)
-      more = Gather(table, x2)  z = Add(bias, more) s = ReduceSum<keepdims = 0>(z) y = Add(x, s) x2 = ArgMax(x) }"""
-    text = (
-        text.replace("spread = Slice(x, a, b, a)", "")
-        .replace("x2 = ArgMax(x) }", "}")
-        .replace("near)", "near)\n x2 = ArgMax(x)")
-    )
-    for count, kept in ((2401, True), (5000, False)):
+    window (float[N, 9, 3] x) => (float[N, M, 3] y) { y = Gather<axis = 1>(x, near) }"""
+    for count, kept in ((4096, True), (4097, False)):
         near = np.arange(count, dtype=np.int64) % 7
-        path = model_file(tmp_path / "window.onnx", text, table=np.ones((9, 3), np.float32), near=near)
-        graph = graph_of(path, 1, S=count)
-        index = [
-            t
-            for t in model_fragment(graph, "model:w").tensors
-            if t.dtype is DType.INT64 and t.elements == count
-        ]
-        assert [t.values == tuple(near) for t in index] in ([kept], [])
+        path = model_file(tmp_path / "window.onnx", text, near=near)
+        fragment = model_fragment(graph_of(path), "model:w")
+        (index,) = (t for t in fragment.tensors if t.dtype is DType.INT64)
+        assert index.elements == count
+        assert (index.values == tuple(near), index.fill) == (kept, "value" if kept else "index")
 
 
 @pytest.mark.parametrize("opset", [11, 17])
@@ -362,7 +353,7 @@ def test_seconds_of_a_model_follow_its_repeats() -> None:
     costs = COSTS["torch"]
     alike = {"nbytes": 10**8, "nodes": 100, "launches": 100, "costs": costs}
     short, long = (model_s(s, **alike) for s in (0.01, 0.02))  # type: ignore[arg-type]
-    assert long - short == pytest.approx((50 + 8) * 0.01 * (1 + costs.chunk_s / costs.chunk_work_s), rel=0.5)
+    assert long - short == pytest.approx((50 + 8) * 0.01 * (1 + costs.chunk_s / costs.chunk_work_s))
     # 450 calls more in the latency pass, 495 more in the timeline.
     assert model_s(0.01, repeats=500, **alike) > short + 9  # type: ignore[arg-type]
 
@@ -414,7 +405,7 @@ def _inside(entry: PlanEntry) -> PlanEntry:
     return replace(entry, fragment=replace(entry.fragment, outputs=tuple(names)))
 
 
-def test_graphs_without_tensors_that_enter_are_refused(tmp_path: Path) -> None:
+def test_graphs_whose_outputs_are_sequences_are_refused(tmp_path: Path) -> None:
     graph = graph_of(model_file(tmp_path / "matrix.onnx", MATRIX, w=(4, 4)), K=4)
     with pytest.raises(NotAFragmentError, match="sequences"):
         model_fragment(replace(graph, outputs=(_sequence(graph.inputs[0]),)), "model:m")
