@@ -45,7 +45,8 @@ def fitted_to_pairs(
     table = folder / "demands.parquet"
     write_table(REQUIREMENTS, _demands(runs, models, bundle), table)
     report = train_interference(pairs, [table], gpu_specs=models.specs)
-    return f"{report}\n\ndemands that the pairs do not name: estimated by the bundle of all operators"
+    by = "the package's bundle" if bundle is None else "the bundle of all operators"
+    return f"{report}\n\ndemands that the pairs do not name: estimated by {by}"
 
 
 def _demands(runs: Sequence[CoRun], models: MeasuredModels, bundle: Path | None) -> list[Requirement]:

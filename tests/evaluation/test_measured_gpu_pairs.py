@@ -55,8 +55,6 @@ def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
     )
     for bare in ({"dram_util_mean_pct": None, "l2_util_mean_pct": None}, dict.fromkeys(DEMANDS)):
         estimated = said([replace(run, **bare) for run in runs])
-        assert estimated.endswith(
-            "demands that the pairs do not name: estimated by the bundle of all operators"
-        )
+        assert estimated.endswith("demands that the pairs do not name: estimated by the package's bundle")
         # The measured demands were this very estimate's, so that the laws come out alike.
         assert estimated.split("\n\ndemands")[0] == as_measured.split("\n\ndemands")[0]
