@@ -42,7 +42,11 @@ prepare() {
 
 installed() {  # the machine's own torch, numpy, pandas, onnx, click and pyarrow are used
   command -v gkest >/dev/null && [ -z "${FROM_WHEEL:-}" ] && return
-  [ -d "$work/site" ] || python3 -m pip install -q --no-index --no-deps --target "$work/site" "$carry"/gkestimator-*.whl
+  [ -d "$work/site" ] || { # aside first: what a failed installation leaves must not be taken for one
+    rm -rf "$work/site.aside"
+    python3 -m pip install -q --no-index --no-deps --target "$work/site.aside" "$carry"/gkestimator-*.whl
+    mv "$work/site.aside" "$work/site"
+  }
   export PYTHONPATH="$work/site" PATH="$work/site/bin:$PATH"
 }
 
