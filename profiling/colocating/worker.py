@@ -34,6 +34,7 @@ from gkestimator.profiling.executors.base import (
 )
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
+from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
 
 __all__ = ["Calls", "Holder", "call_for", "main"]
@@ -107,10 +108,8 @@ def call_for(
     while now() < start_ns and going():
         prepared.run()
         prepared.synchronise()
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        ends: list[int] = []
+    ends: list[int] = []
+    with no_collection():
         first = now()
         end, latest = start_ns + int(seconds * 1e9), start_ns + int(max(seconds, most_seconds) * 1e9)
         while going():
@@ -121,9 +120,6 @@ def call_for(
                 ends.append(done - first)
             if done >= latest or (done >= end and len(ends) >= least):
                 break
-    finally:
-        if collects:
-            gc.enable()
     return first, ends
 
 

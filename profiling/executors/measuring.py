@@ -16,7 +16,7 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import EntryRecord
 
 __all__ = ["LEAST_REPEATS", "MOST_REPEATS", "Clocks", "Effort", "choose_calls", "choose_repeats", "measure",
-           "measure_latency"]  # fmt: skip
+           "measure_latency", "no_collection"]  # fmt: skip
 
 LEAST_REPEATS, MOST_REPEATS = 5, 50
 _WARM_NS = (
@@ -103,7 +103,7 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
         calls += 1
     repeats = effort.repeats or choose_calls(call_ns)
     begun, issued, done = [0] * repeats, [0] * repeats, [0] * repeats
-    with _no_collection():
+    with no_collection():
         started = clocks.unix_ns()
         for i in range(repeats):
             begun[i] = now()
@@ -128,8 +128,8 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python's garbage collector rests."""
+def no_collection() -> Iterator[None]:
+    """Python's garbage collector rests while calls are timed."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -159,7 +159,7 @@ def _measured(
         repeats = 1
     marks = [0] * (repeats + 1)
     run, now = prepared.run, clocks.elapsed_ns
-    with _no_collection(), ranges(f"{entry.id}#{repeats}"):
+    with no_collection(), ranges(f"{entry.id}#{repeats}"):
         started = clocks.unix_ns()
         marks[0] = now()
         for i in range(1, repeats + 1):
