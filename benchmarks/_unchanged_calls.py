@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 __all__ = [
     "ROOT",
@@ -49,12 +49,13 @@ def call(arguments: Sequence[str | Path]) -> Answer:
     """Return the answer of ``gkest`` called with ``arguments`` in this process and the current folder."""
     from gkestimator.cli import run
 
-    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    written = io.BytesIO()
+    output = io.TextIOWrapper(written, encoding="utf-8", newline="")
     errors = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         status = run([str(a) for a in arguments])
     output.flush()
-    return Answer(status, cast(io.BytesIO, output.buffer).getvalue(), errors.getvalue())
+    return Answer(status, written.getvalue(), errors.getvalue())
 
 
 def digest(answer: Answer, *files: Path) -> str:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -41,7 +42,7 @@ class Model:
         self.weights[name] = (self.draw.standard_normal(shape) * 0.2).astype(np.float32)
         return name
 
-    def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Add a node; return the name of its result."""
         name = f"{op_type.lower()}{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
