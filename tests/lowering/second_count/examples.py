@@ -213,7 +213,10 @@ _GROUPS = {"groups": 2, "activation": 1, "channels_last": 1}
 
 
 def _grouped(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *operands, channels_last, **attributes: function(*operands, **attributes)
+    def without_layout(*operands: Any, channels_last: int, **attributes: Any) -> Any:
+        return function(*operands, **attributes)
+
+    return without_layout
 
 
 EXAMPLES: dict[Key, Example] = {
