@@ -48,6 +48,7 @@ CALCULATING_MOVES: dict[Key, str] = {
     ("com.microsoft", "QLinearConcat"): "requantises its operands",
     ("com.microsoft", "GatherBlockQuantized"): "dequantises the gathered rows",
 }
+RUNTIMES = ("torch", "onnxruntime")
 LEAST_OPERATORS = 150
 MOST_CASES = 8  # of one operator: further ones vary what does not change the count
 
@@ -57,13 +58,13 @@ def _left_out(case: NodeCase) -> bool:
     return any(part in case.name for part in parts)
 
 
-def _complaint(case: NodeCase, flops: int, operations: int) -> str | None:
+def _complaint(case: NodeCase, runtime: str, flops: int, operations: int) -> str | None:
     low, high, _ = DEVIATIONS.get(case.key, (1 / TOLERANCE, TOLERANCE, ""))
     if operations * low <= flops <= operations * high:
         return None
     rule = LOWERINGS[case.key]
     return (
-        f"{case.name}: the rule {rule.__module__.rsplit('.', 1)[1]}.{rule.__name__} counts {flops:,} FLOPs, "
+        f"{case.name}: the rule {rule.__module__.rsplit('.', 1)[1]}.{rule.__name__} counts {flops:,} FLOPs under {runtime}, "
         f"the reference calculates {operations:,} operations, expected a factor from {low:.2f} to {high:.2f}"
     )
 
@@ -80,17 +81,18 @@ def cases() -> dict[Key, list[NodeCase]]:
 @pytest.fixture(scope="module")
 def counted(
     cases: dict[Key, list[NodeCase]], tmp_path_factory: pytest.TempPathFactory
-) -> dict[Key, list[tuple[NodeCase, int, int]]]:
-    """Return (case, FLOPs of the rule, operations of the reference) for every operator that has a second count."""
+) -> dict[Key, list[tuple[NodeCase, str, int, int]]]:
+    """Return (case, runtime, FLOPs of the rule, operations of the reference) for every operator that has a second count."""
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("second_count")
-    counts: dict[Key, list[tuple[NodeCase, int, int]]] = defaultdict(list)
+    counts: dict[Key, list[tuple[NodeCase, str, int, int]]] = defaultdict(list)
 
     def add(case: NodeCase, reference: Any) -> None:
         graph = bound(case, folder)
         assert graph is not None, f"{case.name} cannot be bound"
         operations = count_reference(case, reference)
-        counts[case.key].append((case, lowered(graph, "onnxruntime")[0], operations))
+        for runtime in RUNTIMES:
+            counts[case.key].append((case, runtime, lowered(graph, runtime)[0], operations))
 
     for key, of_operator in cases.items():
         if RULE_KINDS.get(key) in COUNTED_KINDS:
@@ -131,12 +133,12 @@ def test_every_counted_operator_has_a_second_count(counted: dict[Key, Any]) -> N
     assert len(counted) >= LEAST_OPERATORS
 
 
-def test_flops_agree_with_the_second_count(counted: dict[Key, list[tuple[NodeCase, int, int]]]) -> None:
+def test_flops_agree_with_the_second_count(counted: dict[Key, list[tuple[NodeCase, str, int, int]]]) -> None:
     complaints = [
         line
         for of_operator in counted.values()
-        for case, flops, operations in of_operator
-        if (line := _complaint(case, flops, operations)) is not None
+        for case, runtime, flops, operations in of_operator
+        if (line := _complaint(case, runtime, flops, operations)) is not None
     ]
     assert not complaints, "\n" + "\n".join(complaints)
 

@@ -39,10 +39,6 @@ TORCH_DEVIATIONS: dict[str, tuple[int, str]] = {
     "maxpool_with_argmax": (1, "the executor turns torch's indices into ONNX's; a model uses torch's"),
     "mvn": (1, "the executor composes what no author writes in torch"),
     "prelu_": (1, "a slope for each element has no call in torch; F.prelu's slopes are one a channel"),
-    "reduce_log_sum_asc": (1, "sum and log; the rule has one kernel"),
-    "reduce_log_sum_default": (1, "sum and log; the rule has one kernel"),
-    "reduce_log_sum_desc": (1, "sum and log; the rule has one kernel"),
-    "reduce_sum_square": (1, "product and sum; the rule has one kernel"),
     "selu": (1, "torch's constants are the operator's defaults; the cases choose others"),
 }
 # Operators of counted kinds that are not recorded for torch, and why.
