@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering.builders import (
@@ -31,16 +33,35 @@ REDUCTIONS: dict[str, tuple[str, int, int, str]] = {
     "ReduceSum": ("sum", 1, 0, "sum x"),
     "ReduceSumSquare": ("sum_square", 2, 0, "sum x^2"),
 }
+_COMPOSED_IN_TORCH = frozenset({"ReduceLogSum", "ReduceSumSquare"})
+
+
+def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Kernel, Kernel]:
+    """Return the two kernels of a reduction that torch has no call for: ``(x * x).sum()``, ``x.sum().log()``."""
+    if op_type == "ReduceLogSum":
+        total = reduction_kernel("sum", source, (result,), kept=result.elements, per_element=1)
+        return total, elementwise_kernel("log", (result,), (result,), flops_per_element=1)
+    name = f"{result.name}#squares"
+    squares = Tensor(name=name, dtype=source.dtype, shape=source.shape, storage=name)
+    product = elementwise_kernel("mul", (source,), (squares,), flops_per_element=1)
+    total = reduction_kernel("sum", squares, (result,), kept=result.elements, per_element=1)
+    # The squares are no tensor of the graph: they count as scratch memory of the call that reads them.
+    return product, replace(total, workspace_bytes=squares.nbytes)
 
 
 @lowering_rule(*REDUCTIONS, kind="reduction")
 def reduce(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel. Without axes and with ``noop_with_empty_axes`` nothing is summed: the element function
-    alone remains.
+    """Return one kernel, or the two calls of a composition in torch. Without axes and with
+    ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
     """
     variant, per_element, per_row, _ = REDUCTIONS[op.op_type]
     source, result = input_at(op, 0), output_at(op)
-    if op.attributes.get("noop_with_empty_axes", 0) and source.shape == result.shape:
+    untouched = bool(op.attributes.get("noop_with_empty_axes", 0)) and source.shape == result.shape
+    # An empty source has no elements to launch a product over.
+    composed = op.op_type in _COMPOSED_IN_TORCH and source.elements > 0 and not untouched
+    if options.runtime == "torch" and composed:
+        return Lowered(kernels=_composed_in_torch(op.op_type, source, result), host_calls=2)
+    if untouched:
         kernel = elementwise_kernel(
             variant, (source,), (result,), flops_per_element=per_element - 1 + per_row
         )

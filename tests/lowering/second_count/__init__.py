@@ -1,0 +1,1 @@
+"""Hold every operator's FLOPs and host calls to a count from a second, independent source."""
