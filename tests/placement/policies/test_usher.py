@@ -156,7 +156,7 @@ def test_figure_7_of_usher(no_heavy: bool, expected: tuple[int, float, float]) -
 
 
 def test_the_pruned_search_answers_what_enumeration_answers() -> None:
-    """Whole placements are compared, so goodput, GPUs and cost are too; ``benchmarks/usher_exact.py`` runs 200
+    """Whole placements are compared, so goodput, GPUs and cost are too; ``benchmarks/papers/usher_exact.py`` runs 200
     larger instances."""
     kinds = set()
     for seed in range(45):
