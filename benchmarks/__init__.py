@@ -1,0 +1,1 @@
+"""Show what the project does on real data: every program here is listed in docs/benchmarks.md."""

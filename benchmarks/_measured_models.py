@@ -1,5 +1,4 @@
-"""Whole models for ``measured_gpu.py``: the sizes that occur in them, and the same measurements judged by one bundle
-after another."""
+"""Give ``measured_gpu.py`` whole models: the sizes that occur in them, and measurements judged by several bundles."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Operators of kernel datasets for ``measured_gpu.py``: which sizes they have, parts of them, and how far estimates of
-single operators are from what was measured."""
+"""Give ``measured_gpu.py`` operators of kernel datasets: their sizes, parts of them, errors of single estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that ``measured_gpu.py`` prints."""
+"""Write the page that ``measured_gpu.py`` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models side by side for ``measured_gpu.py``: what ``gkest train --interference`` makes of the pairs."""
+"""Give ``measured_gpu.py`` models side by side: what ``gkest train --interference`` makes of the pairs."""
 
 from __future__ import annotations
 

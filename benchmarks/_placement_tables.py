@@ -1,5 +1,7 @@
-"""Requirement tables that placements are compared on: table A.1 of the thesis, and our own estimates at batch sizes and SM
-shares, kept in a temporary folder until the sources they come from change."""
+"""Keep the requirement tables that placements are compared on: table A.1 of the thesis, and our own estimates.
+
+Our own are at batch sizes and SM shares, kept in a temporary folder until the sources they come from change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where benchmarks find the public graphs and measurements, and how they fill a graph with zero weights."""
+"""Find the public graphs and measurements for benchmarks, and fill a graph with zero weights."""
 
 from __future__ import annotations
 

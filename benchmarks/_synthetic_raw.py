@@ -1,5 +1,7 @@
-"""Raw folders of a GPU that is not at hand, for tests and for ``build_speed.py``: the tables are those of a genuine
-export of Nsight Systems 2023.4 (schema 3.7.2), the rows are made up from a stated law. Nothing here is a measurement.
+"""Write raw folders of a GPU that is not at hand, for tests and for ``build_speed.py``.
+
+The tables are those of a genuine export of Nsight Systems 2023.4 (schema 3.7.2), the rows are made up from a stated law.
+Nothing here is a measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ideas tried for GPUs that were not measured. Each fits on some GPUs' rows and predicts another GPU's."""
+"""Try ideas for GPUs that were not measured: each fits on some GPUs' rows and predicts another GPU's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading, binding and lowering against onnx-tool's profile of the same file, and the MACs of both, in one run.
+"""Compare reading, binding and lowering with onnx-tool's profile of the same file, and the MACs of both, in one run.
 
     GKEST_SHARED=... python benchmarks/against_onnx_tool.py [NAME...]
 

@@ -1,4 +1,4 @@
-"""The library, warm: every ethz graph x 6 batch sizes x 4 GPUs in one call, milliseconds per row.
+"""Time the library, warm: every ethz graph x 6 batch sizes x 4 GPUs in one call, milliseconds per row.
 
     GKEST_SHARED=... python benchmarks/api_speed.py [--profile]
 

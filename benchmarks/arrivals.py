@@ -1,4 +1,4 @@
-"""Arrivals: requests drawn per second on one core, and what the two ways of scaling do to a trace's bursts.
+"""Count the requests drawn per second on one core, and show what two ways of scaling do to a trace's bursts.
 
     python benchmarks/arrivals.py            (the second table needs GKEST_SHARED: the Azure LLM hours of 2023)
 

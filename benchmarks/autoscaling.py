@@ -1,4 +1,4 @@
-"""Re-planning while the rate rises and falls: the shape of USHER's autoscaling figure (GPUs used and wait over 1,000 s).
+"""Plan again while the rate rises and falls, for docs/simulation/autoscaling.md: GPUs used and wait over 1,000 s.
 
     python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/simulation/autoscaling.png]
                                      [--report docs/simulation/autoscaling.md]

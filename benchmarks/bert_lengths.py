@@ -1,4 +1,4 @@
-"""BERT-base with a symbolic length, estimated at several: the table of examples/lengths.
+"""Estimate BERT-base with a symbolic length at several lengths: writes the table of examples/lengths.
 
     python benchmarks/bert_lengths.py [--gpu RTX-3090] [--runtime onnxruntime] [--lengths 64,128,...,512]
     [-o examples/lengths/bert-base.csv]

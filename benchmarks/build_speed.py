@@ -1,4 +1,4 @@
-"""``gkest profile build`` on a synthetic capture: seconds and peak memory of a process of its own.
+"""Time ``gkest profile build`` on a synthetic capture: seconds and peak memory of a process of its own.
 
     python benchmarks/build_speed.py [--kernels 100000] [--repeats 20] [--keep FOLDER]
 

@@ -1,4 +1,4 @@
-"""Whole processes, as a user starts them: seconds (median of 5) and peak memory.
+"""Time whole processes, as a user starts them: seconds (median of 5) and peak memory.
 
 GKEST_SHARED=... python benchmarks/cold_start.py
 """

@@ -1,4 +1,6 @@
-"""The whole chain on this machine's CPU, measured against estimated: ``python benchmarks/cpu_chain.py``.
+"""Run the whole chain of docs/profiling.md on this machine's CPU and compare what is estimated with what is measured.
+
+Run: ``python benchmarks/cpu_chain.py``.
 
 Plans the operators of a few networks, measures them one by one under ONNX Runtime (and nsys, where it is), builds the
 dataset, trains, estimates the whole networks, and then runs them: how far is the sum of single operators from the whole?

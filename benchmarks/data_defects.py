@@ -1,4 +1,4 @@
-"""Looks for defects in the public measurements and writes docs/data-defects.md: ``python benchmarks/data_defects.py``.
+"""Look for defects in the public measurements and write docs/data-defects.md: ``python benchmarks/data_defects.py``.
 
 Needs the extra ``train`` and the environment variable GKEST_SHARED, a folder with ``data/neusight``, ``data/deepbench`` and
 ``data/vidur``. No model is fitted: what is compared is a measurement with physics, with its neighbours in the file, or with a

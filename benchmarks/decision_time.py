@@ -1,5 +1,6 @@
-"""How long policies take to decide: 20 models on 24 GPUs, 20 on 6,000 at 15 million requests a second, 1,000
-on 1,000.
+"""Time how long policies take to decide, from 20 models on 24 GPUs to 1,000 models on 1,000.
+
+Between them: 20 models on 6,000 GPUs at 15 million requests a second.
 
     python benchmarks/decision_time.py [--policies usher,gkest,milp] [--settings 24,6000,1000] [--repeats 5]
     [--time-limit 60]

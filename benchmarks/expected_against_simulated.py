@@ -1,4 +1,4 @@
-"""The requests that a plan is expected to answer on time against those that the simulator finds, and policies judged by the latter.
+"""Compare the requests that plans expect to answer on time with those that the simulator finds, by policy.
 
     python benchmarks/expected_against_simulated.py [--instances 60] [--first 0] [--seed 2] [--seeds 8] [--limit-s 60]
                                                     [--service interval|deterministic] [--processes 1] [--policies gkest,usher,...]

@@ -1,4 +1,4 @@
-"""Expected goodput: how far the formulas are from a simulation of the same replicas, and how long they take.
+"""Compare the formulas of expected goodput with a simulation of the same replicas, and time them.
 
     python benchmarks/expected_goodput.py [--cases 400] [--requests 60000] [--seed 0]
 

@@ -1,4 +1,4 @@
-"""Half-precision products and attention: shapes held out, GPUs left out, and the constants of the models behind them.
+"""Judge half-precision products and attention: shapes held out, GPUs left out, constants of the models behind them.
 
     GKEST_SHARED=... python benchmarks/half_precision.py [--constants] [--shapes] [--gpus]
 

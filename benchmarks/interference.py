@@ -1,4 +1,4 @@
-"""Interference models: what each says of pairs of our estimates, and what a fit finds again of a known law.
+"""Show what each interference model says of pairs of our estimates, and what a fit finds again of a known law.
 
     python benchmarks/interference.py [--seed 0] [--models 9]
 

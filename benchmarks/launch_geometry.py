@@ -1,4 +1,4 @@
-"""How well grids are predicted: ``python benchmarks/launch_geometry.py`` writes docs/launch-geometry.md.
+"""Judge how well grids are predicted and write docs/launch-geometry.md: ``python benchmarks/launch_geometry.py``.
 
 Needs the extra ``train`` and GKEST_SHARED, a folder with ``data/neusight``, whose rows name kernel, grid and block of the
 main kernel. Shapes whose hash lies below 0.15 are reported and teach nothing. ``--no-report`` only prints.

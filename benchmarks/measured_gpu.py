@@ -1,5 +1,7 @@
-"""What measuring a GPU gives: ``python benchmarks/measured_gpu.py --operators kernels.parquet --models measured.parquet
---onnx my-models/ [--pairs pairs.parquet] [-o report.md]``.
+"""Show what measuring a GPU gives: estimates before, after, and after without the tested models' sizes.
+
+    python benchmarks/measured_gpu.py --operators kernels.parquet --models measured.parquet --onnx my-models/
+                                      [--pairs pairs.parquet] [-o report.md]
 
 Reads what ``gkest profile build``, ``table`` and ``pairs`` wrote of one GPU. Trains three bundles with ``gkest train``'s
 recipe: on 70 % of the operators' sizes, on all operators, and on all but those of any size that occurs in the tested

@@ -1,4 +1,6 @@
-"""Does a merged file give what its originals give? Families with random weights, every way of being alike, in ONNX Runtime.
+"""Compare merged files with their originals in ONNX Runtime for docs/merging/exactness.md.
+
+Families with random weights, every way of being alike.
 
     python benchmarks/merge_exactness.py [--samples 1000] [--report docs/merging/exactness.md]
 

@@ -1,4 +1,4 @@
-"""Exported graphs of real exporters, merged with a fine-tuned sibling each: what is shared, what it should save, what comes out.
+"""Merge exported graphs with a fine-tuned sibling each for docs/merging/models.md: what is shared, saved and put out.
 
     python benchmarks/merge_models.py [--gpu V100] [--samples 4] [--most-mib 700] [--report docs/merging/models.md]
 

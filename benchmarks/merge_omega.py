@@ -1,4 +1,4 @@
-"""Sensitivity of a merge to omega: operators merged, bytes of weights read once, expected time, on sibling families.
+"""Merge sibling families at several omega for docs/merging/omega.md: operators, bytes read once, expected time.
 
     python benchmarks/merge_omega.py [--gpu V100] [--report docs/merging/omega.md] [--plot docs/merging/omega.png]
 

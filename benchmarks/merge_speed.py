@@ -1,4 +1,4 @@
-"""Time and memory of merging two BERT-base-size models (USHER states 2.3 s a GPU), step by step, in processes of their own.
+"""Time the merging of two BERT-base-size models (USHER states 2.3 s a GPU), step by step, in fresh processes.
 
     python benchmarks/merge_speed.py [--runs 5] [--last 2] [--folder DIR]
 

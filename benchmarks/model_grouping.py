@@ -1,4 +1,4 @@
-"""How near operator graphs are by graph edit distance, and what `gkest merge` puts into one group.
+"""Measure how near operator graphs are by graph edit distance, and what ``gkest merge`` puts into one group.
 
     GKEST_SHARED=DIR python benchmarks/model_grouping.py [--pairs 300] [--nearest 24]
 

@@ -1,4 +1,4 @@
-"""Fits what intervals of whole models rest on: ``GKEST_SHARED=... python benchmarks/model_intervals.py``.
+"""Fit what intervals of whole models rest on: ``GKEST_SHARED=... python benchmarks/model_intervals.py``.
 
 Reads the development group of the published whole models (no other row), for the bundle that is shipped. First the
 host's factor, on the rows that the host bounds; then, on a grid of common shares, structure terms (both of

@@ -1,4 +1,4 @@
-"""The parsers on 100,000 kernels: seconds and peak memory, each in a process of its own.
+"""Time the parsers on 100,000 kernels: seconds and peak memory, each in a process of its own.
 
     python benchmarks/parse_speed.py [--kernels N]
 

@@ -1,4 +1,4 @@
-"""The placement problems that policies are compared on, drawn from a seed; as a program: what they are like.
+"""Draw the placement problems that policies are compared on from a seed; as a program, describe them.
 
     python benchmarks/placement_instances.py [--instances 500] [--seed 0] [--kind goodput|weighted|elastic]
 

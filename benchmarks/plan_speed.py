@@ -1,4 +1,4 @@
-"""Planning: seconds of a plan of 10,000 entries, and how its parts spend them; how good its prefixes are.
+"""Time a plan of 10,000 entries, part by part, and judge its prefixes.
 
     python benchmarks/plan_speed.py [--entries 10000] [--runtime torch]
 

@@ -1,4 +1,4 @@
-"""Every placement policy on the same instances, judged by the requests expected on time.
+"""Compare every placement policy on the same instances by the requests expected on time: docs/placement-policies.md.
 
     python benchmarks/policies.py [--instances 500] [--weighted 100] [--elastic 100] [--first 0] [--seed 0] [--processes 2]
                                   [--policies usher,milp,...] [--limit-s 20] [--csv FILE] [--report docs/placement-policies.md]

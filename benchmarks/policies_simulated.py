@@ -1,4 +1,6 @@
-"""Every placement policy, its plans served in simulation: Poisson arrivals and both Azure LLM hours, several loads and objectives.
+"""Serve every placement policy's plans in simulation for docs/policies-simulated.md.
+
+Poisson arrivals and both Azure LLM hours, several loads and objectives.
 
     python benchmarks/policies_simulated.py [--out FOLDER] [--processes 1] [--seconds 600] [--report docs/policies-simulated.md]
 

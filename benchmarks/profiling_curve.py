@@ -1,4 +1,4 @@
-"""How much profiling a new GPU takes: ``python benchmarks/profiling_curve.py`` writes docs/profiling/curve.md and its picture.
+"""Show how much profiling a new GPU takes and write docs/profiling/curve.md: ``python benchmarks/profiling_curve.py``.
 
 A GPU is left out of the public measurements with every board of its chip, the regressors that answer for unknown GPUs are
 trained on the rest by the shipped recipe, and then some of its own rows are given back, as a profiling run would give

@@ -1,4 +1,4 @@
-"""The simulator against queues with exact answers: mean waits over seeds, their standard errors, and how far they are off.
+"""Hold the simulator to queues with exact answers: mean waits over seeds, standard errors, deviations.
 
     python benchmarks/queueing_theory.py [--seeds 20] [--scale 1.0]
 

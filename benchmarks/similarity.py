@@ -1,4 +1,4 @@
-"""Similarity of weights (gkest merge): the search by anchors against brute force, and what it costs as weights grow.
+"""Hold the search for common weights (gkest merge) to brute force, and time it as weights grow.
 
     python benchmarks/similarity.py [--cases 1000] [--repeats 5] [--layers 72]
 

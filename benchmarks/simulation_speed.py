@@ -1,4 +1,4 @@
-"""Requests that the simulator serves in a second on one core; how a run's cost grows; what its parts take.
+"""Count the requests simulated in a second on one core; show how a run's cost grows and what its parts take.
 
     python benchmarks/simulation_speed.py [--runs 5] [--requests 2000000] [--most 10000000]
 

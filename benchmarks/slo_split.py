@@ -1,4 +1,4 @@
-"""Splitting an application's objective: by least GPU time against in proportion to the fastest latencies.
+"""Compare two splits of an application's objective: by least GPU time, and in proportion to the fastest latencies.
 
     python benchmarks/slo_split.py [--policy gkest] [--policy milp] [--loads 1,4,16] [--objectives 1,0.5,0.3]
 

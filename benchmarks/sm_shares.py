@@ -1,4 +1,4 @@
-"""Estimates on a part of the SMs: how long ten shares take, whether more SMs ever cost time, and where curves bend.
+"""Estimate models on a part of the SMs: time of ten shares, whether more SMs ever cost time, where curves bend.
 
     python benchmarks/sm_shares.py [--models DIR] [--gpu V100]
 

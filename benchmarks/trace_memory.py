@@ -1,4 +1,4 @@
-"""Reading and replaying traces of up to 10 GB: rows per second and peak memory, which must not grow with the file.
+"""Read and replay traces of up to 10 GB: rows per second, and peak memory, which must not grow with the file.
 
     python benchmarks/trace_memory.py [--gigabytes 0.1,1,10] [--format azure-llm|azure-functions-2021] [--folder /tmp]
 

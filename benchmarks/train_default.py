@@ -1,4 +1,4 @@
-"""Trains the default bundle on all public measurements: ``python benchmarks/train_default.py``.
+"""Train the default bundle on all public measurements: ``python benchmarks/train_default.py``.
 
 Needs the extra ``train`` and the environment variable GKEST_SHARED (see docs/benchmarks.md). The bundle is the one that
 the accuracy command judged (``python -m benchmarks.accuracy``), out of its cache where that is current; the card's nested

@@ -1,4 +1,4 @@
-"""GPUs that were not measured: ``python benchmarks/transfer.py`` writes docs/transfer.md.
+"""Judge estimates for GPUs that were not measured and write docs/transfer.md: ``python benchmarks/transfer.py``.
 
 Every idea tried, with each chip left out in turn (all its boards, DeepBench's too), and what the specification alone
 says of each GPU. Needs the extra ``train`` and GKEST_SHARED, a folder with ``data/neusight`` and ``data/deepbench``.

@@ -1,4 +1,4 @@
-"""How the tree members are best stored: NumPy arrays or ONNX in onnxruntime. ``python benchmarks/tree_backends.py``
+"""Compare NumPy arrays with ONNX Runtime for storing the tree members: ``python benchmarks/tree_backends.py``
 
 Prints, for the default bundle's linear regressor: cold start (import and load, in a fresh process), microseconds per row at several
 row counts, and the largest difference between the two. Needs onnx and onnxruntime besides the package.

@@ -1,4 +1,4 @@
-"""Where the constants of occupancy come from: ``python benchmarks/utilisation.py`` (needs GKEST_SHARED).
+"""Fit the constants of occupancy: ``python benchmarks/utilisation.py`` (needs GKEST_SHARED).
 
 Whole models on a V100 (P. Elvinger, master thesis 505, ETH Zurich 2024, table A.1). Printed for the development group,
 whose errors constants may be fitted on, and for the report group, which nothing was fitted to:

@@ -1,4 +1,4 @@
-"""Whole models as the fragments of a plan, run by both executors: ``python benchmarks/whole_models_run.py MODELS...``
+"""Run whole models as the fragments of a plan by both executors: ``python benchmarks/whole_models_run.py MODELS...``
 
 Plans every ONNX file of the files and folders named (``gkest profile plan --whole`` does the same) and runs each
 fragment on the CPU through the torch and the ONNX Runtime executor, on equal data. Twice: as planned; and with the

@@ -1,8 +1,7 @@
-"""Run the commands of the worked examples in README.md, docs/evaluate.md and docs/merging.md and put their output back
-into them: ``python docs/refresh_readme.py``.
+"""Run the commands of the worked examples in README.md and in pages of docs/ and put their output back into them:
+``python docs/refresh_readme.py``.
 
-Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end. The table between
-``<!-- summary -->`` and ``<!-- /summary -->`` is copied from docs/accuracy.md (``python -m benchmarks.accuracy``).
+Each block stands between ``<!-- output: gkest ... -->`` and the next fence's end.
 ``--check`` changes nothing and exits 1 when something is not current to the digit.
 """
 
@@ -20,15 +19,14 @@ DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
 EVALUATE = DOCS / "evaluate.md"
 MERGING = DOCS / "merging.md"
-ACCURACY = DOCS / "accuracy.md"
-SUMMARY = re.compile(r"<!-- summary -->\n.*?<!-- /summary -->", re.DOTALL)
+GPUS = DOCS / "gpus.md"
 BLOCK = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
 )
 
 
 def output_of(arguments: str, folder: Path | None = None) -> str:
-    """What ``gkest`` with ``arguments`` prints in ``folder``: stdout, then stderr, as a terminal shows it."""
+    """Return what ``gkest`` with ``arguments`` prints in ``folder``: stdout, then stderr, as a terminal shows it."""
     program = [sys.executable, "-c", "from gkestimator.cli import main; main()"]
     command = [*program, *shlex.split(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
@@ -38,7 +36,7 @@ def output_of(arguments: str, folder: Path | None = None) -> str:
 
 
 def evaluate_folder(folder: Path) -> Path:
-    """What docs/evaluate.md works on, in ``folder``: its measurements, and its three models in ``models``."""
+    """Write what docs/evaluate.md works on into ``folder``: its measurements, and its three models in ``models``."""
     import onnx
 
     from gkestimator.onnx_io.demo import write_resnet50
@@ -56,7 +54,7 @@ def evaluate_folder(folder: Path) -> Path:
 
 
 def merging_folder(folder: Path) -> Path:
-    """What docs/merging.md works on, in ``folder``: two ResNets, the last four layers of one drawn anew."""
+    """Write what docs/merging.md works on into ``folder``: two ResNets, the last four layers of one drawn anew."""
     sys.path.append(str(DOCS.parent / "tests" / "merging"))
     import families
 
@@ -67,34 +65,23 @@ def merging_folder(folder: Path) -> Path:
 
 
 def refreshed(text: str, folder: Path | None = None) -> str:
-    """``text`` with every block's output replaced by the current one."""
+    """Return ``text`` with every block's output replaced by the current one."""
     return BLOCK.sub(lambda m: m[1] + output_of(m["arguments"], folder) + m[4], text)
 
 
-def with_accuracy(text: str) -> str:
-    """``text`` with the table of docs/accuracy.md in place of its own."""
-    found = SUMMARY.search(ACCURACY.read_text(encoding="utf-8"))
-    if found is None or not SUMMARY.search(text):
-        raise SystemExit("docs/accuracy.md or README.md has no <!-- summary --> table")
-    return SUMMARY.sub(lambda _: found[0], text)
-
-
 def main() -> int:
-    """Refresh or check the pages; the exit status."""
+    """Refresh or check the pages and return the exit status."""
     stale = 0
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as merging:
         pages = (
             (README, None),
+            (GPUS, None),
             (EVALUATE, evaluate_folder(Path(scratch))),
             (MERGING, merging_folder(Path(merging))),
         )
         for page, folder in pages:
             old = page.read_text(encoding="utf-8")
             new = refreshed(old, folder)
-            if page == README and not ACCURACY.exists():
-                print("docs/accuracy.md is missing: README.md keeps its table", file=sys.stderr)
-            elif page == README:
-                new = with_accuracy(new)
             stale |= int(old != new)
             if "--check" not in sys.argv[1:]:
                 page.write_text(new, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Measure how accurate the estimates are: every experiment behind docs/accuracy.md."""

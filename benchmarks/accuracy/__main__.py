@@ -1,4 +1,4 @@
-"""Entry point of ``python -m benchmarks.accuracy`` and of ``python benchmarks/accuracy``."""
+"""Start ``python -m benchmarks.accuracy`` and ``python benchmarks/accuracy``."""
 
 import sys
 from pathlib import Path

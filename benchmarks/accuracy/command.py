@@ -1,4 +1,4 @@
-"""How accurate the estimates are: every experiment of the report, cached, then the report and its plots.
+"""Run every accuracy experiment, cached, then write the report and its plots.
 
     GKEST_SHARED=... python -m benchmarks.accuracy [--only shapes,gpu] [--jobs 2] [--report]
 

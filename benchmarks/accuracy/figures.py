@@ -1,4 +1,4 @@
-"""Every line of "what must be shown": the bar, the figure reached, and whether it is met."""
+"""Print every line of "what must be shown": the bar, the figure reached, and whether it is met."""
 
 from __future__ import annotations
 

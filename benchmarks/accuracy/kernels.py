@@ -1,4 +1,4 @@
-"""Experiments on single kernels: each trains by the recipe on filtered rows and predicts what was left out."""
+"""Judge single kernels: each experiment trains by the recipe on filtered rows and predicts what was left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's pictures; matplotlib is imported where one is drawn."""
+"""Draw the report's pictures; matplotlib is imported where one is drawn."""
 
 from __future__ import annotations
 

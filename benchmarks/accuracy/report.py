@@ -1,4 +1,4 @@
-"""Writes docs/accuracy.md and its plots from the results kept."""
+"""Write docs/accuracy.md and its plots from the results kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's tables as Markdown."""
+"""Write the report's tables as Markdown."""
 
 from __future__ import annotations
 

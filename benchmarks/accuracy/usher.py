@@ -1,4 +1,4 @@
-"""USHER's claim, taken apart: which target, which features, and what tau does to the maximum occupancy."""
+"""Take USHER's claim apart: which target, which features, and what tau does to the maximum occupancy."""
 
 from __future__ import annotations
 

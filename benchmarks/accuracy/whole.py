@@ -1,4 +1,4 @@
-"""Whole models against published measurements: V100 fp32 (ETH thesis) and RTX 3090 AMP (timm)."""
+"""Judge whole models by published measurements: V100 fp32 (ETH thesis) and RTX 3090 AMP (timm)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public rows, and a cache of nested bundles and results keyed by what they depend on."""
+"""Keep the public rows, and a cache of nested bundles and results keyed by what they depend on."""
 
 from __future__ import annotations
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "simulation" / "comparing"))
 from _specs import results, rows, write_spec
 
 from gkestimator.cli import run

@@ -13,13 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import families
 import numpy as np
 import onnx
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "merging"))
-sys.path.append(str(Path(__file__).parents[1] / "simulation"))
-import families
 from _plans import GPU, plan, replica
 from same_outputs import same
 

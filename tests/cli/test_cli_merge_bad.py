@@ -11,15 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import families
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser, version_converter
-
-sys.path.append(str(Path(__file__).parents[1] / "merging"))
-sys.path.append(str(Path(__file__).parents[1] / "simulation"))
-import families
 from _plans import plan, replica
+from onnx import TensorProto, helper, numpy_helper, parser, version_converter
 from same_outputs import same
 
 from gkestimator.cli import run

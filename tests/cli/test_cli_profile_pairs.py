@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from small_models import mlp, plan
 
 from gkestimator.cli import run
 from gkestimator.profiling.plan import write_plan
 from gkestimator.tables import COLOCATION, read_table
-
-sys.path.append(str(Path(__file__).parents[1] / "profiling" / "colocating"))
-from small_models import mlp, plan
 
 
 def made(folder: Path, *names: str, runtime: str = "onnxruntime") -> Path:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tabling_samples import mlp, whole_run, write_onnx
 
 from gkestimator.cli import run
-
-sys.path.append(str(Path(__file__).parents[1] / "profiling" / "tabling"))
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from tabling_samples import mlp, whole_run, write_onnx
 
 Outcome = tuple[int, str, str]
 Gkest = Callable[..., Outcome]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from _pairs import pairs, requirement, written
 
 from gkestimator.cli import run
 from gkestimator.documents.interference import FILE_NAME, ContentionWeights, read_interference
 from gkestimator.simulation.interference.contention import Contention
 from gkestimator.tables import REQUIREMENTS, write_table
-
-sys.path.append(str(Path(__file__).parents[1] / "simulation" / "interference"))
-from _pairs import pairs, requirement, written
 
 pytest.importorskip("scipy")
 LAW = Contention(
@@ -92,7 +89,6 @@ def test_with_a_dataset_they_go_into_the_bundle(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sklearn")
-    sys.path.append(str(Path(__file__).parents[1] / "training"))
     from measured_law import measurements, write_dataset
 
     from gkestimator.bundles import load_bundle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import random
 import subprocess
 import sys
@@ -170,8 +171,7 @@ def test_the_order_of_the_models_does_not_decide_what_is_served(name: str) -> No
 
 
 SCRIPT = """
-import hashlib, sys
-sys.path[:0] = sys.argv[1:]
+import hashlib
 from placement_cases import case
 from gkestimator.documents import plan_json
 from gkestimator.placement.registry import make_policy, policy_names
@@ -188,10 +188,12 @@ for name in policy_names():
 
 def test_plans_do_not_hang_on_the_order_of_sets(first_fit: Path) -> None:
     outputs = []
+    modules = os.pathsep.join([str(first_fit), str(Path(__file__).parent)])
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-P", "-c", SCRIPT, str(first_fit), str(Path(__file__).parent)],
-            capture_output=True, text=True, check=False, timeout=120, env={"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"},
+            [sys.executable, "-P", "-c", SCRIPT],
+            capture_output=True, text=True, check=False, timeout=120,
+            env={"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1", "PYTHONPATH": modules},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)

@@ -3,7 +3,6 @@ feel them."""
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from golden_models import golden_models
 from onnx import TensorProto, helper
 
 from gkestimator.analytical import analytical_duration_us
@@ -19,9 +19,6 @@ from gkestimator.gpus import gpu_catalogue
 from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable, Precision
 from gkestimator.roofline import confined
 from gkestimator.tables import Requirement
-
-sys.path.append(str(Path(__file__).parents[1] / "golden"))
-from golden_models import golden_models
 
 SHARES = tuple(float(s) for s in range(10, 101, 10))
 NAMES = ("resnet50", "encoder_s128", "mobilenet_v2", "light_vgg19", "light_inception_v1")

@@ -3,6 +3,8 @@ known law, so that what an evaluation must say of them can be worked out."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -19,6 +21,15 @@ from gkestimator.training.rows import TrainingRows, kernel_table
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NOISE = (0.99, 1.01, 1.003, 0.997, 1.0)
 WriteTruth = Callable[..., Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def benchmarks_package() -> None:
+    """Make ``benchmarks.accuracy`` importable; the checkout itself on the path would hide what is installed."""
+    init = Path(__file__).parents[2] / "benchmarks" / "__init__.py"
+    spec = importlib.util.spec_from_file_location("benchmarks", init)
+    assert spec is not None and spec.loader is not None
+    sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +11,6 @@ import pytest
 from gkestimator.evaluation.splits import hold_out_chip, hold_out_shapes
 from gkestimator.gpus import GpuSpec
 from gkestimator.training.rows import TrainingRows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _repository_on_the_path() -> Iterator[None]:
-    root = str(Path(__file__).parents[2])
-    sys.path.append(root)
-    yield
-    sys.path.remove(root)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,6 @@ from gkestimator.training.plan import PLAN
 
 ROOT = Path(__file__).parents[2]
 GPUS = ("P100-PCIE-16GB", "T4", "V100-PCIE-32GB", "A100-PCIE-40GB")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _repository_on_the_path() -> Iterator[None]:
-    sys.path.append(str(ROOT))
-    yield
-    sys.path.remove(str(ROOT))
 
 
 def kernels(error: float, source: str = "neusight/train", count: int = 40) -> KernelCases:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,15 +34,6 @@ pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("xgboost", "lightgbm", "sklearn")),
     reason="training needs the extra train",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _helpers_on_the_path() -> Iterator[None]:
-    added = [str(TESTS.parent / "benchmarks"), str(TESTS / "training")]
-    sys.path[:0] = added
-    yield
-    for path in added:
-        sys.path.remove(path)
 
 
 def network(folder: Path) -> Path:

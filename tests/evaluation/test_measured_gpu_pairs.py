@@ -18,7 +18,6 @@ pytest.importorskip("scipy")
 def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
     models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from _measured_models import read_models
     from _measured_pairs import fitted_to_pairs
 

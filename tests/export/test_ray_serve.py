@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -12,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import serving
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from serving import deployment, instance
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.ray_serve import ACCELERATORS, RayServeExporter, _gpus_needed, gpu_fraction
 from gkestimator.export.registry import make_exporters
-
-sys.path.insert(0, str(Path(__file__).parent))
-import serving
-from serving import deployment, instance
 
 
 def exported(found: Deployment) -> tuple[str, dict[str, Any]]:

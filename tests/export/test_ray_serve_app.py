@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import serving
+from serving import deployment, instance
 
 from gkestimator.export.ray_serve import RayServeExporter
 from gkestimator.export.writing import write_files
-
-sys.path.insert(0, str(Path(__file__).parent))
-import serving
-from serving import deployment, instance
 
 pytest.importorskip("ray.serve", reason="needs ray[serve] (extra ray)")
 onnxruntime = pytest.importorskip("onnxruntime")

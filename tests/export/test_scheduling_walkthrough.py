@@ -24,16 +24,13 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from golden_models import encoder, mobilenet
+from serving import with_weights
 
 from gkestimator.documents import read_plan
 from gkestimator.export.registry import EXPORTERS, exporter_class
 from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.placement.registry import POLICIES, policy_class
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
-from golden_models import encoder, mobilenet
-from serving import with_weights
 
 for library in ("matplotlib", "jsonschema", "kubernetes_validate"):
     pytest.importorskip(library)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import serving
+from serving import deployment, instance
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.triton import TritonExporter
 from gkestimator.export.triton_config import ENUMS, MESSAGES, config_text, new_config
-
-sys.path.insert(0, str(Path(__file__).parent))
-import serving
-from serving import deployment, instance
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")
 text_format = pytest.importorskip("google.protobuf.text_format")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+import serving
 from onnx import TensorProto, helper
+from serving import deployment, instance
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.export.triton import TritonExporter
-
-sys.path.insert(0, str(Path(__file__).parent))
-import serving
-from serving import deployment, instance
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")
 text_format = pytest.importorskip("google.protobuf.text_format")

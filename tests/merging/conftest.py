@@ -1,8 +1,3 @@
 """Model families are a module beside these tests: `import families`."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parent))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 from _plans import GPU, plan, replica
 
 from gkestimator.documents import PlacementPlan, Replica

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,10 +141,30 @@ def test_a_module_reads_in_one_sitting() -> None:
 
 
 def test_helpers_beside_tests_have_names_of_their_own() -> None:
-    """Folders of tests are put on the path, so a second module of one name would never be found in a whole run."""
+    """All folders of helpers are on the path at once, so a second module of one name would never be found."""
     helpers = [
         f.stem
         for f in (ROOT / "tests").rglob("*.py")
         if not f.stem.startswith(("test_", "__init__", "conftest"))
     ]
     assert sorted(helpers) == sorted(set(helpers))
+
+
+def test_the_folders_of_helpers_are_on_the_path_and_no_test_puts_them_there() -> None:
+    """``pythonpath`` in pyproject.toml is the one list of them."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
+        "ini_options"
+    ]
+    folders = {
+        file.parent.relative_to(ROOT).as_posix()
+        for file in (ROOT / "tests").rglob("*.py")
+        if not file.stem.startswith(("test_", "__init__", "conftest")) and "data" not in file.parts
+    }
+    assert set(options["pythonpath"]) == {"benchmarks", *folders}
+    patching = re.compile(r"^\s*sys[.]path\b.*(=|append|insert|extend)", re.MULTILINE)
+    patched = [
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("*.py")
+        if patching.search(file.read_text(encoding="utf-8"))
+    ]
+    assert patched == []

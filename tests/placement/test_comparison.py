@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import policies
+import pytest
 from placement_instances import instance
 
 A1 = range(0, 45, 3)  # every third instance draws from table A.1, which needs no estimates

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from _problems import problem, row
 
 from gkestimator.placement.contention import compute_demand_pct, slowdowns
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Problem
-
-sys.path.append(str(Path(__file__).parent))
-from _problems import problem, row
 
 
 def two(a: dict[str, object], b: dict[str, object]) -> Problem:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from _problems import problem, row
 
 from gkestimator.placement.expected import expect, server_of
 from gkestimator.placement.goodput import assigned_rps, goodput_rps
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Problem
-
-sys.path.append(str(Path(__file__).parent))
-from _problems import problem, row
 
 ROWS = [row(m, b, t) for m in ("a", "b") for b, t in ((1, 10.0), (4, 22.0), (8, 38.0))]
 

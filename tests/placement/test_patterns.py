@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from pathlib import Path
 
 import pytest
-
-from gkestimator.placement.patterns import Choice, batch_choices, maximal_patterns, needs_pct
-
-sys.path.append(str(Path(__file__).parent / "policies"))
 from _milp_cases import every_choice, random_rows, row
 from _problems import T4, V100, problem
+
+from gkestimator.placement.patterns import Choice, batch_choices, maximal_patterns, needs_pct
 
 
 def by_enumeration(choices: list[Choice], gpu_type: str) -> set[tuple[int, ...]]:

@@ -4,18 +4,14 @@ numbers."""
 from __future__ import annotations
 
 import math
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
+from _serving import Replica, on_time_share
 
 from gkestimator.placement import queueing
 from gkestimator.placement.queueing import Server, interval_sigmas, on_time
-
-sys.path.append(str(Path(__file__).parent))
-from _serving import Replica, on_time_share
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 LINEAR = (10.0, 14.0, 22.0, 38.0, 70.0, 134.0)

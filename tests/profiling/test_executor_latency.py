@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from latency_models import model_entry, small_network
+from torch_fragments import entry, fragment, node, tensor
 
 from gkestimator.profiling.executors import child, make_executor
 from gkestimator.profiling.executors.base import Executor
@@ -23,10 +25,6 @@ from gkestimator.profiling.executors.measuring import (
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 from gkestimator.profiling.records import EntryRecord, HostKernel, MemoryUse, read_records
-
-sys.path.insert(0, str(Path(__file__).parent))
-from latency_models import model_entry, small_network
-from torch_fragments import entry, fragment, node, tensor
 
 MODEL = model_entry(small_network())
 MEMORY = MemoryUse(reserved_bytes=3, allocated_bytes=2, device_bytes=9)

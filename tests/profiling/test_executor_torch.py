@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
 from gkestimator.dtypes import DType
 from gkestimator.errors import GkestimatorError, GkestimatorWarning, UsageError
@@ -23,9 +24,6 @@ from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io import read_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed (it is no test dependency)"

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
 from gkestimator.dtypes import DType
 from gkestimator.fragments import Fragment
 from gkestimator.lowering import lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed (it is no test dependency)"

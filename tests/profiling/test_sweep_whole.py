@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from whole_model_files import ENCODER, MATRIX, SPLITTER, model_file
 
 from gkestimator.cli import run
 from gkestimator.dtypes import DType, Precision
@@ -26,9 +26,6 @@ from gkestimator.profiling.sweep.cost import COSTS
 from gkestimator.profiling.sweep.extraction import NotAFragmentError
 from gkestimator.profiling.sweep.model_fragments import model_fragment, model_patterns
 from gkestimator.profiling.sweep.model_prices import model_s
-
-sys.path.insert(0, str(Path(__file__).parent))
-from whole_model_files import ENCODER, MATRIX, SPLITTER, model_file
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(os.environ.get("GKEST_SHARED", ""), "models")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from latency_models import model_entry, small_network
+from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
 from gkestimator.fragments import Fragment
 from gkestimator.profiling.executors.data import fill, tensor_rng
 from gkestimator.profiling.records import MemoryUse
-
-sys.path.insert(0, str(Path(__file__).parent))
-from latency_models import model_entry, small_network
-from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed (it is no test dependency)"

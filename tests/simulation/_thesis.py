@@ -27,7 +27,7 @@ from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
 V100 = "V100-SXM2-16GB"
 STUDIED = "efficientnet_b7"
-# The vision models of table A.1 beside it; what is said of the first four holds of any four (benchmarks/thesis_serving.py).
+# The vision models of table A.1 beside it; what is said of the first four holds of any four (benchmarks/papers/thesis_serving.py).
 OTHERS = ("densenet121", "inception_v3", "mobilenet_v2", "resnet50", "resnext50_32x4d", "alexnet", "vgg19")
 RATE_RPS, SLO_MS, TIMEOUT_MS = 500.0, 200.0, 100.0
 _MARGIN = 1.2

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _plans import GPU, chain, plan, replica, row, rows
 
 from gkestimator.documents import Application, PlacementPlan, Stage

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
+from _cases import Case, case
 
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import COPIES, INTERFERENCES, ROUTINGS, SERVICES
 from gkestimator.simulation.result import Result
-
-sys.path.insert(0, str(Path(__file__).parent))
-import reference
-from _cases import Case, case
 
 # Sums that are added up in another order; nothing else may differ.
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-7}

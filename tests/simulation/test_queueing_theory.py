@@ -7,10 +7,9 @@ Each bound is about four standard errors of the whole sample, as the spread of t
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
+import _theory as theory
 import numpy as np
 import pytest
 
@@ -20,9 +19,6 @@ from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Requests, Result
 from gkestimator.simulation.system import SimStage, System
-
-sys.path.insert(0, str(Path(__file__).parent))
-import _theory as theory
 
 SEEDS = 5
 SERVICE_MS = 10.0

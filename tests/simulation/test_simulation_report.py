@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _plans import chain, plan, replica, row, simulated
 
 from gkestimator.documents import PlacementPlan

@@ -15,8 +15,6 @@ from typing import Any
 
 import click
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
 from golden_models import encoder, mobilenet
 
 from gkestimator.documents.simulation import SimulationReport, read_simulation

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
+import _thesis as thesis
 import numpy as np
 import pytest
 from scipy.stats import poisson
-
-sys.path.insert(0, str(Path(__file__).parent))
-import _thesis as thesis
 
 
 @pytest.mark.parametrize(("rate", "mostly_full"), [(600.0, False), (1000.0, True)])

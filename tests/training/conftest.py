@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,6 @@ import pytest
 
 if TYPE_CHECKING:
     from gkestimator.training.train_measured import MeasuredReport
-
-sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

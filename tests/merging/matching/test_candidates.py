@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _matching_graphs import model
+from onnx.reference import ReferenceEvaluator
 
 from gkestimator.dtypes import DType
 from gkestimator.merging.matching import candidates

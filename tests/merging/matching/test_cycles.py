@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _matching_graphs import model, operators
 
 from gkestimator.merging.matching.cycles import Contraction

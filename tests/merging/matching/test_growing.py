@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _matching_graphs import largest_common_area, operators, products
 
 from gkestimator.merging.matching import Matching, match_all

@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _matching_graphs import largest_common_area, operators, products
 
 from gkestimator.merging.matching import match_all

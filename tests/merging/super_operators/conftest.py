@@ -1,8 +1,3 @@
 """Random super-operators are a module beside these tests: `import random_supers`."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parent))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +10,6 @@ import onnx
 import pytest
 
 from gkestimator.onnx_io.editing import EditableModel, read_editable
-
-FAMILIES = str(Path(__file__).parents[2] / "merging")
-if FAMILIES not in sys.path:
-    sys.path.append(FAMILIES)
 
 
 @pytest.fixture

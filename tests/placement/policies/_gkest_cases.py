@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+
+from _problems import V100, problem, row
 
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed, compute_pct
 from gkestimator.placement.problem import Problem
-
-sys.path.append(str(Path(__file__).parents[1]))
-from _problems import V100, problem, row
 
 
 def random_problem(seed: int, *, gpus: int, models: int, types: Sequence[str] = (V100,)) -> Problem:

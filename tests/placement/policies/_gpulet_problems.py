@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+import _problems
+from _problems import V100
 
 from gkestimator.placement.problem import Problem
 from gkestimator.tables import Requirement
-
-sys.path.append(str(Path(__file__).parents[1]))
-import _problems
-from _problems import V100
 
 
 def row(model: str, batch: int, latency: float, **kwargs: Any) -> Requirement:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+import _problems
 
 from gkestimator.placement.patterns import Choice, needs_pct
 from gkestimator.placement.problem import Problem
 from gkestimator.tables import Requirement
-
-sys.path.append(str(Path(__file__).parents[1]))
-import _problems
 
 
 def row(model: str, batch: int, latency: float, **kwargs: Any) -> Requirement:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from _milp_cases import random_rows, row
+from _problems import T4, V100, problem, table_a1
 
 from gkestimator.placement.integer import Deadline
 from gkestimator.placement.patterns import Pattern
@@ -15,11 +15,6 @@ from gkestimator.placement.policies.exclusive import ExclusivePolicy, _by_gain, 
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.programs import pattern_form, serve
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _milp_cases import random_rows, row
-from _problems import T4, V100, problem, table_a1
 
 
 def by_enumeration(p: Problem) -> tuple[float, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from _gkest_cases import best_side_by_side, random_problem
+from _problems import A100, T4, V100, problem, row, table_a1
 
 from gkestimator.documents import plan_json
 from gkestimator.errors import UsageError
@@ -16,11 +16,6 @@ from gkestimator.placement.policy import Placement, compute_pct, verify
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _gkest_cases import best_side_by_side, random_problem
-from _problems import A100, T4, V100, problem, row, table_a1
 
 
 def served(given: Problem, answer: Placement) -> dict[str, float]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from _gkest_cases import V100, problem, row
 
 from gkestimator.errors import UsageError
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policies.gkest import GkestPolicy
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-from _gkest_cases import V100, problem, row
 
 ROWS = [row("m", 1, 4.0), row("m", 8, 10.0), row("n", 1, 3.0), row("n", 8, 12.0)]
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
+from _problems import A100, V100, problem, row, table_a1
 
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policies.gkest import GkestPolicy
 from gkestimator.placement.policy import verify
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parents[1]))
-from _problems import A100, V100, problem, row, table_a1
 
 NAMES = ("resnet50", "vgg19", "mobilenet_v2", "gpt2", "bert")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from _gkest_cases import random_problem
+from _problems import V100, problem, row
 
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.expected import expect
@@ -16,11 +16,6 @@ from gkestimator.placement.policies.gkest_menu import Menus
 from gkestimator.placement.policies.gkest_state import Member, Pattern, State, allowed, pattern
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _gkest_cases import random_problem
-from _problems import V100, problem, row
 
 
 def drawn(menus: Menus, seed: int, gpus: int) -> dict[Pattern, int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _gpulet_problems import V100, case, problem, row
 
 from gkestimator.errors import DocumentError, UsageError
 from gkestimator.placement.goodput import goodput_rps
@@ -16,9 +16,6 @@ from gkestimator.placement.policies.gpulet_interference import DERIVED, Coeffici
 from gkestimator.placement.policies.gpulet_lets import Asked, affordable, ewma, fit, knee
 from gkestimator.placement.policy import verify
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-from _gpulet_problems import V100, case, problem, row
 
 
 def test_the_knee_is_where_the_curve_bends_down_most() -> None:

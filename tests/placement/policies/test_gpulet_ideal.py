@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from _gpulet_problems import V100, case
 
 from gkestimator.errors import UsageError
 from gkestimator.placement.goodput import goodput_rps
@@ -18,9 +17,6 @@ from gkestimator.placement.policies.gpulet_ideal import GpuletIdealPolicy
 from gkestimator.placement.policies.gpulet_interference import DERIVED, Coefficients, Pressure
 from gkestimator.placement.policy import verify
 from gkestimator.placement.problem import Problem
-
-sys.path.append(str(Path(__file__).parent))
-from _gpulet_problems import V100, case
 
 Way = tuple[dict[str, float], float, Pressure, float]
 

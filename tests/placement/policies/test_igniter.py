@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
+from _milp_cases import row
+from _problems import T4, V100, problem, table_a1
 
 from gkestimator.documents import PlacementPlan, plan_json
 from gkestimator.errors import UsageError
@@ -14,11 +15,6 @@ from gkestimator.placement.policies.igniter import IgniterPolicy, _Profile
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.run import place
 from gkestimator.tables import Requirement
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _milp_cases import row
-from _problems import T4, V100, problem, table_a1
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "igniter-coefficients.toml"
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _milp_cases import row
+from _problems import T4, V100, problem
 
 from gkestimator.errors import DocumentError, GkestimatorError, UsageError
 from gkestimator.placement.policies.igniter_coefficients import gpu_terms, load_of, read_coefficients
@@ -24,11 +25,6 @@ from gkestimator.placement.policies.igniter_model import (
     linear,
     service_ms,
 )
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _milp_cases import row
-from _problems import T4, V100, problem
 
 GPU = GpuTerms(
     pcie_bytes_per_s=1e10,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from _milp_cases import by_enumeration, random_rows, row
+from _problems import A100, T4, V100, problem, table_a1
 
 from gkestimator.documents import plan_json
 from gkestimator.errors import UsageError
@@ -16,11 +16,6 @@ from gkestimator.placement.policies import milp
 from gkestimator.placement.policies.milp import MilpPolicy
 from gkestimator.placement.programs import pattern_form, serve, slot_form
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _milp_cases import by_enumeration, random_rows, row
-from _problems import A100, T4, V100, problem, table_a1
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from _gpulet_problems import case, problem, row
 
 from gkestimator.placement.policies.nexus import NexusPolicy, residual_nodes, saturated
 from gkestimator.placement.policy import verify
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-from _gpulet_problems import case, problem, row
 
 V100 = "V100-SXM2-16GB"
 # Table 2 of Shen et al., SOSP 2019: milliseconds of a batch.

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from _milp_cases import row
+from _problems import T4, V100, problem, table_a1
 
 from gkestimator.documents import PlacementPlan, plan_json
 from gkestimator.placement.policies.selftuning import SelfTuningPolicy
 from gkestimator.placement.run import place
 from gkestimator.tables import Requirement
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-from _milp_cases import row
-from _problems import T4, V100, problem, table_a1
 
 
 def at_shares(model: str, latency: float, shares: tuple[int, ...] = (20, 40, 60, 80, 100), **kwargs: object) -> list[Requirement]:  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from _problems import problem as build
+from _problems import table_a1
+from _usher_reference import exhaustive, instance, problem_of, row, size_of
 
 from gkestimator.documents import PlacementPlan, plan_json
 from gkestimator.errors import UsageError
@@ -15,11 +16,6 @@ from gkestimator.placement.policy import Placement, checked_problem, verify
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.run import place
 from gkestimator.tables import Requirement
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from _problems import problem as build
-from _problems import table_a1
-from _usher_reference import exhaustive, instance, problem_of, row, size_of
 
 V100, A100, T4 = "V100-SXM2-16GB", "A100-SXM4-40GB", "T4"
 CASE_1 = (("alexnet", "gpt2", "resnet50", "t5"), 200.0)
@@ -156,7 +152,7 @@ def test_figure_7_of_usher(no_heavy: bool, expected: tuple[int, float, float]) -
 
 
 def test_the_pruned_search_answers_what_enumeration_answers() -> None:
-    """Whole placements are compared, so goodput, GPUs and cost are too; ``benchmarks/usher_exact.py`` runs 200
+    """Whole placements are compared, so goodput, GPUs and cost are too; ``benchmarks/papers/usher_exact.py`` runs 200
     larger instances."""
     kinds = set()
     for seed in range(45):

@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from _usher_reference import instance, placing_order, problem_of, row
 
 from gkestimator.placement.policies.usher_configurations import Choice, choices_of, in_order, then
 from gkestimator.placement.policies.usher_packing import Garage, Packing, fits, put, settled
-
-sys.path.append(str(Path(__file__).parent))
-from _usher_reference import instance, placing_order, problem_of, row
 
 V100 = "V100-SXM2-16GB"
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from _usher_reference import problem_of, row
 
 from gkestimator.documents import PlacementPlan
 from gkestimator.placement.policies.usher import UsherPolicy
 from gkestimator.placement.policies.usher_grouping import match
 from gkestimator.placement.run import place
-
-sys.path.append(str(Path(__file__).parent))
-from _usher_reference import problem_of, row
 
 V100 = "V100-SXM2-16GB"
 

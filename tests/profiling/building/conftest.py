@@ -1,11 +1,6 @@
 """Synthetic raw folders (``benchmarks/_synthetic_raw.py``), and the profiler's own parsers and judges."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 
 @pytest.fixture

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pretend_machine import UUID, alive, mps_script
 
 from gkestimator.profiling.colocating.mps import BINARY, MpsDaemon, MpsError, client_environment, find_mps
-
-sys.path.append(str(Path(__file__).parent))
-from pretend_machine import UUID, alive, mps_script
 
 
 def until(true: Callable[[], bool], seconds: float = 20.0) -> bool:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations
-from pathlib import Path
 
 import pytest
+from small_models import mlp
 
 from gkestimator.profiling.colocating.jobs import DEFAULT_SHARES
 from gkestimator.profiling.colocating.order import jobs, pair_order
-
-sys.path.append(str(Path(__file__).parent))
-from small_models import mlp
 
 ALL = [mlp(f"m{i}", 8 * (i + 1), batch=b) for i in range(9) for b in (1, 2)]
 

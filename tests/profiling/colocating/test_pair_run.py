@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pretend_machine import HERE, alive, means, mps_script
+from small_models import mlp, plan
 
 from gkestimator.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.colocating.jobs import PairOptions
@@ -21,10 +23,6 @@ from gkestimator.profiling.raw import EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.simulation.interference.training import train_interference
 from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
-
-sys.path.append(str(Path(__file__).parent))
-from pretend_machine import HERE, alive, means, mps_script
-from small_models import mlp, plan
 
 QUICK = PairOptions(seconds=0.1, minutes=None)
 

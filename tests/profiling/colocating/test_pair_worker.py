@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
+from small_models import mlp
 
 from gkestimator.profiling.colocating.worker import Holder, call_for
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel, MemoryUse
-
-sys.path.append(str(Path(__file__).parent))
-from small_models import mlp
 
 A, B, C = mlp("a"), mlp("b"), mlp("c")
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _dying import dying
 from _specs import cells, command, environment, results, write_spec
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _runs import replica, system
 
 from gkestimator.errors import UsageError

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from _runs import Cut, content, replica, run, system
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from _runs import Cut, content, replica, run, system
 
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options

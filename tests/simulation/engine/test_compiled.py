@@ -27,7 +27,6 @@ if {hidden!r}:
     found = importlib.util.find_spec
     importlib.util.find_spec = lambda name, package=None: None if name == "numba" else found(name, package)
     sys.meta_path.insert(0, Hidden())
-sys.path.insert(0, {here!r})
 import hashlib
 from _runs import content, run
 from test_chunks import Cut, mixed, times
@@ -44,8 +43,8 @@ print(digest.hexdigest(), "numba" in sys.modules, hits)
 
 def outcome(hidden: bool = False, **environment: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM.format(hidden=hidden, here=str(HERE))],
-        env={**os.environ, **environment},
+        [sys.executable, "-P", "-c", PROGRAM.format(hidden=hidden)],
+        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
         capture_output=True,
         text=True,
         timeout=550,

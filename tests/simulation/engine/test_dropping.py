@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _runs import Cut, finished, replica, run, system
 
 from gkestimator.simulation.system import SimSource, SimStage, System

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _runs import Cut, finished, replica, run, system
 
 from gkestimator.simulation.arrivals.base import Chunk

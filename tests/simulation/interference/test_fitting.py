@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _pairs import pairs, written
 
 from gkestimator.documents.interference import ContentionWeights, GpuletWeights
 from gkestimator.errors import UsageError
@@ -19,9 +19,6 @@ from gkestimator.simulation.interference.laws import CONTENTION, slowdown
 from gkestimator.simulation.interference.none import NoInterference
 from gkestimator.simulation.interference.pairs import Measurement, read_pairs
 from gkestimator.tables import CoRun
-
-sys.path.append(str(Path(__file__).parent))
-from _pairs import pairs, written
 
 pytest.importorskip("scipy")
 WEIGHTS = ContentionWeights(

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pairs import V100, pairs, requirement, written
 
 from gkestimator.errors import TableError
 from gkestimator.simulation.interference.contention import Contention
 from gkestimator.simulation.interference.pairs import read_pairs
 from gkestimator.tables import REQUIREMENTS, CoRun, write_table
-
-sys.path.append(str(Path(__file__).parent))
-from _pairs import V100, pairs, requirement, written
 
 A, B = (r for r in pairs(Contention(), models=2, shares=(100.0,)) if r.group == "m0+m1@100")
 UNKNOWN: dict[str, Any] = dict.fromkeys(("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from _pairs import V100, pairs, requirement
 
 from gkestimator.documents.interference import ContentionWeights
 from gkestimator.gpus import gpu_catalogue
@@ -20,9 +18,6 @@ from gkestimator.simulation.interference.laws import slowdown
 from gkestimator.simulation.interference.registry import MODELS, make_interference
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
-
-sys.path.append(str(Path(__file__).parent))
-from _pairs import V100, pairs, requirement
 
 SPEC = gpu_catalogue().spec(V100)
 CASES: dict[str, Interference] = {

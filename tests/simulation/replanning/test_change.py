@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import reference
+from _replans import V100, Short, building, plan, replica
 
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.errors import UsageError
@@ -17,11 +17,6 @@ from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import Replanned, control
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.system import SimGpu, SimReplica, System
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-import reference
-from _replans import V100, Short, building, plan, replica
 
 
 class Simulator(reference.Simulator):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
+from _replans import V100
 
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
@@ -28,11 +28,6 @@ from gkestimator.simulation.replanning.report import replan_json, report_of
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.result import Result
 from gkestimator.tables import Requirement
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
-import reference
-from _replans import V100
 
 SPEC = gpu_catalogue().spec(V100)
 RENTED = Cluster(elastic=(ElasticGpu(spec=SPEC, price_per_hour=3.0),))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
+from _replans import V100, replica
 
 from gkestimator.documents import PlacedGpu, Replica
 from gkestimator.simulation.replanning.matching import (
@@ -20,9 +19,6 @@ from gkestimator.simulation.replanning.matching import (
     process_key,
     setting_key,
 )
-
-sys.path.append(str(Path(__file__).parent))
-from _replans import V100, replica
 
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (3, 3), (4, 6), (6, 4), (5, 5), (2, 7)])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
@@ -30,9 +30,6 @@ from gkestimator.simulation.replanning.running import simulate_replanned
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.replanning.words import render_replan
 from gkestimator.tables import REQUIREMENTS, read_table
-
-sys.path.append(str(Path(__file__).parents[1]))
-import reference
 
 V100 = "V100-SXM2-16GB"
 SPEC = gpu_catalogue().spec(V100)

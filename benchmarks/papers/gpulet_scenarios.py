@@ -1,7 +1,7 @@
-"""How many of 1,023 load scenarios gpulet, its exhaustive ideal and Nexus schedule, from our own estimates at SM shares.
+"""Count how many of 1,023 load scenarios gpulet, its ideal and Nexus schedule (gpu-lets, ATC 2022), by our estimates.
 
-    python benchmarks/gpulet_scenarios.py [--gpu RTX-2080-TI] [--count 4] [--factor 0] [--models DIR --names A,B,C,D,E]
-                                          [--exhaustive] [--interference]
+    python benchmarks/papers/gpulet_scenarios.py [--gpu RTX-2080-TI] [--count 4] [--factor 0] [--models DIR --names A,B,C,D,E]
+                                                 [--exhaustive] [--interference]
 
 The study of Choi et al. (USENIX ATC 2022): five models, each asked for 0, 200, 400 or 600 times a second (all zero left out), on
 four GPUs; a scenario is scheduled where every rate is served within its objective. Ours are five generated networks in
@@ -23,8 +23,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from _placement_tables import own_estimates
-
 from gkestimator.documents import Cluster, ModelLoad, Workload
 from gkestimator.documents.cluster import GpuCount
 from gkestimator.gpus import gpu_catalogue
@@ -35,6 +33,9 @@ from gkestimator.placement.policies.gpulet_ideal import GpuletIdealPolicy
 from gkestimator.placement.policies.nexus import NexusPolicy
 from gkestimator.placement.policy import Policy, checked_problem, verify
 from gkestimator.placement.problem import Problem
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from _placement_tables import own_estimates
 
 # In place of LeNet, GoogLeNet, ResNet-50, SSD-MobileNet and VGG-16.
 NAMES = ("light_squeezenet", "light_inception_v1", "resnet50", "mobilenet_v2", "light_vgg19")

@@ -1,7 +1,6 @@
-"""The search of ``usher`` against the enumeration of every configuration: whole placements, on 200 random
-instances.
+"""Compare the search of USHER's policy with the enumeration of every configuration on 200 random instances.
 
-    python benchmarks/usher_exact.py [--instances 200] [--first 0] [--most 20000]
+    python benchmarks/papers/usher_exact.py [--instances 200] [--first 0] [--most 20000]
 
 Fixed and rented, one to three GPU types, two to seven models; at most ``--most`` configurations each, of which
 the enumeration (plain Python, GPU by GPU, shares no code with the policy but the groups) packs every one. Ends
@@ -19,7 +18,7 @@ from gkestimator.placement.goodput import goodput_rps
 from gkestimator.placement.policies.usher import UsherPolicy
 from gkestimator.placement.policy import verify
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "placement" / "policies"))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "placement" / "policies"))
 from _usher_reference import exhaustive, instance
 
 

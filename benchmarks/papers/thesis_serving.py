@@ -1,6 +1,8 @@
-"""The serving experiments of the ETH thesis (P. Elvinger, master thesis 505, 2024, section 6.3), simulated on its table A.1.
+"""Simulate the serving experiments of the ETH thesis (P. Elvinger, 2024, section 6.3) on its table A.1.
 
-    python benchmarks/thesis_serving.py [--seconds 120] [--seeds 5]
+Master thesis 505, ETH Zurich.
+
+    python benchmarks/papers/thesis_serving.py [--seconds 120] [--seeds 5]
 
 1. Batch formation: densenet121 at batch 64, 600 and 1,000 requests a second, time-out 100 ms.
 2. Six V100, five vision models at 500 requests a second, SLO 200 ms: efficientnet_b7 as two replicas at batch 8 against two at
@@ -20,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulation"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "simulation"))
 import _thesis as thesis
 
 

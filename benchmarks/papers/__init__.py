@@ -1,0 +1,1 @@
+"""Reproduce single experiments of papers; nothing here writes documentation or guards speed."""

@@ -1,0 +1,115 @@
+"""The README's commands, run one after the other in a copy of the checkout as on a fresh machine.
+
+The environment that ``python3 -m venv`` would make and ``pip`` fill is tests/data/fresh_machine: it holds the gkest of this
+checkout, which can import only what the commands so far have installed, and cannot reach a network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pandas as pd
+import pytest
+
+pytest.importorskip("packaging")
+pytest.importorskip("onnxruntime")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FRESH = ROOT / "tests" / "data" / "fresh_machine"
+
+
+def clone(folder: Path) -> Path:
+    """Return a copy of the checkout in ``folder`` without what Git ignores."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    patterns = [".git", *(line.strip("/") for line in ignored)]
+    return Path(shutil.copytree(ROOT, folder / "clone", ignore=shutil.ignore_patterns(*patterns)))
+
+
+def run_page(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the shell blocks of ``page`` in one shell, as a reader does; the first command that fails ends it and is named."""
+    machine = Path(shutil.copytree(FRESH, folder / "machine"))
+    script = ["set -eE", """trap 'echo "failed: $BASH_COMMAND" >&2' ERR"""]
+    for number, block in enumerate(BLOCK.findall(page), start=1):
+        script += [f"echo '=== block {number}'", block]
+    environment = {
+        "PATH": f"{machine}:/usr/bin:/bin",
+        "HOME": str(folder / "home"),
+        "GKEST_HOME": str(folder / "home" / "gkest"),
+        "FRESH_MACHINE": str(machine),
+        "TEST_PYTHON": sys.executable,
+        "OMP_NUM_THREADS": "1",
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+    }
+    return subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=clone(folder),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the README was followed: ``clone``, ``machine`` and what was printed (``said``)."""
+    folder = tmp_path_factory.mktemp("fresh")
+    done = run_page(README, folder)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    (folder / "said").write_text(done.stdout + done.stderr, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_commands_write_what_the_readme_says(fresh: Path) -> None:
+    made = fresh / "clone" / "try"
+    table = pd.read_csv(made / "all.csv")
+    assert set(table["gpu"]) == {"T4", "L4"} and set(table["batch_size"]) == {1, 8}
+    assert (made / "report" / "report.md").exists() and (made / "host.toml").exists()
+    assert {path.name for path in (made / "deploy").iterdir()} == {"hami", "ray-serve", "triton"}
+    assert any((made / "bundle" / "gpus").glob("*.toml"))
+    assert len(onnx.load(made / "merged.onnx", load_external_data=False).graph.input) == 2
+
+
+@pytest.mark.slow
+def test_the_plan_is_kept_but_for_bursts(fresh: Path) -> None:
+    said = (fresh / "said").read_text(encoding="utf-8")
+    assert said.count("Each of 2 models keeps its SLO") == 1
+    in_bursts = re.search(r"Less than 99 % on time: resnet50 ([\d.]+) %", said)
+    assert in_bursts is not None
+    assert 65 <= float(in_bursts[1]) <= 85, "the README says that a quarter is late"
+
+
+@pytest.mark.slow
+def test_every_installation_names_extras_that_exist(fresh: Path) -> None:
+    assert (fresh / "machine" / "pytest").read_text() == "-q -n 2 tests\n"
+    asked = (fresh / "machine" / "installed").read_text()
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for extras in re.findall(r"\[([\w,-]+)\]", asked):
+        for extra in extras.split(","):
+            assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
+
+
+def test_the_workload_of_the_page_is_that_of_the_example() -> None:
+    shown = re.search(r"^```yaml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    example = ROOT / "examples" / "first-steps" / "workload.yaml"
+    assert shown is not None and shown[1] == example.read_text(encoding="utf-8")
+
+
+def test_a_command_that_needs_what_nobody_installed_fails(tmp_path: Path) -> None:
+    page = (
+        "```sh\npython3 -m venv .venv && .venv/bin/pip install -q -e .\n. .venv/bin/activate\n```\n"
+        "```sh\ngkest profile plan --cpu --runtime onnxruntime --entries 2 -o plan.json\n```\n"
+    )
+    done = run_page(page, tmp_path)
+    assert (
+        done.returncode == 2 and "needs scipy" in done.stderr and "failed: gkest profile plan" in done.stderr
+    )
