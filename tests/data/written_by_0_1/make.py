@@ -103,7 +103,14 @@ def documents() -> None:
     """Write workload, cluster, plan, simulations, comparison, host, GPU, coefficients, exports and a merged plan."""
     Path("workload.yaml").write_text(WORKLOAD)
     Path("cluster.yaml").write_text(CLUSTER)
-    shutil.copy(ROOT / "examples" / "igniter-coefficients.toml", "igniter-coefficients.toml")
+    igniter = (ROOT / "examples" / "igniter-coefficients.toml").read_text()
+    for example, ours in (
+        ("V100-SXM2-16GB", "T4"),
+        ('"resnet50"', '"small"'),
+        ("kernels = 174", "kernels = 3"),
+    ):
+        igniter = igniter.replace(example, ours)
+    Path("igniter-coefficients.toml").write_text(igniter)
     shutil.copy(ROOT / "examples" / "network.toml", "network.toml")
     own = (ROOT / "datasets" / "gpus" / "T4.toml").read_text()
     own = own.replace('name = "T4"', f'name = "{OWN_GPU_NAME}"', 1)
