@@ -8,11 +8,12 @@ import itertools
 import json
 import os
 import stat
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gkestimator.errors import TableError
+from gkestimator.errors import GkestimatorWarning, TableError
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema
 from gkestimator.tables.writing import _pyarrow, format_of
 
@@ -40,7 +41,8 @@ def read_table(
     Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
     TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
     column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
-    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS.
+    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an earlier
+    program wrote, when the table had fewer columns.
     """
     form = form or format_of(path)
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
@@ -49,12 +51,17 @@ def read_table(
     _check_file(path)
     rows: list[Row] = []
     numbers: list[int] = []
+    unknown: dict[str, None] = {}
     for number, cells in enumerate(readers[form](path, schema, where or {}), start=1):
         if number > MAX_ROWS:
             raise TableError(f"{path}: found more than {MAX_ROWS:,} rows, expected fewer")
         if cells is not None:
             rows.append(_row(path, schema, number, cells))
             numbers.append(number)
+            unknown |= dict.fromkeys(_later_columns(schema, cells))
+    if unknown:
+        said = f"{path}: written when the {schema.name} had no {', '.join(unknown)}: taken as not known"
+        warnings.warn(said, GkestimatorWarning, stacklevel=2)
     if schema.key:
         schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)
@@ -114,6 +121,18 @@ def _perhaps_newer(schema: TableSchema[Row], version: object) -> str:
         return ""
     said = f"the file is of schema version {str(version)[:20]!r}"
     return f"; {said}, perhaps of a newer program (here: {schema.versions})"
+
+
+def _later_columns(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> tuple[str, ...]:
+    """Return the columns that a row lacks because its program did not know them yet.
+
+    Empty for a row of the version now, and for one of the versions counted by hand: people write such tables
+    themselves and leave out what they did not measure.
+    """
+    version = cells.get(VERSION_COLUMN, schema.version)
+    if version == schema.version or version in schema.earlier:
+        return ()
+    return tuple(name for name in schema.names if name not in cells)
 
 
 def _complete(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> Mapping[str, Cell]:
