@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gkestimator.errors import DocumentError
+from gkestimator.versions import FIRST_DERIVED
 
-__all__ = ["MAX_BYTES", "Fields", "load_json", "load_yaml", "valid_name"]
+__all__ = ["MAX_BYTES", "Fields", "load_json", "load_yaml", "of_version", "valid_name"]
 
 MAX_BYTES = 10 * 2**20
 MAX_DEPTH = 20
@@ -119,6 +121,28 @@ def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
     except (ValueError, RecursionError) as e:
         raise DocumentError(f"{path}: cannot be read as JSON: {e}") from e
     return Fields(loaded, where=str(path), what=what)
+
+
+@contextlib.contextmanager
+def of_version(fields: Fields, version: int) -> Iterator[None]:
+    """Take ``schema_version`` from a document that we write as ``version``, and read the rest in the block.
+
+    Version 1 (counted by hand) and ``version`` are read; a document of another derived version is read by its fields,
+    for fields that an older program did not write have defaults. Where that fails, the error says both versions:
+    a newer program may have written it.
+    """
+    found = fields.take("schema_version")
+    derived = isinstance(found, int) and not isinstance(found, bool) and found >= FIRST_DERIVED
+    if isinstance(found, bool) or (found != 1 and not derived):
+        raise fields.fail("schema_version", f"found {found!r}, expected 1 or {version}")
+    try:
+        yield
+    except DocumentError as e:
+        if found in (1, version):
+            raise
+        raise DocumentError(
+            f"{e}; the file is of schema version {found}, perhaps of a newer program (here: 1 or {version})"
+        ) from e
 
 
 class Fields:

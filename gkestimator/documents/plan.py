@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.documents.checking import Fields, load_json
+from gkestimator.documents.checking import Fields, load_json, of_version
 from gkestimator.documents.workload import Workload, workload_from
 from gkestimator.errors import DocumentError
+from gkestimator.versions import record_version
 
 __all__ = [
-    "PLAN_VERSION",
     "PlacedGpu",
     "PlacementPlan",
     "PlanTotals",
@@ -24,7 +24,6 @@ __all__ = [
     "read_plan",
 ]
 
-PLAN_VERSION = 1
 # A replica takes about 600 bytes: plans of some 300,000 replicas.
 MAX_PLAN_BYTES = 200 * 2**20
 
@@ -118,7 +117,7 @@ class PlacementPlan:
 
 def plan_document(plan: PlacementPlan) -> dict[str, Any]:
     """``plan`` as the mapping that its JSON file holds."""
-    found = {"schema_version": PLAN_VERSION} | {
+    found = {"schema_version": record_version(PlacementPlan)} | {
         f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)
     }
     found["workload"] = plan.workload.document()
@@ -136,13 +135,11 @@ def plan_json(plan: PlacementPlan) -> str:
 def read_plan(path: Path) -> PlacementPlan:
     """The plan in the JSON file at ``path``. Raises DocumentError naming the field."""
     fields = load_json(path, what="a plan", limit=MAX_PLAN_BYTES)
-    return _plan(fields)
+    with of_version(fields, record_version(PlacementPlan)):
+        return _plan(fields)
 
 
 def _plan(fields: Fields) -> PlacementPlan:
-    version = fields.take("schema_version")
-    if version != PLAN_VERSION or isinstance(version, bool):
-        raise fields.fail("schema_version", f"found {version!r}, expected {PLAN_VERSION}")
     gpus = tuple(_gpu(entry) for entry in fields.objects("gpus", what="a GPU of a plan"))
     plan = PlacementPlan(
         policy=fields.name("policy"),

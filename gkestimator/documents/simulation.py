@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from gkestimator.documents.checking import Fields, load_json
+from gkestimator.documents.checking import Fields, load_json, of_version
 from gkestimator.errors import DocumentError
+from gkestimator.versions import record_version
 
 __all__ = [
     "QUANTILES_PCT",
-    "SIMULATION_VERSION",
     "SimulatedApplication",
     "SimulatedGpu",
     "SimulatedModel",
@@ -28,7 +28,6 @@ __all__ = [
     "simulation_json",
 ]
 
-SIMULATION_VERSION = 1
 MAX_SIMULATION_BYTES = 200 * 2**20
 # Percent of the requests at which ``latency_quantiles_ms`` stand.
 _MIDDLE = tuple(float(q) for q in range(5, 96, 5))
@@ -200,7 +199,7 @@ class SimulationReport:
 
 def simulation_document(report: SimulationReport) -> dict[str, Any]:
     """``report`` as the mapping that its JSON file holds."""
-    return {"schema_version": SIMULATION_VERSION, **dataclasses.asdict(report)}
+    return {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
 
 
 def simulation_json(report: SimulationReport) -> str:
@@ -211,9 +210,11 @@ def simulation_json(report: SimulationReport) -> str:
 def read_simulation(path: Path) -> SimulationReport:
     """The report in the JSON file at ``path``. Raises DocumentError naming the field."""
     fields = load_json(path, what="a simulation's report", limit=MAX_SIMULATION_BYTES)
-    version = fields.take("schema_version")
-    if version != SIMULATION_VERSION or isinstance(version, bool):
-        raise fields.fail("schema_version", f"found {version!r}, expected {SIMULATION_VERSION}")
+    with of_version(fields, record_version(SimulationReport)):
+        return _report(fields)
+
+
+def _report(fields: Fields) -> SimulationReport:
     report = SimulationReport(
         settings=_read(SimulationSettings, fields.object("settings", what="settings of a simulation")),
         totals=_read(SimulationTotals, fields.object("totals", what="totals of a simulation")),

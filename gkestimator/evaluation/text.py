@@ -8,7 +8,6 @@ from gkestimator.errors import UsageError
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostFit
-from gkestimator.tables import SCHEMA_VERSION
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
@@ -40,7 +39,7 @@ def render_evaluation(result: Evaluation, form: str) -> bytes:
         return encode_csv(COMPARED, result.compared)
     if form == "json":
         document = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": COMPARED.version,
             "rows": [COMPARED.record(r) for r in result.compared],
             "summary": [SUMMARIES.record(r) for r in result.summarised],
         }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.errors import TableError, one_line
-from gkestimator.tables import REQUIREMENTS, SCHEMA_VERSION
+from gkestimator.tables import REQUIREMENTS
 from gkestimator.tables.reading import parquet_records
 
 __all__ = ["MAX_TRUTH_BYTES", "MEASURES", "Measurement", "Truth", "read_truth", "truth_of"]
@@ -184,16 +184,24 @@ def _json_records(path: Path) -> Iterator[Mapping[str, Any]]:
     except (OSError, ValueError, RecursionError) as e:
         raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
     rows = document.get("rows") if isinstance(document, dict) else document
-    if isinstance(document, dict) and document.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
-        raise TableError(
-            f"{path}: schema_version: found {document['schema_version']!r}, expected {SCHEMA_VERSION}"
-        )
     if not isinstance(rows, list):
-        raise TableError(f'{path}: expected a list of objects or {{"schema_version": 1, "rows": [...]}}')
+        raise TableError(
+            f'{path}: expected a list of objects or {{"schema_version": {REQUIREMENTS.version}, "rows": [...]}}'
+        )
+    if isinstance(document, dict):
+        names = rows[0] if rows and isinstance(rows[0], dict) else ()
+        _check_version(f"{path}", document.get("schema_version"), names)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise TableError(f"{path}: row {number}: found {type(row).__name__}, expected an object")
         yield row
+
+
+def _check_version(where: str, version: object, names: Iterable[str]) -> None:
+    """Refuse another version of the requirement table, where the file says one (None: it does not)."""
+    known = tuple(name for name in names if name in REQUIREMENTS.by_name)
+    if version is not None and not REQUIREMENTS.reads(version, known):
+        raise TableError(f"{where}: schema_version: found {version!r}, expected {REQUIREMENTS.versions}")
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
@@ -242,6 +250,7 @@ def _measurement(path: Path, number: int, record: Mapping[str, Any]) -> Measurem
         raise refuse(
             "model", f"found {one_line(model, limit=40)!r}, expected a name or a path in printable characters"
         )
+    _check_version(f"{path}: row {number}", cells.get("schema_version"), record)
     source = cells.get("source", "measured")
     if source != "measured":
         raise refuse(

@@ -14,6 +14,7 @@ from typing import Any
 from gkestimator.documents import PlacementPlan
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
 from gkestimator.tables import REQUIREMENTS
+from gkestimator.versions import derived_version
 
 __all__ = ["REPLICA_COLUMNS", "CsvExporter", "JsonExporter"]
 
@@ -81,8 +82,8 @@ class CsvExporter(Exporter):
             stem, names = "requirements", REQUIREMENTS.names
             rows = [REQUIREMENTS.record(row) for row in deployment.rows]
             about = [
-                "requirements.csv is a requirement table of gkestimator, schema version 1; docs/tables.md "
-                "describes it."
+                f"requirements.csv is a requirement table of gkestimator, schema version {REQUIREMENTS.version}; "
+                "docs/tables.md describes it."
             ]
         buffer = io.StringIO(newline="")
         writer = csv.writer(buffer, lineterminator="\n")
@@ -97,7 +98,7 @@ class CsvExporter(Exporter):
 
 
 class JsonExporter(Exporter):
-    """``{"schema_version": 1, "_notes": {...}, "rows": [...]}``; a table's file is a requirement table that
+    """``{"schema_version": ..., "_notes": {...}, "rows": [...]}``; a table's file is a requirement table that
     gkest reads."""
 
     name = "json"
@@ -107,8 +108,9 @@ class JsonExporter(Exporter):
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """``replicas.json`` or ``requirements.json``."""
         notes: dict[str, Any] = {"limits": self.limits, "notes": list(deployment.notes)}
-        document: dict[str, Any] = {"schema_version": 1, "_notes": notes}
         plan = deployment.plan
+        version = REQUIREMENTS.version if plan is None else derived_version(REPLICA_COLUMNS)
+        document: dict[str, Any] = {"schema_version": version, "_notes": notes}
         if plan is not None:
             stem = "replicas"
             notes["columns"] = dict(REPLICA_COLUMNS)

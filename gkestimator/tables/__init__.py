@@ -8,7 +8,6 @@ reads) and ``CoRun`` / ``COLOCATION`` (models measured side by side).
 from gkestimator.tables.colocation import COLOCATION, CoRun
 from gkestimator.tables.kernel_dataset import (
     KERNEL_DATASET,
-    KERNEL_DATASET_VERSION,
     KINDS,
     QUALITIES,
     KernelMeasurement,
@@ -16,19 +15,17 @@ from gkestimator.tables.kernel_dataset import (
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
 from gkestimator.tables.reading import read_table
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
-from gkestimator.tables.schema import SCHEMA_VERSION, Column, TableSchema
+from gkestimator.tables.schema import Column, TableSchema
 from gkestimator.tables.writing import FORMATS, format_of, render, to_dataframe, write_bytes, write_table
 
 __all__ = [
     "COLOCATION",
     "FORMATS",
     "KERNEL_DATASET",
-    "KERNEL_DATASET_VERSION",
     "KERNEL_ROWS",
     "KINDS",
     "QUALITIES",
     "REQUIREMENTS",
-    "SCHEMA_VERSION",
     "CoRun",
     "Column",
     "KernelMeasurement",

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 
 from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["COLOCATION", "COLOCATION_VERSION", "SHARINGS", "CoRun"]
+__all__ = ["COLOCATION", "SHARINGS", "CoRun"]
 
-COLOCATION_VERSION = 2
-"""Since it has ``sharing``."""
 SHARINGS = ("mps", "time", "cpu")
 _KEY, _TIME, _COMPUTE = "key", "time", "compute"
 
@@ -24,10 +22,8 @@ class CoRun:
     """
 
     schema_version: int = field(
-        default=COLOCATION_VERSION,
-        metadata=spec(
-            "", "Version of this table's columns.", group=_KEY, minimum=1, maximum=COLOCATION_VERSION
-        ),
+        default_factory=lambda: COLOCATION.version,
+        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1),
     )
     group: str = field(metadata=spec("", "Rows of one group ran side by side: two, or more.", group=_KEY))
     model: str = field(metadata=spec("", "Its name, as the requirement table has it.", group=_KEY))
@@ -91,4 +87,4 @@ class CoRun:
     )
 
 
-COLOCATION: TableSchema[CoRun] = TableSchema("co-location table", CoRun, version=COLOCATION_VERSION, oldest=1)
+COLOCATION: TableSchema[CoRun] = TableSchema("co-location table", CoRun, earlier=(1, 2))

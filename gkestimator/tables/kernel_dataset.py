@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["KERNEL_DATASET", "KERNEL_DATASET_VERSION", "KINDS", "QUALITIES", "KernelMeasurement"]
+__all__ = ["KERNEL_DATASET", "KINDS", "QUALITIES", "KernelMeasurement"]
 
-KERNEL_DATASET_VERSION = 2
 KINDS = ("kernel", "memcpy", "memset", "host")
 
 QUALITIES = ("ok", "noisy", "throttled")
@@ -25,10 +24,8 @@ class KernelMeasurement:
     """One measured kernel launch; what was not measured is None. Shapes and attributes are JSON texts."""
 
     schema_version: int = field(
-        default=KERNEL_DATASET_VERSION,
-        metadata=spec(
-            "", "Version of this table's columns.", group=_KEY, minimum=1, maximum=KERNEL_DATASET_VERSION
-        ),
+        default_factory=lambda: KERNEL_DATASET.version,
+        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1),
     )
     entry_id: str = field(metadata=spec("", "Names the operator call; its kernels share it.", group=_KEY))
     gpu: str = field(metadata=spec("", "Canonical GPU name.", group=_WHERE))
@@ -173,6 +170,5 @@ KERNEL_DATASET: TableSchema[KernelMeasurement] = TableSchema(
     "kernel dataset",
     KernelMeasurement,
     key=("entry_id", "gpu", "runtime", "kernel_index"),
-    version=KERNEL_DATASET_VERSION,
-    oldest=1,
+    earlier=(1, 2),
 )

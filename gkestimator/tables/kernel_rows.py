@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gkestimator.tables.schema import SCHEMA_VERSION, TableSchema, spec
+from gkestimator.tables.schema import TableSchema, spec
 
 __all__ = ["BOUNDS", "KERNEL_ROWS", "KernelRow"]
 
@@ -17,8 +17,8 @@ class KernelRow:
     """One kernel of one model on one GPU at one batch size; unknown is None."""
 
     schema_version: int = field(
-        default=SCHEMA_VERSION,
-        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1, maximum=SCHEMA_VERSION),
+        default_factory=lambda: KERNEL_ROWS.version,
+        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1),
     )
     model: str = field(metadata=spec("", "As in the requirement table.", group=_KEY))
     gpu: str = field(metadata=spec("", "Canonical GPU name.", group=_KEY))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import difflib
+import itertools
 import json
 import os
 import stat
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gkestimator.errors import TableError
-from gkestimator.tables.schema import Cell, Column, TableSchema
+from gkestimator.errors import GkestimatorWarning, TableError
+from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema
 from gkestimator.tables.writing import _pyarrow, format_of
 
 __all__ = ["MAX_FILE_BYTES", "MAX_ROWS", "parquet_records", "read_table"]
@@ -39,7 +41,8 @@ def read_table(
     Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
     TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
     column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
-    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS.
+    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an earlier
+    program wrote, when the table had fewer columns.
     """
     form = form or format_of(path)
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
@@ -48,12 +51,17 @@ def read_table(
     _check_file(path)
     rows: list[Row] = []
     numbers: list[int] = []
+    unknown: dict[str, None] = {}
     for number, cells in enumerate(readers[form](path, schema, where or {}), start=1):
         if number > MAX_ROWS:
             raise TableError(f"{path}: found more than {MAX_ROWS:,} rows, expected fewer")
         if cells is not None:
             rows.append(_row(path, schema, number, cells))
             numbers.append(number)
+            unknown |= dict.fromkeys(_later_columns(schema, cells))
+    if unknown:
+        said = f"{path}: written when the {schema.name} had no {', '.join(unknown)}: taken as not known"
+        warnings.warn(said, GkestimatorWarning, stacklevel=2)
     if schema.key:
         schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)
@@ -71,14 +79,15 @@ def _check_file(path: Path) -> None:
 
 
 def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, Cell]) -> Row:
-    if "schema_version" in cells:
-        found = cells["schema_version"]
-        if not schema.reads(found):
+    if VERSION_COLUMN in cells:
+        version = cells[VERSION_COLUMN]
+        if not schema.reads(version, tuple(cells)):
             raise TableError(
-                f"{path}: row {number}, column schema_version: found {found!r}, expected {schema.versions} (what "
+                f"{path}: row {number}, column {VERSION_COLUMN}: found {version!r}, expected {schema.versions} (what "
                 "this program reads)"
             )
-        cells = {**cells, "schema_version": schema.version}
+        cells = {**cells, VERSION_COLUMN: schema.version}
+    cells = _complete(schema, cells)
     for name, value in cells.items():
         column = schema.by_name[name]
         problem = column.problem(value)
@@ -87,12 +96,15 @@ def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, 
     return schema.build(cells)
 
 
-def _check_header(path: Path, schema: TableSchema[Row], names: list[str]) -> None:
+def _check_header(path: Path, schema: TableSchema[Row], names: list[str], version: object) -> None:
+    """Refuse a heading that the table does not have; ``version`` is the one that the file says, None: none."""
     for name in names:
         if name not in schema.by_name:
             close = difflib.get_close_matches(name, schema.names, n=1, cutoff=0.6)
             hint = f"; did you mean {close[0]} (units are part of the name)?" if close else ""
-            raise TableError(f"{path}: column {name!r} is not known to the {schema.name}{hint}")
+            raise TableError(
+                f"{path}: column {name!r} is not known to the {schema.name}{hint}{_perhaps_newer(schema, version)}"
+            )
         if names.count(name) > 1:
             raise TableError(f"{path}: column {name!r} stands twice, expected once")
     missing = [c.name for c in schema.columns if c.required and not c.nullable and c.name not in names]
@@ -102,11 +114,31 @@ def _check_header(path: Path, schema: TableSchema[Row], names: list[str]) -> Non
         )
 
 
-def _complete(schema: TableSchema[Row], cells: dict[str, Cell]) -> dict[str, Cell]:
-    for column in schema.columns:
-        if column.required and column.nullable:
-            cells.setdefault(column.name, None)  # provenance of what the file does not hold
-    return cells
+def _perhaps_newer(schema: TableSchema[Row], version: object) -> str:
+    """Return the remark that a file is of another version, where it says one that is not ours."""
+    ours = {str(v) for v in (*schema.earlier, schema.version)}
+    if version is None or str(version) in ours:
+        return ""
+    said = f"the file is of schema version {str(version)[:20]!r}"
+    return f"; {said}, perhaps of a newer program (here: {schema.versions})"
+
+
+def _later_columns(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> tuple[str, ...]:
+    """Return the columns that a row lacks because its program did not know them yet.
+
+    Empty for a row of the version now, and for one of the versions counted by hand: people write such tables
+    themselves and leave out what they did not measure.
+    """
+    version = cells.get(VERSION_COLUMN, schema.version)
+    if version == schema.version or version in schema.earlier:
+        return ()
+    return tuple(name for name in schema.names if name not in cells)
+
+
+def _complete(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> Mapping[str, Cell]:
+    """Return ``cells`` with a null for provenance that the file does not hold; other columns have defaults."""
+    absent = [c.name for c in schema.columns if c.required and c.nullable and c.name not in cells]
+    return {**cells, **dict.fromkeys(absent)} if absent else cells
 
 
 def _csv_rows(
@@ -119,11 +151,13 @@ def _csv_rows(
             names = next(reader, None)
             if names is None:
                 raise TableError(f"{path}: found an empty file, expected a heading line")
-            _check_header(path, schema, names)
+            first = next(reader, None)
+            told = dict(zip(names, first or (), strict=False))
+            _check_header(path, schema, names, told.get(VERSION_COLUMN))
             columns = [schema.by_name[name] for name in names]
             filters = [(names.index(name), kept) for name, kept in where.items() if name in names]
             number = 0
-            for texts in reader:
+            for texts in itertools.chain([first or []], reader):
                 if not texts:
                     continue
                 number += 1
@@ -134,10 +168,7 @@ def _csv_rows(
                 if any(texts[i] not in kept for i, kept in filters):
                     yield None
                     continue
-                yield _complete(
-                    schema,
-                    {c.name: _parse(path, number, c, t) for c, t in zip(columns, texts, strict=True)},
-                )
+                yield {c.name: _parse(path, number, c, t) for c, t in zip(columns, texts, strict=True)}
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise TableError(f"{path}: cannot be read as CSV in UTF-8: {e}") from e
     finally:
@@ -170,21 +201,23 @@ def _json_rows(
         raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
     if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
         raise TableError(f'{path}: expected {{"schema_version": {schema.version}, "rows": [...]}}')
-    version = document.get("schema_version")
-    if not schema.reads(version):
-        raise TableError(f"{path}: schema_version: found {version!r}, expected {schema.versions}")
+    version = document.get(VERSION_COLUMN)
+    first = document["rows"][0] if document["rows"] else None
+    names_of_first = tuple(first) if isinstance(first, dict) else ()
+    if schema.by_name.keys() >= set(names_of_first) and not schema.reads(version, names_of_first):
+        raise TableError(f"{path}: {VERSION_COLUMN}: found {version!r}, expected {schema.versions}")
     checked: set[tuple[str, ...]] = set()
     for number, found in enumerate(document["rows"], start=1):
         if not isinstance(found, dict):
             raise TableError(f"{path}: row {number}: found {type(found).__name__}, expected an object")
         names = tuple(found)
         if names not in checked:
-            _check_header(path, schema, list(names))
+            _check_header(path, schema, list(names), version)
             checked.add(names)
         if any(isinstance(t := found.get(name), str) and t not in kept for name, kept in where.items()):
             yield None
             continue
-        yield _complete(schema, {name: _plain(schema.by_name[name], v) for name, v in found.items()})
+        yield {name: _plain(schema.by_name[name], v) for name, v in found.items()}
 
 
 def _no_constant(text: str) -> float:
@@ -206,7 +239,7 @@ def _parquet_rows(
     try:
         with parquet.ParquetFile(path, memory_map=False) as file:
             names = list(file.schema_arrow.names)
-            _check_header(path, schema, names)
+            _check_header(path, schema, names, _parquet_version(file))
             if file.metadata.num_rows > MAX_ROWS:
                 raise TableError(
                     f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
@@ -218,15 +251,19 @@ def _parquet_rows(
                     if any(isinstance(values[i], str) and values[i] not in kept for i, kept in filters):
                         yield None
                         continue
-                    yield _complete(
-                        schema,
-                        {
-                            n: None if _is_nan(v) else _plain(schema.by_name[n], v)
-                            for n, v in zip(names, values, strict=True)
-                        },
-                    )
+                    yield {
+                        n: None if _is_nan(v) else _plain(schema.by_name[n], v)
+                        for n, v in zip(names, values, strict=True)
+                    }
     except (OSError, arrow.ArrowException) as e:
         raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
+
+
+def _parquet_version(file: Any) -> str | None:
+    """Return the version that the Parquet file says in its metadata; None: none."""
+    metadata = file.schema_arrow.metadata or {}
+    version = metadata.get(VERSION_COLUMN.encode())
+    return None if version is None else version.decode("utf-8", "replace")
 
 
 def parquet_records(path: Path) -> Iterator[dict[str, Any]]:

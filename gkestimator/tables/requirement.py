@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gkestimator.tables.schema import SCHEMA_VERSION, TableSchema, spec
+from gkestimator.tables.schema import TableSchema, spec
 
 __all__ = ["REQUIREMENTS", "Requirement"]
 
@@ -23,8 +23,8 @@ class Requirement:
     """
 
     schema_version: int = field(
-        default=SCHEMA_VERSION,
-        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1, maximum=SCHEMA_VERSION),
+        default_factory=lambda: REQUIREMENTS.version,
+        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1),
     )
     model: str = field(metadata=spec("", "File stem; after a collision `parent/stem`.", group=_KEY))
     gpu: str = field(metadata=spec("", "Canonical GPU name, as `gkest gpus` lists it.", group=_KEY))

@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from gkestimator.errors import TableError
+from gkestimator.versions import derived_version
 
-__all__ = ["SCHEMA_VERSION", "Cell", "Column", "TableSchema", "spec"]
+__all__ = ["Cell", "Column", "TableSchema", "spec"]
 
-SCHEMA_VERSION = 1
+VERSION_COLUMN = "schema_version"
 Cell: TypeAlias = "str | int | float | bool | None"
 Row = TypeVar("Row")
 _INT64_MAX = 2**63 - 1
@@ -85,6 +86,12 @@ class Column:
         return None
 
     @property
+    def identity(self) -> str:
+        """Return what a change of must move the table's version: name, type, unit and null rule."""
+        null = "null" if self.nullable else "no null"
+        return f"{self.name}: {self.type.__name__} ({self.unit}), {null}"
+
+    @property
     def expected(self) -> str:
         """What a cell of this column holds, in words."""
         kind = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
@@ -95,8 +102,9 @@ class TableSchema(Generic[Row]):
     """The columns of one table, in order, and the row class they come from.
 
     ``key`` names the columns that together identify a row; two rows with equal keys contradict each other.
-    ``version`` is what is written; files from version ``oldest`` on are read, columns that they lack taking their
-    defaults.
+    ``version`` is what is written: it follows from the columns, so a new column needs nothing but its field. Files
+    without that column are read as before, the column taking its default; ``earlier`` lists the versions that are
+    read beside those, above all the numbers that were counted by hand before versions followed the columns.
     """
 
     def __init__(
@@ -105,27 +113,40 @@ class TableSchema(Generic[Row]):
         row_type: type[Row],
         *,
         key: tuple[str, ...] = (),
-        version: int = SCHEMA_VERSION,
-        oldest: int | None = None,
+        earlier: tuple[int, ...] = (1,),
     ) -> None:
         self.name = name
         self.row_type = row_type
         self.key = key
-        self.version = version
-        self.oldest = version if oldest is None else oldest
+        self.earlier = earlier
+        self._versions: dict[tuple[str, ...], int] = {}
+
+    @cached_property
+    def version(self) -> int:
+        """Return the version of the columns as they are now (see :mod:`gkestimator.versions`)."""
+        return self.version_of(self.names)
+
+    def version_of(self, names: tuple[str, ...]) -> int:
+        """Return the version that a table with no other columns than ``names`` would have.
+
+        A file that an earlier program wrote, when there were fewer columns, says this number; where a column
+        changed its type, unit or null rule since, it says another.
+        """
+        if names not in self._versions:
+            counted = [self.by_name[name].identity for name in names if name != VERSION_COLUMN]
+            self._versions[names] = derived_version(counted)
+        return self._versions[names]
 
     @property
     def versions(self) -> str:
-        """The versions that are read, in words."""
-        return str(self.version) if self.oldest == self.version else f"{self.oldest} to {self.version}"
+        """Return the versions that are read whatever columns a file has, in words."""
+        return f"{', '.join(map(str, self.earlier))} or {self.version}"
 
-    def reads(self, version: object) -> bool:
-        """Whether a file of ``version`` is read."""
-        return (
-            isinstance(version, int)
-            and not isinstance(version, bool)
-            and self.oldest <= version <= self.version
-        )
+    def reads(self, version: object, names: tuple[str, ...] = ()) -> bool:
+        """Return whether a file of ``version`` with the columns ``names`` (all known to this table) is read."""
+        if not isinstance(version, int) or isinstance(version, bool):
+            return False
+        return version == self.version or version in self.earlier or version == self.version_of(names)
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:

@@ -13,7 +13,7 @@ from gkestimator.errors import UsageError
 from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
-from gkestimator.tables.schema import SCHEMA_VERSION, Cell, TableSchema
+from gkestimator.tables.schema import Cell, TableSchema
 from gkestimator.tables.text import kernels_markdown, kernels_text, requirements_markdown, requirements_text
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRo
         return _people(requirements_markdown(rows), None if kernels is None else kernels_markdown(kernels))
     if form == "json":
         document: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": REQUIREMENTS.version,
             "rows": [REQUIREMENTS.record(r) for r in rows],
         }
         if kernels is not None:

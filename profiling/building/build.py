@@ -111,6 +111,7 @@ def build_dataset(
         data,
         dataset_counts(rows),
         made=now().isoformat(timespec="seconds"),
+        table_version=KERNEL_DATASET.version,
         sources=[source_of_raw(c) for c in contents],
         checks=checks,
         problems=problems.all(),

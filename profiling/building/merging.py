@@ -163,6 +163,7 @@ def merge_datasets(
         data,
         dataset_counts(rows),
         made=now().isoformat(timespec="seconds"),
+        table_version=KERNEL_DATASET.version,
         sources=sources,
         problems=problems,
         notes=[*notes, f"{identical} identical duplicates dropped, {conflicts} measured differently"],

@@ -14,7 +14,7 @@ from gkestimator.errors import OutputError, UsageError
 from gkestimator.profiling.building.checks import Check
 from gkestimator.profiling.building.reading import RawContents
 from gkestimator.profiling.raw import DeviceFacts
-from gkestimator.tables import KERNEL_DATASET_VERSION, QUALITIES, KernelMeasurement
+from gkestimator.tables import QUALITIES, KernelMeasurement
 
 __all__ = [
     "PROVENANCE_VERSION",
@@ -129,7 +129,7 @@ def provenance(
     *,
     made: str,
     sources: Sequence[Mapping[str, Any]],
-    table_version: int = KERNEL_DATASET_VERSION,
+    table_version: int,
     checks: Sequence[Check] = (),
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),

@@ -27,7 +27,7 @@ from gkestimator.profiling.building.reading import RawContents
 from gkestimator.profiling.building.tools import Tools, default_tools
 from gkestimator.profiling.tabling.row import MeasuredModel, measured_row
 from gkestimator.profiling.tabling.work import work_of
-from gkestimator.tables import REQUIREMENTS, SCHEMA_VERSION, Requirement, render
+from gkestimator.tables import REQUIREMENTS, Requirement, render
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
 
@@ -97,7 +97,7 @@ def build_table(
         _counts(rows, chosen),
         made=now().isoformat(timespec="seconds"),
         sources=[source_of_raw(c) for c in contents],
-        table_version=SCHEMA_VERSION,
+        table_version=REQUIREMENTS.version,
         problems=problems.all(),
         notes=notes,
     )

@@ -16,6 +16,7 @@ import pytest
 
 from gkestimator.cli import run
 from gkestimator.estimation import estimate_rows
+from gkestimator.evaluation.compared import COMPARED
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NAMES = ("light_densenet121", "light_squeezenet")
@@ -69,7 +70,7 @@ def test_formats(truth: Path, gkest: Callable[..., Outcome]) -> None:
     ] * 6  # the truth's own host: its own estimates
     assert {r["inside"] for r in rows} == {"true"} and {r["measured_mreq_bytes"] for r in rows} == {""}
     document = json.loads(gkest(*ask, "--format", "json")[1])
-    assert document["schema_version"] == 1 and len(document["rows"]) == 6
+    assert document["schema_version"] == COMPARED.version and len(document["rows"]) == 6
     assert document["rows"][0]["row"] == 1 and document["rows"][0]["measured_mreq_bytes"] is None
     whole = next(s for s in document["summary"] if s["scope"] == "gpu" and s["measure"] == "latency_ms")
     assert whole["n"] == 6 and whole["worst"] == pytest.approx(0, abs=1e-9) and whole["inside_pct"] == 100

@@ -17,6 +17,7 @@ from gkestimator.documents.simulation import (
     simulation_json,
 )
 from gkestimator.errors import DocumentError
+from gkestimator.versions import record_version
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_reading_gives_back_what_was_written(report: SimulationReport, tmp_path:
     path = tmp_path / "r.json"
     path.write_text(simulation_json(report))
     assert read_simulation(path) == report
-    assert json.loads(path.read_text())["schema_version"] == 1
+    assert json.loads(path.read_text())["schema_version"] == record_version(SimulationReport)
 
 
 def test_nulls_are_given_back_too(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ THIRD_PARTY_AT_START = {
 }
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
 LAYERS = (
-    {"errors", "picture_style"},
+    {"errors", "picture_style", "versions"},
     {"dtypes", "outputs", "ray_cluster"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels"},

@@ -149,7 +149,7 @@ def test_writers_refuse_what_readers_would(bad: object) -> None:
 
 def test_json_holds_schema_version_rows_and_null() -> None:
     document = json.loads(render([ROW], "json"))
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == REQUIREMENTS.version
     assert document["rows"][0]["power_w"] is None
     assert list(document["rows"][0]) == list(REQUIREMENTS.names)
 

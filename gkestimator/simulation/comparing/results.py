@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from gkestimator.simulation.comparing.run import Compared
+from gkestimator.versions import record_version
 
 __all__ = ["Row", "results_csv", "results_json", "rows_from", "rows_of"]
-
-RESULTS_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +109,8 @@ def results_csv(rows: Sequence[Row]) -> str:
 
 
 def results_json(rows: Sequence[Row]) -> str:
-    """``rows`` as ``{"schema_version": 1, "rows": [...]}``."""
-    document = {"schema_version": RESULTS_VERSION, "rows": [asdict(r) for r in rows]}
+    """``rows`` as ``{"schema_version": ..., "rows": [...]}``."""
+    document = {"schema_version": record_version(Row), "rows": [asdict(r) for r in rows]}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 

@@ -20,9 +20,9 @@ from gkestimator.simulation.replanning.control import Decision, Replanned
 from gkestimator.simulation.replanning.fleet import GpuUse, max_memory, memory_sum
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.result import STAGES, Result
+from gkestimator.versions import record_version
 
 __all__ = [
-    "REPLAN_VERSION",
     "ReplanDecision",
     "ReplanModel",
     "ReplanReport",
@@ -33,7 +33,6 @@ __all__ = [
     "report_of",
 ]
 
-REPLAN_VERSION = 1
 _TOTAL = STAGES.index("total")
 
 
@@ -146,7 +145,7 @@ class ReplanReport:
 
 def replan_document(report: ReplanReport) -> dict[str, Any]:
     """``report`` as the mapping that its JSON file holds."""
-    return {"schema_version": REPLAN_VERSION, **dataclasses.asdict(report)}
+    return {"schema_version": record_version(ReplanReport), **dataclasses.asdict(report)}
 
 
 def replan_json(report: ReplanReport) -> str:

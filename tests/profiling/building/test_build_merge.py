@@ -111,7 +111,9 @@ def test_version_1_becomes_version_2(tmp_path):
     with open(path, "w", newline="") as stream:
         csv.writer(stream).writerows(old)
     result = merged(tmp_path, path)
-    assert {r.schema_version for r in result.rows} == {2} and {r.kind for r in result.rows} == {"kernel"}
+    assert {r.schema_version for r in result.rows} == {KERNEL_DATASET.version} and {
+        r.kind for r in result.rows
+    } == {"kernel"}
     assert result.table.counts == {2: 1}
 
 
