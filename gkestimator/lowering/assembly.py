@@ -17,9 +17,10 @@ from gkestimator.kernels import KernelGraph, Step
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, LoweringOptions
+from gkestimator.lowering.registry import LOWERINGS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
+from gkestimator.operators.records import OPERATORS
 
 __all__ = ["covered_operators", "lower", "lower_each"]
 
@@ -29,7 +30,7 @@ _MOST_WIRINGS = 64  # of one structure
 
 def covered_operators() -> dict[tuple[str, str], str]:
     """Every operator with a rule, ``(domain, op_type)``, and the rule's kind."""
-    return dict(sorted(RULE_KINDS.items()))
+    return {key: OPERATORS[key].kind for key in sorted(LOWERINGS)}
 
 
 def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool = False) -> KernelGraph:
