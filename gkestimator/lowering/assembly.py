@@ -78,7 +78,8 @@ def lower_each(
 def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
     found: dict[str, str] = {}
     for op in operators:
-        if (op.domain, op.op_type) not in LOWERINGS:
+        record = OPERATORS.get((op.domain, op.op_type))
+        if record is None or record.lowering_rule is None:
             kind = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
             found.setdefault(kind, op.name)
     return dict(sorted(found.items()))

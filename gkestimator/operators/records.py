@@ -19,6 +19,7 @@ __all__ = [
     "OperatorTraits",
     "RuleTable",
     "declare_traits",
+    "is_built_in",
     "register_rule",
     "restore_operators",
     "rule_location",
@@ -190,6 +191,11 @@ class RuleTable(Mapping[OperatorKey, RuleT], Generic[RuleT]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def is_built_in(rule: Callable[..., Any]) -> bool:
+    """Return True for a rule of the package itself; every other is a plug-in's, whose results are checked."""
+    return getattr(rule, "__module__", "").startswith("gkestimator.")
 
 
 def rule_location(rule: Callable[..., Any]) -> str:
