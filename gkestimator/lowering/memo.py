@@ -1,8 +1,8 @@
 """Rule results by operator signature: a model repeats its operators, and a scheduler its models.
 
 The signature is everything a rule may depend on except constants' values: exact key, opset version, attributes, the
-element type, shape and weight flag of every tensor, which of them are constants with a value, and which operands are the
-same tensor. Which values a rule reads is noted while it runs: what it says is remembered under the values that were
+element type, shape and weight flag of every tensor, which of them have a known value, and which operands are the same
+tensor. Which values a rule reads is noted while it runs: what it says is remembered under the values that were
 read, whole. Equal signatures (and values) share one Lowered, so equal kernels are one object.
 """
 
@@ -65,10 +65,7 @@ def _attribute_value(value: Attribute) -> str:
 
 def _array_key(array: np.ndarray) -> tuple[object, ...]:
     """Return what equals the key of another array only where type, shape and every element agree."""
-    if array.dtype == object:
-        content = repr(array.tolist()).encode()
-    else:
-        content = array.tobytes()
+    content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
     if len(content) > _LONGEST_KEY:
         content = blake2b(content, digest_size=32).digest()
     return (array.dtype.str, array.shape, content)

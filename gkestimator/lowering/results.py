@@ -59,7 +59,11 @@ def _fault(op: Operator, result: object) -> str:
         return f"returned host_calls {result.host_calls!r}, expected an integer of at least 0"
     if result.aliases:
         return _alias_fault(op, result.aliases)
-    return "" if isinstance(result.aliases, Mapping) else f"returned aliases {result.aliases!r}, expected a mapping"
+    return (
+        ""
+        if isinstance(result.aliases, Mapping)
+        else f"returned aliases {result.aliases!r}, expected a mapping"
+    )
 
 
 def _kernel_fault(kernel: object) -> str:

@@ -123,7 +123,11 @@ def declare_traits(*op_types: str, domain: str = "", **traits: Any) -> None:
 
 
 def register_rule(
-    field: str, rule: Callable[..., Any], keys: Iterable[OperatorKey], traits: Mapping[str, Any], kind: str = ""
+    field: str,
+    rule: Callable[..., Any],
+    keys: Iterable[OperatorKey],
+    traits: Mapping[str, Any],
+    kind: str = "",
 ) -> None:
     """Set ``field`` (``shape_rule`` or ``lowering_rule``) and ``traits`` of the records of ``keys``.
 
