@@ -44,9 +44,7 @@ _ELEMENTWISE = {
 
 
 @lowering_rule("QLinearAdd", "QLinearMul", domain=MS, kind="quantised_elementwise", quantised=True)
-@lowering_rule(
-    "QLinearSigmoid", "QLinearLeakyRelu", "QLinearWhere", domain=MS, kind="quantised_elementwise"
-)
+@lowering_rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearWhere", domain=MS, kind="quantised_elementwise")
 def qlinear_elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     """Dequantise each operand, calculate, quantise, in one kernel."""
     variant, flops, operands = _ELEMENTWISE[op.op_type]

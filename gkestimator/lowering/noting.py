@@ -25,7 +25,7 @@ class _NotingTensor(Tensor):
     place: int
 
     @property
-    def value(self) -> np.ndarray | None:  # type: ignore[override]
+    def value(self) -> np.ndarray | None:
         """The folded value, None where there is none; that it was looked at is noted."""
         # A copy that a rule makes (dataclasses.replace) has no place: it read the value when it was made.
         if hasattr(self, "place"):
@@ -65,7 +65,7 @@ def with_noting_tensors(op: Operator) -> tuple[Operator, set[int]]:
     def noting(value: Value | None) -> Value | None:
         if isinstance(value, Sequence):
             return replace(value, elements_=tuple(made.get(id(t), t) for t in value.elements_))
-        return made.get(id(value), value)  # type: ignore[arg-type]
+        return made.get(id(value), value)
 
     inputs = tuple(noting(value) for value in op.inputs)
     outputs = tuple(noting(value) for value in op.outputs)

@@ -97,7 +97,7 @@ def _alias_fault(op: Operator, aliases: object) -> str:
 def _is_count(value: object) -> bool:
     if type(value) is int:
         return value >= 0
-    return isinstance(value, np.integer) and value >= 0  # of a product of NumPy's; bool is no count
+    return isinstance(value, np.integer) and int(value) >= 0  # of a product of NumPy's; bool is no count
 
 
 def _named(value: object) -> str:

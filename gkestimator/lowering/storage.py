@@ -40,6 +40,7 @@ _ELEMENT = {
     DType.FLOAT8E5M2FNUZ: Precision.FP8,
 }
 
+
 def half_type(options: LoweringOptions) -> DType:
     """The half type of ``options``; UsageError when ``half`` names none."""
     if options.half not in _HALF:

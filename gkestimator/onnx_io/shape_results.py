@@ -40,7 +40,7 @@ def _fault(result: object, outputs: int) -> str:
     return ""
 
 
-def _type_fault(type_: object) -> str:
+def _type_fault(type_: Any) -> str:
     if type_ is None:
         return ""
     if isinstance(type_, SequenceType):

@@ -166,9 +166,9 @@ def _with(key: OperatorKey, traits: OperatorTraits, words: Mapping[str, Any]) ->
     return replace(traits, **words)
 
 
-def _check(key: OperatorKey, name: str, value: Any, default: object) -> None:
+def _check(key: OperatorKey, name: str, value: Any, default: Any) -> None:
     what = f"operator {key}: trait {name}"
-    if type(value) is not type(default):
+    if not isinstance(value, type(default)):
         raise TypeError(f"{what} is {value!r}, expected a {type(default).__name__}")
     element = _ELEMENTS.get(name)
     if element is not None and not all(type(item) is element for item in value):
