@@ -31,6 +31,8 @@ def load_plugin(path: str) -> None:
         return
     if is_file and not file.is_file():
         raise UsageError(f"plug-in {path!r}: no such file, expected a Python file or a module name")
+    # All built-in rules first: one that a failing plug-in imports would be taken back with it.
+    importlib.import_module("gkestimator.onnx_io.shapes")
     before = dict(OPERATORS)
     try:
         if is_file:

@@ -51,11 +51,13 @@ def _type_fault(type_: Any) -> str:
         return next(filter(None, faults), "")
     if not isinstance(type_, TensorType):
         return f"{type(type_).__name__}, expected TensorType or SequenceType"
-    if not isinstance(type_.dtype, DType):
-        return f"the element type {type_.dtype!r}, expected a DType"
-    if not isinstance(type_.shape, tuple):
-        return f"the shape {type_.shape!r}, expected a tuple"
-    for dim in type_.shape:
+    dtype: object = type_.dtype
+    shape: object = type_.shape
+    if not isinstance(dtype, DType):
+        return f"the element type {dtype!r}, expected a DType"
+    if not isinstance(shape, tuple):
+        return f"the shape {shape!r}, expected a tuple"
+    for dim in shape:
         if not isinstance(dim, int | np.integer) or isinstance(dim, bool) or dim < 0:
-            return f"the shape {type_.shape!r}, expected integers of at least 0"
+            return f"the shape {shape!r}, expected integers of at least 0"
     return ""
