@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 __all__ = [
-    "ALL_INPUTS",
     "NO_TRAITS",
     "OPERATORS",
     "OperatorRecord",
@@ -30,14 +29,11 @@ __all__ = [
 OperatorKey: TypeAlias = "tuple[str, str]"
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
-ALL_INPUTS = (-1,)
-"""Stands for every position in a trait that names input positions."""
-
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "autocast": ("widest", "first", "half", "fp32", "declared"),
     "strides": ("", "reshape", "transpose", "expand", "slice", "select", "same"),
 }
-_ELEMENTS: Mapping[str, type] = {"host_inputs": int, "carries": int, "in_place": str, "view_in": str}
+_ELEMENTS: Mapping[str, type] = {"host_inputs": int, "in_place": str, "view_in": str}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class OperatorTraits:
     no GPU memory: positions of the ONNX schema, which ONNX Runtime's CUDA kernels declare as CPU memory too.
     ``random``: two runs differ, so it is never folded, not even when nothing but constants goes in. ``control_flow``:
     its subgraphs are expanded in its place. ``weight_view``: with nothing but weights for inputs its result is no
-    memory of its own. ``carries`` are the inputs whose numbers its result holds, and no others (``ALL_INPUTS``: any).
+    memory of its own.
 
     ``in_place`` names the runtimes in which the result may take over the memory of its first operand (torch: models
     build this activation with ``inplace=True``). ``in_place_before`` names the activation before which models run it
@@ -64,7 +60,6 @@ class OperatorTraits:
     random: bool = False
     control_flow: bool = False
     weight_view: bool = False
-    carries: tuple[int, ...] = ()
     in_place: tuple[str, ...] = ()
     in_place_before: str = ""
     feeds_in_place: bool = False
