@@ -23,9 +23,9 @@ from gkestimator.host_profile import HostProfile, default_host_file, load_host_f
 from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
 from gkestimator.lowering import lower_each
 from gkestimator.lowering.quantise import is_quantised
-from gkestimator.lowering.registry import LOWERINGS, LoweringOptions
+from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.memory import MemoryProfile, MemoryReplay
-from gkestimator.onnx_io.shapes.registry import SHAPE_RULES
+from gkestimator.operators.records import version_of_operators
 from gkestimator.prediction import KernelEstimator, KernelPredictions
 from gkestimator.runtimes import RuntimeProfile, load_runtime, resolve_dtype
 
@@ -220,7 +220,7 @@ class Engine:
         if source.identity is None or request.inputs:
             return None
         dims = tuple(sorted(request.dims.items()))
-        rules = (len(LOWERINGS), len(SHAPE_RULES))  # a plug-in adds to them
+        rules = version_of_operators()  # a plug-in adds to them
         return (
             source.identity, source.name, batch_size, dims, request.trip_count, request.batch_dim,
             request.allow_unknown, request.dtype, options, rules,

@@ -13,7 +13,6 @@ from gkestimator.lowering.assembly import covered_operators, lower, lower_each
 from gkestimator.lowering.plugins import load_plugin
 from gkestimator.lowering.registry import (
     LOWERINGS,
-    RULE_KINDS,
     Lowered,
     LoweringOptions,
     LoweringRule,
@@ -22,7 +21,6 @@ from gkestimator.lowering.registry import (
 
 __all__ = [
     "LOWERINGS",
-    "RULE_KINDS",
     "Lowered",
     "LoweringOptions",
     "LoweringRule",

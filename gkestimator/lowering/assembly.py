@@ -17,9 +17,10 @@ from gkestimator.kernels import KernelGraph, Step
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS, LoweringOptions
+from gkestimator.lowering.registry import LOWERINGS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
+from gkestimator.operators.records import OPERATORS
 
 __all__ = ["covered_operators", "lower", "lower_each"]
 
@@ -29,7 +30,7 @@ _MOST_WIRINGS = 64  # of one structure
 
 def covered_operators() -> dict[tuple[str, str], str]:
     """Every operator with a rule, ``(domain, op_type)``, and the rule's kind."""
-    return dict(sorted(RULE_KINDS.items()))
+    return {key: OPERATORS[key].kind for key in sorted(LOWERINGS)}
 
 
 def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool = False) -> KernelGraph:
@@ -77,7 +78,8 @@ def lower_each(
 def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
     found: dict[str, str] = {}
     for op in operators:
-        if (op.domain, op.op_type) not in LOWERINGS:
+        record = OPERATORS.get((op.domain, op.op_type))
+        if record is None or record.lowering_rule is None:
             kind = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
             found.setdefault(kind, op.name)
     return dict(sorted(found.items()))

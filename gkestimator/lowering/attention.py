@@ -157,7 +157,7 @@ def attention_shape(
     )
 
 
-@lowering_rule("Attention", kind="attention")
+@lowering_rule("Attention", kind="attention", autocast="half")
 def attention(op: Operator, options: LoweringOptions) -> Lowered:
     """Standard attention with an optional cache (appended by a copy), mask, soft cap and score output."""
     q, k, v = (input_at(op, i) for i in range(3))

@@ -10,20 +10,18 @@ from dataclasses import dataclass, field, replace
 
 from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.kernels import Family, Kernel
-from gkestimator.lowering import runtime_onnxruntime, runtime_torch
+from gkestimator.lowering import runtime_torch
 from gkestimator.lowering.builders import batchnorm_kernel, elementwise_kernel
 from gkestimator.lowering.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.lowering.indexing import gather_kernel
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
+from gkestimator.lowering.registry import Lowered, LoweringOptions
+from gkestimator.operators.records import NO_TRAITS, OPERATORS, OperatorTraits, traits_of
 
-__all__ = ["SEQUENCES", "Calls", "leaves", "list_calls"]
+__all__ = ["Calls", "leaves", "list_calls"]
 
-SEQUENCES = frozenset({"SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt", "Optional",
-                       "OptionalGetElement", "SplitToSequence"})  # fmt: skip
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
-_TORCH_VIEWS = runtime_torch.VIEWS | {"Gather"}
 Values = Sequence[Value | None]
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
@@ -147,20 +145,23 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     covered = {index for match in matches for index in match.covered}
     at = {match.position: match for match in matches}
     unfolded: dict[tuple[int, bool], Unfolded] = {}
-    reusing = runtime_torch.IN_PLACE | {runtime_torch.IN_PLACE_SUM} if torch else runtime_onnxruntime.IN_PLACE
+    runtime = options.runtime
     add, strided = calls.add, layouts.strides
     for index, op in enumerate(graph.operators):
         head: Operator | Match = op
+        record = OPERATORS.get((op.domain, op.op_type))
+        traits = record.traits if record is not None else NO_TRAITS
         op_type, inputs, outputs = op.op_type, op.inputs, op.outputs
         if index in covered:
             match = at.get(index)
             if match is None:
                 continue
             head, op_type, inputs, outputs = match, match.op_type, match.reads, match.writes
+            traits = traits_of(match.operator.key)
             lowered = match.lower(options)
             calls.lowered[id(lowered)] = (match.operator, lowered)
             calls.notes[match.name] = calls.notes.get(match.name, 0) + 1
-        elif (op.domain, op_type) not in LOWERINGS:
+        elif record is None or record.lowering_rule is None:
             add(op, inputs, outputs, (), 1, (), UNKNOWN)
             continue
         elif unfold and op_type == "Conv" and runtime_torch.folded_batchnorm(op):
@@ -177,7 +178,7 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
         kernels, host_calls = lowered.kernels, lowered.host_calls
         aliases = tuple(lowered.aliases.items()) if lowered.aliases else ()
         if torch:
-            if not kernels and aliases and op_type in _TORCH_VIEWS and not op.domain:
+            if not kernels and aliases and traits.strides:
                 moved = layouts.view(op)
                 if moved is not None:
                     kernels, host_calls, aliases = (moved,), 1, ()
@@ -195,17 +196,17 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 if op_type == "Gather" and not op.domain and layouts.scattered(op):
                     calls.copied.add(id(kernels))
                     kernels = interned((gather_kernel(op, "index_select_scattered"),))
-                layouts.result(family, op_type, inputs, outputs)
+                layouts.result(family, traits.keeps_layout, inputs, outputs)
             if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
                 layouts.attention_result(outputs[0])
-            if aliases and op_type in SEQUENCES:
+            if aliases and traits.sequence:
                 for out_index, in_index in aliases:
-                    pairs = sequence_sources(op_type, inputs, out_index, in_index, outputs)
+                    pairs = aliased_tensors(traits, inputs, out_index, in_index, outputs)
                     layouts.alias({result.name: source for result, source in pairs})
         token = (LAUNCHES if kernels else 0) | (CALLS if host_calls else 0)
         if not token and not aliases:
             continue
-        if op_type in reusing and not aliases:
+        if not aliases and (runtime in traits.in_place or (torch and traits.in_place_before)):
             token |= _fits(inputs, outputs)
         add(head, inputs, outputs, kernels, host_calls, aliases, token)
     return calls
@@ -222,12 +223,12 @@ def _fits(inputs: Values, outputs: Values) -> int:
     return bits | (FITS_SECOND if len(operands) > 1 and operands[1].nbytes == size else 0)
 
 
-def sequence_sources(
-    op_type: str, inputs: Values, out_index: int, in_index: int, outputs: Values
+def aliased_tensors(
+    traits: OperatorTraits, inputs: Values, out_index: int, in_index: int, outputs: Values
 ) -> list[tuple[Tensor, Tensor]]:
-    """Every tensor of output ``out_index`` with the tensor whose memory it is."""
+    """Return every tensor of output ``out_index`` with the tensor whose memory it is."""
     results = leaves((outputs[out_index],))
-    sources = leaves(inputs) if op_type in SEQUENCES else leaves((inputs[in_index],))
+    sources = leaves(inputs) if traits.sequence else leaves((inputs[in_index],))
     if not sources:
         return []
     by_name = {t.name: t for t in sources}
@@ -285,7 +286,7 @@ def _add_unfolded(
     copies: tuple[Kernel, ...] = ()
     if layouts.strided((source,)):
         copies = layouts.copies(Family.CONV, (source,))
-        layouts.result(Family.CONV, "Conv", op.inputs, op.outputs)
+        layouts.result(Family.CONV, False, op.inputs, op.outputs)
     calls.norms[len(calls.heads)] = norm
     casts = 0
     if len(convolution) > 1:

@@ -25,14 +25,10 @@ def _aliased(op: Operator) -> Lowered:
 
 
 @lowering_rule(
-    "SequenceConstruct",
-    "SequenceInsert",
-    "SequenceErase",
-    "SequenceAt",
-    "Optional",
-    "OptionalGetElement",
-    kind="sequence",
-)
+    "SequenceConstruct", "SequenceAt", "Optional", "OptionalGetElement",
+    kind="sequence", sequence=True, keeps_layout=True,
+)  # fmt: skip
+@lowering_rule("SequenceInsert", "SequenceErase", kind="sequence", sequence=True)
 def sequence(op: Operator, options: LoweringOptions) -> Lowered:
     """Handles move, elements stay where they are."""
     return _aliased(op)
@@ -44,7 +40,7 @@ def metadata(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(), host_calls=0)
 
 
-@lowering_rule("SplitToSequence", kind="sequence_split")
+@lowering_rule("SplitToSequence", kind="sequence_split", sequence=True, keeps_layout=True)
 def split_to_sequence(op: Operator, options: LoweringOptions) -> Lowered:
     """Views in torch, copies in onnxruntime."""
     if options.runtime == "torch":

@@ -223,7 +223,7 @@ def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:
     return memory_kernel(Family.COPY, variant, (tensor,), (tensor,), flops=0, rows=tensor.elements)
 
 
-@lowering_rule("Conv", kind="convolution")
+@lowering_rule("Conv", kind="convolution", autocast="half", feeds_in_place=True)
 def conv(op: Operator, options: LoweringOptions) -> Lowered:
     """Convolution, then its bias."""
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -233,7 +233,7 @@ def conv(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=1 + casts)
 
 
-@lowering_rule("ConvTranspose", kind="transposed_convolution")
+@lowering_rule("ConvTranspose", kind="transposed_convolution", autocast="half")
 def conv_transpose(op: Operator, options: LoweringOptions) -> Lowered:
     """The data gradient of a convolution, then its bias."""
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -243,7 +243,7 @@ def conv_transpose(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=1 + casts)
 
 
-@lowering_rule("ConvInteger", kind="integer_convolution")
+@lowering_rule("ConvInteger", kind="integer_convolution", quantised=True)
 def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 convolution to int32; zero points go into its prologue."""
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -253,7 +253,7 @@ def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("QLinearConv", kind="integer_convolution")
+@lowering_rule("QLinearConv", kind="integer_convolution", quantised=True)
 def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice, and
     the bias.
@@ -273,7 +273,7 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("DeformConv", kind="deformable_convolution")
+@lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
 def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
     """Bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then a
     GEMM.

@@ -89,10 +89,33 @@ FLOPS: dict[str, tuple[str, int, str]] = {
 GELU_TANH_FLOPS = 9  # 0.5 x (1 + tanh(c (x + d x^3))): two for x^3, d, +, c, tanh, +, 0.5, x
 
 
-_OWN_RULES = frozenset({"Pow", "Gelu", "Softsign", "HardSigmoid"})
+# Operators with traits; what is said of each is what torch.autocast's lists (aten/src/ATen/autocast_mode.h), ONNX
+# Runtime's declarations MayInplace (onnxruntime/core/providers/cuda) and the activations of vision models say.
+_ACTIVATIONS = ("Clip", "Elu", "HardSwish", "LeakyRelu", "Relu")
+_GATED = ("Mish", "Swish")  # no kernel of ONNX Runtime's CUDA provider
+_IN_FLOAT = ("Exp", "Log", "Reciprocal", "Softplus")
+_IN_FLOAT_APART = ("Acos", "Asin", "Cosh", "Sinh", "Tan")
+_OVER_FIRST = (
+    "Abs", "And", "Ceil", "Celu", "Cos", "Div", "Erf", "Floor", "Mul", "Neg", "Not", "Or", "Round", "Selu", "Sigmoid",
+    "Sign", "Sin", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Xor",
+)  # fmt: skip
+_NAMED = frozenset(
+    {"Add", "PRelu", "Pow", "Gelu", "Softsign", "HardSigmoid"}
+    | {*_ACTIVATIONS, *_GATED, *_IN_FLOAT, *_IN_FLOAT_APART, *_OVER_FIRST}
+)
 
 
-@lowering_rule(*(name for name in FLOPS if name not in _OWN_RULES), kind="elementwise")
+# ResNets of torchvision and timm add their shortcut in place, before the activation: ``out += identity; relu(out)``.
+@lowering_rule(
+    "Add", kind="elementwise", in_place=("onnxruntime",), in_place_before="Relu", feeds_in_place=True
+)
+@lowering_rule("PRelu", kind="elementwise", autocast="half")
+@lowering_rule(*_ACTIVATIONS, kind="elementwise", in_place=("torch", "onnxruntime"))
+@lowering_rule(*_GATED, kind="elementwise", in_place=("torch",))
+@lowering_rule(*_IN_FLOAT, kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
+@lowering_rule(*_IN_FLOAT_APART, kind="elementwise", autocast="fp32")
+@lowering_rule(*_OVER_FIRST, kind="elementwise", in_place=("onnxruntime",))
+@lowering_rule(*(name for name in FLOPS if name not in _NAMED), kind="elementwise")
 def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel over the result's elements."""
     variant, flops, _ = FLOPS[op.op_type]
@@ -101,7 +124,7 @@ def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("Softsign", kind="elementwise")
+@lowering_rule("Softsign", kind="elementwise", in_place=("onnxruntime",))
 def softsign(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
     if options.runtime != "torch":
@@ -115,7 +138,7 @@ def softsign(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=len(kernels))
 
 
-@lowering_rule("HardSigmoid", kind="elementwise")
+@lowering_rule("HardSigmoid", kind="elementwise", in_place=("onnxruntime",))
 def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in torch and
     are a product, a sum and a clamp there.
@@ -146,7 +169,7 @@ def gelu(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("Pow", kind="elementwise")
+@lowering_rule("Pow", kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
 def power(op: Operator, options: LoweringOptions) -> Lowered:
     """A square, cube or root of a constant exponent is multiplications or one function, as the runtimes
     special-case it.
@@ -159,7 +182,8 @@ def power(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("Sum", "Max", "Min", "Mean", kind="elementwise")
+@lowering_rule("Sum", "Max", "Min", kind="elementwise", in_place=("onnxruntime",))
+@lowering_rule("Mean", kind="elementwise")
 def variadic(op: Operator, options: LoweringOptions) -> Lowered:
     """n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
     copy.

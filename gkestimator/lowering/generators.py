@@ -22,7 +22,7 @@ def constant(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(), host_calls=0)
 
 
-@lowering_rule("ConstantOfShape", "EyeLike", kind="fill")
+@lowering_rule("ConstantOfShape", "EyeLike", kind="fill", autocast="declared")
 def fill(op: Operator, options: LoweringOptions) -> Lowered:
     """A fill; the identity also compares row and column."""
     variant, flops = ("eye", 1) if op.op_type == "EyeLike" else ("fill", 0)
@@ -31,7 +31,7 @@ def fill(op: Operator, options: LoweringOptions) -> Lowered:
     )
 
 
-@lowering_rule("Range", kind="fill")
+@lowering_rule("Range", kind="fill", autocast="declared")
 def arange(op: Operator, options: LoweringOptions) -> Lowered:
     """start + i x delta."""
     return Lowered(
@@ -45,7 +45,8 @@ _RANDOM = {
 }  # fmt: skip
 
 
-@lowering_rule(*_RANDOM, kind="random")
+@lowering_rule("RandomNormal", "RandomUniform", kind="random", autocast="declared")
+@lowering_rule("RandomNormalLike", "RandomUniformLike", kind="random")
 def random_numbers(op: Operator, options: LoweringOptions) -> Lowered:
     """Counter-based random numbers; a "like" operand lends its shape alone."""
     variant, flops = _RANDOM[op.op_type]

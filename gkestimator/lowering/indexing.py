@@ -27,7 +27,8 @@ def gather_kernel(op: Operator, variant: str) -> Kernel:
     )  # fmt: skip
 
 
-@lowering_rule(*_GATHERS, kind="gather")
+@lowering_rule("Gather", kind="gather", strides="select")
+@lowering_rule("GatherElements", "GatherND", kind="gather")
 def gather(op: Operator, options: LoweringOptions) -> Lowered:
     """Embedding look-ups and indexing; in torch a constant scalar index is a view (select)."""
     index = input_at(op, 1)

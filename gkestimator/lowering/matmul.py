@@ -89,7 +89,7 @@ def matmul_kernels(
     return (*casts, product)
 
 
-@lowering_rule("MatMul", kind="gemm")
+@lowering_rule("MatMul", kind="gemm", autocast="half")
 def matmul(op: Operator, options: LoweringOptions) -> Lowered:
     """One GEMM, or one batched GEMM."""
     a, b = input_at(op, 0), input_at(op, 1)
@@ -111,7 +111,7 @@ def gemm_shape(op: Operator) -> GemmShape:
     )
 
 
-@lowering_rule("Gemm", kind="gemm")
+@lowering_rule("Gemm", kind="gemm", autocast="half", feeds_in_place=True)
 def gemm(op: Operator, options: LoweringOptions) -> Lowered:
     """alpha A B + beta C with the bias in the epilogue (cublasLt, addmm): one kernel."""
     shape = gemm_shape(op)
@@ -129,7 +129,7 @@ def gemm(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=len(kernels))
 
 
-@lowering_rule("Einsum", kind="gemm")
+@lowering_rule("Einsum", kind="gemm", autocast="half")
 def einsum(op: Operator, options: LoweringOptions) -> Lowered:
     """Contracted from left to right, two operands at a time, as both runtimes do; a single operand is a
     reduction or a view.
@@ -220,7 +220,7 @@ def _parse_einsum(
     return written, sizes, final
 
 
-@lowering_rule("MatMulInteger", kind="integer_gemm")
+@lowering_rule("MatMulInteger", kind="integer_gemm", quantised=True)
 def matmul_integer(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 x int8 to int32 in one kernel; zero points are subtracted in its prologue."""
     a, b = input_at(op, 0), input_at(op, 1)
@@ -230,7 +230,7 @@ def matmul_integer(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("QLinearMatMul", kind="integer_gemm")
+@lowering_rule("QLinearMatMul", kind="integer_gemm", quantised=True)
 def qlinear_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 product, requantised in the epilogue: multiply, round, add the zero point, saturate (5 per
     element).

@@ -1,33 +1,49 @@
 """Rule results by operator signature: a model repeats its operators, and a scheduler its models.
 
-The signature is everything a rule may depend on: exact key, opset version, attributes, the element type,
-shape and weight
-flag of every value, which operands are the same tensor, and the values of small constants for the operators
-that
-look at them. Equal signatures share one Lowered, so equal kernels are one object.
+The signature is everything a rule may depend on except constants' values: exact key, opset version, attributes, the
+element type, shape and weight flag of every tensor, which of them have a known value, and which operands are the same
+tensor. Which values a rule reads is noted while it runs: what it says is remembered under the values that were
+read, whole. Equal signatures (and values) share one Lowered, so equal kernels are one object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.errors import ModelError
-from gkestimator.graph import Attribute, Operator, Tensor, Value
+from gkestimator.graph import Attribute, Operator, Tensor
 from gkestimator.kernels import Kernel
-from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
+from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
+from gkestimator.lowering.registry import Lowered, LoweringOptions
+from gkestimator.lowering.results import checked_result
+from gkestimator.operators.records import OPERATORS, is_built_in
 
 __all__ = ["interned", "lower_operator", "memo_of"]
 
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
-Memo: TypeAlias = "dict[tuple[object, ...], Lowered]"
+_LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a digest stands for more
+
+
+@dataclass(slots=True)
+class _ByValues:
+    """What a rule says under one signature when it reads values.
+
+    ``read`` are the places, among the operator's tensors, whose value some run of the rule read. It only grows, and so
+    do the keys of ``results``: a key of fewer places never equals one of more.
+    """
+
+    read: tuple[int, ...]
+    results: dict[tuple[object, ...], Lowered] = field(default_factory=dict)
+
+
+Memo: TypeAlias = "dict[tuple[object, ...], Lowered | _ByValues]"
 _MEMOS: dict[LoweringOptions, Memo] = {}
 _ATTRIBUTES: dict[int, tuple[Mapping[str, Attribute], object]] = {}
-# Operators whose work depends on the value of a small constant, not only on shapes.
-_VALUE_KEYED = frozenset({"Pow", "CumSum", "CumProd", "DFT", "Dropout"})
-_MOST_VALUES = 64  # elements of a constant that take part in a signature
 
 
 def _attribute_key(attributes: Mapping[str, Attribute]) -> object:
@@ -44,10 +60,15 @@ def _attribute_key(attributes: Mapping[str, Attribute]) -> object:
 
 
 def _attribute_value(value: Attribute) -> str:
-    if isinstance(value, np.ndarray):
-        small = value.tobytes() if value.size <= _MOST_VALUES and value.dtype != object else b""
-        return f"array {value.dtype} {value.shape} {small!r}"
-    return repr(value)
+    return f"array {_array_key(value)!r}" if isinstance(value, np.ndarray) else repr(value)
+
+
+def _array_key(array: np.ndarray) -> tuple[object, ...]:
+    """Return what equals the key of another array only where type, shape and every element agree."""
+    content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    if len(content) > _LONGEST_KEY:
+        content = blake2b(content, digest_size=32).digest()
+    return (array.dtype.str, array.shape, content)
 
 
 def _signature(op: Operator) -> tuple[object, ...]:
@@ -58,30 +79,32 @@ def _signature(op: Operator) -> tuple[object, ...]:
         if value is None:
             parts.append(None)
         elif isinstance(value, Tensor):
-            parts.append((value.dtype._value_, value.shape, value.is_weight))
+            parts.append((value.dtype._value_, value.shape, value.is_weight, value.value is None))
             names.append(value.name)
         else:
-            parts.append(tuple((t.dtype, t.shape, t.is_weight) for t in value.elements_))
+            parts.append(tuple((t.dtype, t.shape, t.is_weight, t.value is None) for t in value.elements_))
             names.extend(t.name for t in value.elements_)
     parts.append("->")
     for value in op.outputs:
         if value is None:
             parts.append(None)
         elif isinstance(value, Tensor):
-            parts.append((value.dtype._value_, value.shape))
+            parts.append((value.dtype._value_, value.shape, value.value is None))
         else:
-            parts.append(tuple((t.dtype, t.shape) for t in value.elements_))
+            parts.append(tuple((t.dtype, t.shape, t.value is None) for t in value.elements_))
     if len(set(names)) != len(names):
         parts.append(tuple(names.index(name) for name in names))
-    if op.op_type in _VALUE_KEYED:
-        parts.extend(_value_key(value) for value in op.inputs)
     return tuple(parts)
 
 
-def _value_key(value: Value | None) -> object:
-    if isinstance(value, Tensor) and value.value is not None and value.value.size <= _MOST_VALUES:
-        return value.value.tobytes()
-    return None
+def _values_read(op: Operator, places: tuple[int, ...]) -> tuple[object, ...]:
+    """Return the key of the values at ``places`` among the tensors of ``op``."""
+    tensors = leaf_tensors(op)
+    keys: list[object] = []
+    for place in places:
+        value = tensors[place].value
+        keys.append(None if value is None else _array_key(value))
+    return tuple(keys)
 
 
 def interned(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
@@ -103,29 +126,51 @@ def memo_of(options: LoweringOptions) -> Memo:
 
 
 def lower_operator(op: Operator, options: LoweringOptions, memo: Memo) -> Lowered:
-    """What the rule of ``op`` says, from memory where it said so before. ModelError names the node a rule
-    cannot digest.
+    """Return what the rule of ``op`` says, from memory where it said so before.
+
+    Raises ModelError, which names the node, where the rule cannot digest it or says what no rule may say.
     """
-    rule = LOWERINGS[(op.domain, op.op_type)]
+    rule = OPERATORS[op.domain, op.op_type].lowering_rule
     signature = (rule, *_signature(op))
-    lowered = memo.get(signature)
-    if lowered is None:
-        try:
-            lowered = rule(op, options)
-        except (
-            ArithmeticError, AttributeError, LookupError, TypeError, ValueError
-        ) as error:  # fmt: skip
-            raise ModelError(
-                f"node {op.name!r} ({op.op_type}): cannot be lowered from these inputs and attributes "
-                f"({type(error).__name__}: {error})"
-            ) from error
-        if all(v is None or (isinstance(v, Tensor) and v.elements == 0) for v in op.outputs) and op.outputs:
-            lowered = Lowered(kernels=(), host_calls=lowered.host_calls, aliases=lowered.aliases)
-        if lowered.kernels:
-            lowered = Lowered(
-                kernels=interned(lowered.kernels), host_calls=lowered.host_calls, aliases=lowered.aliases
-            )
-        if len(memo) >= _LIMIT:
-            memo.clear()
+    known = memo.get(signature)
+    if known is not None:
+        if type(known) is Lowered:
+            return known
+        assert isinstance(known, _ByValues)
+        lowered = known.results.get(_values_read(op, known.read))
+        if lowered is not None:
+            return lowered
+    lowered, read = _run(op, options)
+    if len(memo) >= _LIMIT:
+        memo.clear()
+    if not read and known is None:
         memo[signature] = lowered
+        return lowered
+    if known is None:
+        known = memo[signature] = _ByValues(())
+    assert isinstance(known, _ByValues)
+    known.read = tuple(sorted(read.union(known.read)))
+    if len(known.results) >= _LIMIT:
+        known.results.clear()
+    known.results[_values_read(op, known.read)] = lowered
     return lowered
+
+
+def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
+    """Return what the rule of ``op`` says, and the places of the tensors whose value it read."""
+    rule = OPERATORS[op.domain, op.op_type].lowering_rule
+    assert rule is not None
+    noting, read = with_noting_tensors(op)
+    try:
+        result = rule(noting, options)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"node {op.name!r} ({op.op_type}): cannot be lowered from these inputs and attributes "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    lowered = result if is_built_in(rule) else checked_result(rule, op, result)
+    if all(v is None or (isinstance(v, Tensor) and v.elements == 0) for v in op.outputs) and op.outputs:
+        lowered = replace(lowered, kernels=())
+    if lowered.kernels:
+        lowered = replace(lowered, kernels=interned(lowered.kernels))
+    return lowered, read

@@ -60,8 +60,8 @@ def _one(kernel: Kernel) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("FusedConv", domain=MS, kind="convolution")
-@lowering_rule("Conv", domain=NCHWC, kind="convolution")
+@lowering_rule("FusedConv", domain=MS, kind="convolution", autocast="half")
+@lowering_rule("Conv", domain=NCHWC, kind="convolution", autocast="half", feeds_in_place=True)
 def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
     """cudnnConvolutionBiasActivationForward: bias, residual and activation in the epilogue of one kernel."""
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -82,7 +82,8 @@ def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=1)
 
 
-@lowering_rule("NhwcConv", "NhwcFusedConv", domain=MS, kind="convolution")
+@lowering_rule("NhwcConv", domain=MS, kind="convolution", autocast="half")
+@lowering_rule("NhwcFusedConv", domain=MS, kind="convolution")
 def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
     """Input (N, spatial, C), weight (M, spatial, C/group): no layout conversion."""
 
@@ -110,7 +111,7 @@ def conv_transpose_dynamic(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=1)
 
 
-@lowering_rule("FusedGemm", domain=MS, kind="gemm")
+@lowering_rule("FusedGemm", domain=MS, kind="gemm", autocast="half")
 def fused_gemm(op: Operator, options: LoweringOptions) -> Lowered:
     """Gemm with bias and activation in the epilogue."""
     shape = gemm_shape(op)
@@ -126,7 +127,8 @@ def fused_gemm(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=1)
 
 
-@lowering_rule("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MS, kind="gemm")
+@lowering_rule("FusedMatMul", domain=MS, kind="gemm", autocast="half")
+@lowering_rule("TransposeMatMul", "FusedMatMulActivation", domain=MS, kind="gemm")
 def fused_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     """MatMul that reads its operands transposed (last two dimensions, or batch before rows) and scales by
     alpha.
@@ -218,7 +220,7 @@ def simplified_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     )
 
 
-lowering_rule("LayerNormalization", domain=MS, kind="layer_norm")(layer_norm)
+lowering_rule("LayerNormalization", domain=MS, kind="layer_norm", autocast="fp32")(layer_norm)
 
 
 @lowering_rule(

@@ -29,7 +29,7 @@ def heads_of(op: Operator, name: str) -> int:
     return max(1, value) if isinstance(value, int) else 1
 
 
-@lowering_rule("Attention", domain=MS, kind="attention")
+@lowering_rule("Attention", domain=MS, kind="attention", autocast="half")
 def attention(op: Operator, options: LoweringOptions) -> Lowered:
     """Q, K and V in one product with the packed weight, then attention; a past is appended by a copy."""
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -79,7 +79,7 @@ def packed_attention(
     return kernels
 
 
-@lowering_rule("MultiHeadAttention", domain=MS, kind="attention")
+@lowering_rule("MultiHeadAttention", domain=MS, kind="attention", autocast="half")
 def multi_head_attention(op: Operator, options: LoweringOptions) -> Lowered:
     """Separate Q, K, V, or packed in query (5 dimensions), or K and V packed in key; the bias comes first."""
     query, key, value = input_at(op, 0), optional_input(op, 1), optional_input(op, 2)
@@ -116,7 +116,7 @@ def _appended(op: Operator, past: tuple[int, int], new: tuple[Tensor, ...]) -> l
     return kernels
 
 
-@lowering_rule("GroupQueryAttention", domain=MS, kind="attention")
+@lowering_rule("GroupQueryAttention", domain=MS, kind="attention", autocast="half")
 def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
     """Causal attention with fewer key-value heads, its cache and (``do_rotary``) the rotary embedding of Q
     and K.

@@ -34,7 +34,7 @@ def distances(op: Operator, options: LoweringOptions) -> Lowered:
     )
 
 
-@lowering_rule("DynamicQuantizeLSTM", domain=MS, kind="host_microsoft")
+@lowering_rule("DynamicQuantizeLSTM", domain=MS, kind="host_microsoft", quantised=True)
 def dynamic_quantise_lstm(op: Operator, options: LoweringOptions) -> Lowered:
     """An LSTM whose weights are int8, stored (directions, inputs, 4 hidden): the float cell's operations."""
     source, recurrence = input_at(op, 0), input_at(op, 2)

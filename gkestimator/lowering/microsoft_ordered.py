@@ -33,7 +33,7 @@ def _one(kernel: Kernel) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("QuantizeWithOrder", domain=MS, kind="quantize")
+@lowering_rule("QuantizeWithOrder", domain=MS, kind="quantize", quantised=True)
 def quantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
     """Quantisation that also changes the matrix layout."""
     result = output_at(op)
@@ -57,14 +57,14 @@ def dequantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
     )
 
 
-@lowering_rule("QOrderedGelu", domain=MS, kind="quantised_elementwise")
+@lowering_rule("QOrderedGelu", domain=MS, kind="quantised_elementwise", quantised=True)
 def qordered_gelu(op: Operator, options: LoweringOptions) -> Lowered:
     """Dequantise, exact GELU, quantise."""
     each = FLOPS["Gelu"][1] + _BOTH
     return _one(elementwise_kernel("gelu", (input_at(op, 0),), (output_at(op),), flops_per_element=each))
 
 
-@lowering_rule("QOrderedLayerNormalization", domain=MS, kind="layer_norm")
+@lowering_rule("QOrderedLayerNormalization", domain=MS, kind="layer_norm", quantised=True)
 def qordered_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """X, its scale, gamma, beta, the result's scale: layer normalisation of int8 rows in floating point."""
     source, result = input_at(op, 0), output_at(op)
@@ -83,7 +83,7 @@ def qordered_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     )
 
 
-@lowering_rule("QOrderedMatMul", domain=MS, kind="integer_gemm")
+@lowering_rule("QOrderedMatMul", domain=MS, kind="integer_gemm", quantised=True)
 def qordered_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 A (0) times B (2), bias (5) and residual (6) in the requantising epilogue."""
     a, b, result = input_at(op, 0), input_at(op, 2), output_at(op)
@@ -101,7 +101,7 @@ def qordered_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     )
 
 
-@lowering_rule("QOrderedAttention", domain=MS, kind="attention")
+@lowering_rule("QOrderedAttention", domain=MS, kind="attention", quantised=True)
 def qordered_attention(op: Operator, options: LoweringOptions) -> Lowered:
     """Three int8 products (weights 5, 6, 7; biases 11, 12, 13), each requantised, then attention on int8."""
     source, result = input_at(op, 0), output_at(op)

@@ -43,7 +43,8 @@ _ELEMENTWISE = {
 }
 
 
-@lowering_rule(*_ELEMENTWISE, domain=MS, kind="quantised_elementwise")
+@lowering_rule("QLinearAdd", "QLinearMul", domain=MS, kind="quantised_elementwise", quantised=True)
+@lowering_rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearWhere", domain=MS, kind="quantised_elementwise")
 def qlinear_elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     """Dequantise each operand, calculate, quantise, in one kernel."""
     variant, flops, operands = _ELEMENTWISE[op.op_type]
@@ -117,7 +118,7 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("QGemm", domain=MS, kind="integer_gemm")
+@lowering_rule("QGemm", domain=MS, kind="integer_gemm", quantised=True)
 def qgemm(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 Gemm: A at 0, B at 3, bias at 6; requantised in the epilogue, or scaled to float without a result
     scale.
@@ -138,7 +139,7 @@ def qgemm(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("MatMulIntegerToFloat", domain=MS, kind="integer_gemm")
+@lowering_rule("MatMulIntegerToFloat", domain=MS, kind="integer_gemm", quantised=True)
 def matmul_integer_to_float(op: Operator, options: LoweringOptions) -> Lowered:
     """int8 product scaled to float (and biased) in the epilogue."""
     a, b, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -150,7 +151,7 @@ def matmul_integer_to_float(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("DynamicQuantizeMatMul", domain=MS, kind="integer_gemm")
+@lowering_rule("DynamicQuantizeMatMul", domain=MS, kind="integer_gemm", quantised=True)
 def dynamic_quantize_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     """A's extrema, its quantisation, then the int8 product scaled to float."""
     a, b, result = input_at(op, 0), input_at(op, 1), output_at(op)
@@ -193,7 +194,7 @@ def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("QAttention", domain=MS, kind="attention")
+@lowering_rule("QAttention", domain=MS, kind="attention", quantised=True)
 def qattention(op: Operator, options: LoweringOptions) -> Lowered:
     """The packed Q, K, V product in int8, scaled to float; attention itself in float."""
     source, weight, result = input_at(op, 0), input_at(op, 1), output_at(op)

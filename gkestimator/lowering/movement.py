@@ -1,6 +1,6 @@
 """Data movement: views that cost nothing, and copies.
 
-Which operators are views depends on the runtime (``runtime_torch``, ``runtime_onnxruntime``); whether a torch
+Which operators are views depends on the runtime (trait ``view_in``); whether a torch
 view can stay
 one depends on its strides, which the assembly tracks.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family
-from gkestimator.lowering import runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.builders import (
     cast_kernel,
     copy_kernel,
@@ -20,15 +19,9 @@ from gkestimator.lowering.builders import (
     tensor_outputs,
 )
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.records import traits_of
 
-__all__ = ["views_of"]
-
-_VIEWS = {"torch": runtime_torch.VIEWS, "onnxruntime": runtime_onnxruntime.VIEWS}
-
-
-def views_of(options: LoweringOptions) -> frozenset[str]:
-    """The standard operators that the runtime answers without a kernel."""
-    return _VIEWS.get(options.runtime, frozenset())
+__all__: list[str] = []
 
 
 def _view(op: Operator) -> Lowered:
@@ -36,13 +29,18 @@ def _view(op: Operator) -> Lowered:
     return Lowered(kernels=(), host_calls=0, aliases={i: 0 for i in outputs if op.outputs[i] is not None})
 
 
-@lowering_rule("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "BitCast", kind="view")
+@lowering_rule(
+    "Reshape", "Squeeze", "Unsqueeze", "Flatten",
+    kind="view", view_in=("torch", "onnxruntime"), strides="reshape",
+)  # fmt: skip
+@lowering_rule("Identity", kind="view", view_in=("torch", "onnxruntime"), strides="same", keeps_layout=True)
+@lowering_rule("BitCast", kind="view")
 def reshape(op: Operator, options: LoweringOptions) -> Lowered:
     """The same elements under another shape: no kernel."""
     return _view(op)
 
 
-@lowering_rule("Dropout", kind="view")
+@lowering_rule("Dropout", kind="view", view_in=("torch", "onnxruntime"), strides="same", keeps_layout=True)
 def dropout(op: Operator, options: LoweringOptions) -> Lowered:
     """Nothing at inference; a requested mask is a fill with ones. Training draws random numbers."""
     mode = op.inputs[2] if len(op.inputs) > 2 else None
@@ -64,10 +62,13 @@ def dropout(op: Operator, options: LoweringOptions) -> Lowered:
 _COPIES = {"Transpose": "transpose", "Expand": "expand", "Slice": "slice", "Split": "split"}
 
 
-@lowering_rule(*_COPIES, kind="view_or_copy")
+@lowering_rule("Transpose", kind="view_or_copy", view_in=("torch",), strides="transpose")
+@lowering_rule("Expand", kind="view_or_copy", view_in=("torch",), strides="expand")
+@lowering_rule("Slice", kind="view_or_copy", view_in=("torch",), strides="slice")
+@lowering_rule("Split", kind="view_or_copy", view_in=("torch",), strides="same")
 def copy(op: Operator, options: LoweringOptions) -> Lowered:
     """A view in torch, a copy in onnxruntime."""
-    if op.op_type in views_of(options):
+    if options.runtime in traits_of(op.key).view_in:
         return _view(op)
     writes = tensor_outputs(op)
     return Lowered(kernels=(copy_kernel(_COPIES[op.op_type], (input_at(op, 0),), writes),), host_calls=1)
@@ -117,7 +118,8 @@ def pad(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(fill, copied), host_calls=2)
 
 
-@lowering_rule("Cast", "CastLike", kind="cast")
+@lowering_rule("Cast", kind="cast", autocast="declared", keeps_layout=True)
+@lowering_rule("CastLike", kind="cast", keeps_layout=True)
 def cast(op: Operator, options: LoweringOptions) -> Lowered:
     """A conversion; to the type it already has it is the source itself."""
     source, result = input_at(op, 0), output_at(op)

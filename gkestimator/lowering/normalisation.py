@@ -47,7 +47,8 @@ def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[tuple[K
     return (cast_kernel(source, DType.FLOAT),), wide
 
 
-@lowering_rule(*_SOFTMAX, kind="softmax")
+@lowering_rule("Softmax", "LogSoftmax", kind="softmax", autocast="fp32", in_place=("onnxruntime",))
+@lowering_rule("Hardmax", kind="softmax")
 def softmax(op: Operator, options: LoweringOptions) -> Lowered:
     """Rows along one axis; before opset 13 everything from the axis on is one row."""
     source, result = input_at(op, 0), output_at(op)
@@ -96,7 +97,7 @@ def layernorm_kernels(
     return (*casts, kernel)
 
 
-@lowering_rule("LayerNormalization", "RMSNormalization", kind="layer_norm")
+@lowering_rule("LayerNormalization", "RMSNormalization", kind="layer_norm", autocast="fp32")
 def layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel over rows of all dimensions from ``axis`` on."""
     source = input_at(op, 0)
@@ -107,7 +108,8 @@ def layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=kernels, host_calls=len(kernels))
 
 
-@lowering_rule("InstanceNormalization", "GroupNormalization", kind="group_norm")
+@lowering_rule("GroupNormalization", kind="group_norm", autocast="fp32")
+@lowering_rule("InstanceNormalization", kind="group_norm")
 def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Rows are (sample, group) pairs; instance normalisation has one channel per group."""
     source, result = input_at(op, 0), output_at(op)
@@ -126,7 +128,7 @@ def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(*casts, kernel), host_calls=1 + len(casts))
 
 
-@lowering_rule("BatchNormalization", kind="batch_norm")
+@lowering_rule("BatchNormalization", kind="batch_norm", autocast="first", feeds_in_place=True)
 def batch_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Inference: scale and shift per channel. Training mode (statistics are outputs): a normalisation over
     each channel.
@@ -144,7 +146,7 @@ def batch_norm(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("LpNormalization", kind="lp_norm")
+@lowering_rule("LpNormalization", kind="lp_norm", autocast="fp32")
 def lp_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """The norm of each row (magnitude or square, sum), then a division: 3 per element."""
     source, result = input_at(op, 0), output_at(op)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS
+from gkestimator.operators.records import OPERATORS, OperatorRecord, restore_operators
 
 __all__ = ["load_plugin"]
 
@@ -30,25 +31,29 @@ def load_plugin(path: str) -> None:
         return
     if is_file and not file.is_file():
         raise UsageError(f"plug-in {path!r}: no such file, expected a Python file or a module name")
-    from gkestimator.onnx_io.shapes.registry import SHAPE_RULES
-
-    tables: tuple[dict[tuple[str, str], object], ...] = (LOWERINGS, RULE_KINDS, SHAPE_RULES)  # type: ignore[assignment]
-    before = tuple(dict(table) for table in tables)
+    # All built-in rules first: one that a failing plug-in imports would be taken back with it.
+    importlib.import_module("gkestimator.onnx_io.shapes")
+    before = dict(OPERATORS)
     try:
         if is_file:
             _execute(file)
         else:
             importlib.import_module(path)
-        if len(LOWERINGS) == len(before[0]) and len(SHAPE_RULES) == len(before[2]):
+        if _rules(OPERATORS) == _rules(before):
             raise UsageError(f"plug-in {path!r}: registers no rule, expected @lowering_rule or @shape_rule")
     except BaseException as error:
-        for table, old in zip(tables, before, strict=True):
-            table.clear()
-            table.update(old)
+        restore_operators(before)
         if isinstance(error, GkestimatorError | KeyboardInterrupt):
             raise
         raise UsageError(f"plug-in {path!r}: {type(error).__name__}: {error}") from error
     _LOADED.add(identity)
+
+
+def _rules(records: Mapping[tuple[str, str], OperatorRecord]) -> int:
+    rules = 0
+    for record in records.values():
+        rules += (record.shape_rule is not None) + (record.lowering_rule is not None)
+    return rules
 
 
 def _execute(file: Path) -> None:

@@ -13,32 +13,24 @@ from gkestimator.lowering.builders import (
     tensor_outputs,
 )
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.records import traits_of
 
 __all__ = ["DEQUANTIZE_FLOPS", "QUANTIZE_FLOPS", "is_quantised"]
 
 QUANTIZE_FLOPS = 5  # divide, round, add the zero point, saturate at both ends
 DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
 
-# Operators that make or take quantised activations; weights alone in few bits are still multiplied in floating point.
-_QUANTISED = frozenset(
-    {("", name) for name in (
-        "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger",
-    )}
-    | {("com.microsoft", name) for name in (
-        "QuantizeLinear", "QLinearConv", "QLinearAdd", "QLinearMul", "QGemm", "QAttention", "MatMulIntegerToFloat",
-        "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulInteger16", "QuantizeWithOrder", "QOrderedMatMul",
-        "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization",
-    )}
-)  # fmt: skip
-
 
 def is_quantised(graph: OperatorGraph) -> bool:
-    """Whether ``graph`` holds operators on quantised activations (QDQ pairs, QOperators, dynamic quantisation)."""
-    return any(op.key in _QUANTISED for op in graph.operators)
+    """Return True when ``graph`` holds operators on quantised activations (QDQ pairs, QOperators, dynamic ones).
+
+    Weights alone in few bits do not count: they are still multiplied in floating point.
+    """
+    return any(traits_of(op.key).quantised for op in graph.operators)
 
 
-@lowering_rule("QuantizeLinear", kind="quantize")
-@lowering_rule("QuantizeLinear", domain="com.microsoft", kind="quantize")
+@lowering_rule("QuantizeLinear", kind="quantize", autocast="declared", quantised=True)
+@lowering_rule("QuantizeLinear", domain="com.microsoft", kind="quantize", autocast="declared", quantised=True)
 def quantize(op: Operator, options: LoweringOptions) -> Lowered:
     """x / scale, rounded, shifted, saturated."""
     result = output_at(op)
@@ -49,8 +41,8 @@ def quantize(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("DequantizeLinear", kind="dequantize")
-@lowering_rule("DequantizeLinear", domain="com.microsoft", kind="dequantize")
+@lowering_rule("DequantizeLinear", kind="dequantize", autocast="declared")
+@lowering_rule("DequantizeLinear", domain="com.microsoft", kind="dequantize", autocast="declared")
 def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
     """(x - zero point) x scale."""
     result = output_at(op)
@@ -61,7 +53,7 @@ def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("DynamicQuantizeLinear", kind="quantize")
+@lowering_rule("DynamicQuantizeLinear", kind="quantize", autocast="declared", quantised=True)
 def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
     """Minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
     FLOPs once).

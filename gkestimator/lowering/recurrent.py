@@ -29,7 +29,7 @@ def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool
     return batch * (products + biases + peeps + _CELL[op_type] * hidden)
 
 
-@lowering_rule("LSTM", "GRU", "RNN", kind="recurrent")
+@lowering_rule("LSTM", "GRU", "RNN", kind="recurrent", autocast="half")
 def recurrent(op: Operator, options: LoweringOptions) -> Lowered:
     """One kernel for all steps and directions; ``gemm.batch`` = steps x directions products of (batch, inputs
     + hidden).

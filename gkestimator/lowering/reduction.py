@@ -49,7 +49,12 @@ def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Ke
     return product, replace(total, workspace_bytes=squares.nbytes)
 
 
-@lowering_rule(*REDUCTIONS, kind="reduction")
+# Those that torch.autocast calculates in float32: they add up, or multiply, many elements.
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceProd", "ReduceSum")
+
+
+@lowering_rule(*_SUMS, kind="reduction", autocast="fp32")
+@lowering_rule(*(name for name in REDUCTIONS if name not in _SUMS), kind="reduction")
 def reduce(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one kernel, or the two calls of a composition in torch. Without axes and with
     ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
@@ -81,7 +86,7 @@ def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
     return Lowered(kernels=(kernel,), host_calls=1)
 
 
-@lowering_rule("CumSum", "CumProd", kind="scan")
+@lowering_rule("CumSum", "CumProd", kind="scan", autocast="fp32")
 def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
     """A prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
     source, result = input_at(op, 0), output_at(op)
@@ -129,13 +134,13 @@ def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> tuple[
     return (kernel,)
 
 
-@lowering_rule("NegativeLogLikelihoodLoss", kind="loss")
+@lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
 def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
     """Picks one score per target, negates, weighs and sums."""
     return Lowered(kernels=_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)), host_calls=1)
 
 
-@lowering_rule("SoftmaxCrossEntropyLoss", kind="loss")
+@lowering_rule("SoftmaxCrossEntropyLoss", kind="loss", autocast="fp32")
 def softmax_cross_entropy(op: Operator, options: LoweringOptions) -> Lowered:
     """Log-softmax over the classes, then the negative log likelihood."""
     scores, target = input_at(op, 0), input_at(op, 1)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gkestimator.dtypes import Precision
 from gkestimator.graph import Operator
 from gkestimator.kernels import Kernel
+from gkestimator.operators.records import RuleTable, register_rule
 
-__all__ = ["LOWERINGS", "RULE_KINDS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
+__all__ = ["LOWERINGS", "Lowered", "LoweringOptions", "LoweringRule", "lowering_rule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,27 +58,22 @@ class Lowered:
 
 
 LoweringRule: TypeAlias = Callable[[Operator, LoweringOptions], Lowered]
-LOWERINGS: dict[tuple[str, str], LoweringRule] = {}
-RULE_KINDS: dict[tuple[str, str], str] = {}
+LOWERINGS: RuleTable[LoweringRule] = RuleTable("lowering_rule")
 
 
 def lowering_rule(
-    *op_types: str, domain: str = "", kind: str | None = None
+    *op_types: str, domain: str = "", kind: str | None = None, **traits: Any
 ) -> Callable[[LoweringRule], LoweringRule]:
     """Register a rule under the exact keys ``(domain, op_type)``; a key registered twice is a programming
     error.
 
     ``kind`` says in a word what the rule does (``gemm``, ``copy``, ``view``, ...); by default the function's
-    name.
+    name. ``traits`` are fields of :class:`~gkestimator.operators.records.OperatorTraits`.
     """
 
     def register(rule: LoweringRule) -> LoweringRule:
-        for op_type in op_types:
-            key = (domain, op_type)
-            if key in LOWERINGS:
-                raise AssertionError(f"two lowering rules for {key}")
-            LOWERINGS[key] = rule
-            RULE_KINDS[key] = kind if kind is not None else rule.__name__
+        keys = [(domain, op_type) for op_type in op_types]
+        register_rule("lowering_rule", rule, keys, traits, kind if kind is not None else rule.__name__)
         return rule
 
     return register

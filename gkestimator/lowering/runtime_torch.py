@@ -21,26 +21,9 @@ from gkestimator.graph import Operator, Tensor, Value
 from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
 from gkestimator.lowering.storage import element_precision
+from gkestimator.operators.records import traits_of
 
-__all__ = [
-    "IN_PLACE",
-    "IN_PLACE_AFTER",
-    "IN_PLACE_SUM",
-    "RESHAPES",
-    "SUM_ACTIVATION",
-    "VIEWS",
-    "Layouts",
-    "folded_batchnorm",
-    "folded_bias",
-]
-
-RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-VIEWS = RESHAPES | {"Identity", "Dropout", "Transpose", "Expand", "Slice", "Split"}
-# Vision models build their activations with inplace=True, behind these producers.
-IN_PLACE = frozenset({"Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Silu", "SiLU", "Swish", "Mish"})
-# ResNets of torchvision and timm add their shortcut in place, before the activation: ``out += identity; relu(out)``.
-IN_PLACE_SUM, SUM_ACTIVATION = "Add", "Relu"
-IN_PLACE_AFTER = frozenset({"Conv", "BatchNormalization", "Add", "Gemm"})
+__all__ = ["Layouts", "folded_batchnorm", "folded_bias"]
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
@@ -60,8 +43,6 @@ _NEEDS_CONTIGUOUS = frozenset(
 )
 _NEEDS_IMAGE = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.POOLING})
 _SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
-_PASSING = frozenset({"Identity", "Dropout", "SequenceAt", "SequenceConstruct", "SplitToSequence", "Optional",
-                      "OptionalGetElement", "Cast", "CastLike"})  # fmt: skip
 
 
 def folded_batchnorm(op: Operator) -> bool:
@@ -166,29 +147,29 @@ class Layouts:
             return None
         strides = self.of(source)
         result = results[0]
-        kind = op.op_type
-        if kind in RESHAPES:
+        kind = traits_of(op.key).strides
+        if kind == "reshape":
             if source.name not in self.strides:
                 return None
             seen = st.view(source.shape, strides, result.shape)
             if seen is None:
                 return self.copy_of(source)
             self.set(result, seen)
-        elif kind == "Transpose":
+        elif kind == "transpose":
             order = op.attributes.get("perm")
             rank = len(source.shape)
             perm = (
                 tuple(int(i) for i in order) if isinstance(order, tuple) else tuple(range(rank - 1, -1, -1))
             )
             self.set(result, tuple(strides[i] for i in perm))
-        elif kind == "Expand":
+        elif kind == "expand":
             extra = len(result.shape) - len(source.shape)
             widened = (0,) * extra + tuple(
                 0 if n == 1 and m != 1 else s
                 for n, m, s in zip(source.shape, result.shape[extra:], strides, strict=True)
             )
             self.set(result, widened)
-        elif kind == "Slice":
+        elif kind == "slice":
             steps = op.inputs[4] if len(op.inputs) > 4 else None
             values = steps.value if isinstance(steps, Tensor) else None
             if values is not None and (values < 0).any():
@@ -201,11 +182,11 @@ class Layouts:
                 for axis, step in zip(chosen, values.reshape(-1).tolist(), strict=False):
                     factor[int(axis) % len(source.shape)] = int(step)
             self.set(result, tuple(s * factor[i] for i, s in enumerate(strides)))
-        elif kind == "Gather":
+        elif kind == "select":
             axis = op.attributes.get("axis", 0)
             index = axis % len(source.shape) if isinstance(axis, int) and source.shape else 0
             self.set(result, strides[:index] + strides[index + 1 :])
-        else:  # Split, Identity, Dropout: the same strides
+        else:  # "same"
             for part in results:
                 if len(part.shape) == len(strides):
                     self.set(part, strides)
@@ -262,15 +243,15 @@ class Layouts:
         return before != after or after > _MOST_DIMENSIONS
 
     def result(
-        self, family: Family, op_type: str, values: Sequence[Value | None], results: Sequence[Value | None]
+        self, family: Family, keeps: bool, values: Sequence[Value | None], results: Sequence[Value | None]
     ) -> None:
-        """Layout of an operator's results: elementwise results follow their first full-size operand,
-        convolutions their image.
+        """Set the layout of an operator's results: elementwise results, and those of an operator that ``keeps`` the
+        layout, follow their first full-size operand, convolutions their image.
         """
         result = results[0] if results else None
         if not isinstance(result, Tensor):
             return
-        if family is Family.ELEMENTWISE or op_type in _PASSING:
+        if family is Family.ELEMENTWISE or keeps:
             leading = next(
                 (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight),
                 None,

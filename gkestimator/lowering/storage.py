@@ -4,9 +4,9 @@
 weights in
 float32 and lets each operator decide: matrix work and convolutions give half precision, normalisation,
 softmax and
-a few delicate functions give float32, everything else gives the widest of its inputs. The lists are those of
-``torch.autocast`` for CUDA (torch 2.4, aten/src/ATen/autocast_mode.h). Rewriting the graph's element types
-once keeps
+a few delicate functions give float32, everything else gives the widest of its inputs. The trait ``autocast`` of each
+operator follows the lists of ``torch.autocast`` for CUDA (torch 2.4, aten/src/ATen/autocast_mode.h). Rewriting the
+graph's element types once keeps
 every rule free of the question: a rule counts ``Tensor.nbytes``. What the runtime launches as one call autocasts as
 that call (F.linear casts its bias to half, where an addition of a float32 parameter would widen; F.gelu is no power),
 so the groups have to be known first.
@@ -22,6 +22,7 @@ from gkestimator.dtypes import DType, Precision
 from gkestimator.errors import UsageError
 from gkestimator.graph import Operator, OperatorGraph, Sequence, Tensor, Value
 from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.operators.records import traits_of
 
 __all__ = ["element_precision", "half_type", "matrix_precision", "stored_bytes", "stored_graph"]
 
@@ -38,73 +39,6 @@ _ELEMENT = {
     DType.FLOAT8E5M2: Precision.FP8,
     DType.FLOAT8E5M2FNUZ: Precision.FP8,
 }
-
-# torch.autocast: operators that calculate in half precision, and those that insist on float32.
-_AMP_HALF = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "MatMul",
-        "Gemm",
-        "Linear",
-        "Einsum",
-        "PRelu",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "Attention",
-        "FusedConv",
-        "FusedGemm",
-        "FusedMatMul",
-        "MultiHeadAttention",
-        "GroupQueryAttention",
-        "NhwcConv",
-        "DeformConv",
-    }
-)
-_AMP_FLOAT = frozenset(
-    {
-        "Acos",
-        "Asin",
-        "Cosh",
-        "Exp",
-        "Log",
-        "Pow",
-        "Reciprocal",
-        "Sinh",
-        "Softplus",
-        "Tan",
-        "Softmax",
-        "LogSoftmax",
-        "LayerNormalization",
-        "GroupNormalization",
-        "RMSNormalization",
-        "Rsqrt",
-        "LpNormalization",
-        "CumSum",
-        "CumProd",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceL1",
-        "ReduceL2",
-        "NegativeLogLikelihoodLoss",
-        "SoftmaxCrossEntropyLoss",
-    }
-)
-# The file itself says the element type of these outputs.
-_DECLARED = frozenset(
-    {
-        "Cast",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "Range",
-        "EyeLike",
-        "ConstantOfShape",
-        "RandomNormal",
-        "RandomUniform",
-    }
-)
 
 
 def half_type(options: LoweringOptions) -> DType:
@@ -219,22 +153,23 @@ class _Rewriter:
         outputs = op.outputs
         calls = op if group is None else group
         reads = inputs if group is None else tuple(self._known(v) for v in group.inputs)
-        if calls.op_type not in _DECLARED and self._gives_half(calls, reads):
+        autocast = traits_of(calls.key).autocast
+        if self._gives_half(autocast, reads):
             outputs = tuple(self._halved(v) for v in op.outputs)
         elif inputs == op.inputs:
             return op
         # Equal operators may get different types by what lies before them.
         return replace(op, inputs=inputs, outputs=outputs, signature=None)
 
-    def _gives_half(self, op: Operator, inputs: tuple[Value | None, ...]) -> bool:
-        if op.op_type in _AMP_HALF:
+    def _gives_half(self, autocast: str, inputs: tuple[Value | None, ...]) -> bool:
+        if autocast == "half":
             return True
-        if op.op_type in _AMP_FLOAT:
+        if autocast in ("fp32", "declared"):
             return False
         # Type promotion: the widest tensor decides; tensors without dimensions (scalars) and parameters of
         # a normalisation do not widen.
         half = False
-        for value in inputs[:1] if op.op_type == "BatchNormalization" else inputs:
+        for value in inputs[:1] if autocast == "first" else inputs:
             for tensor in (value,) if isinstance(value, Tensor) else value.elements_ if value else ():
                 if tensor.dtype is self._half:
                     half = True

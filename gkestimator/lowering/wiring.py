@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from gkestimator.graph import OperatorGraph, Tensor
-from gkestimator.lowering import runtime_onnxruntime, runtime_torch
+from gkestimator.graph import Operator, OperatorGraph, Tensor
 from gkestimator.lowering.calls import (
     CALLS,
     FITS_FIRST,
@@ -19,12 +18,13 @@ from gkestimator.lowering.calls import (
     UNFOLDED,
     UNKNOWN,
     Calls,
+    aliased_tensors,
     leaves,
-    sequence_sources,
 )
 from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.scopes import held_arguments, module_path
+from gkestimator.operators.records import NO_TRAITS, OperatorTraits, traits_of
 
 __all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
 
@@ -92,6 +92,11 @@ class _Draft:
     held: list[str] = field(default_factory=list)
 
 
+def head_traits(head: Operator | Match) -> OperatorTraits:
+    """Return the traits of the operator that ``head`` is, or that stands for its group."""
+    return traits_of(head.operator.key if type(head) is Match else head.key)  # type: ignore[union-attr]
+
+
 def wire(graph: OperatorGraph, calls: Calls, *, torch: bool) -> Wiring:
     """Resolve the storages of ``calls``."""
     return _Wirer(graph, calls, torch).run()
@@ -103,7 +108,7 @@ class _Wirer:
         self._calls = calls
         self._torch = torch
         self._root: dict[str, str] = {}
-        self._producer: dict[str, str] = {}  # storage -> op_type that wrote it
+        self._producer: dict[str, OperatorTraits] = {}  # storage -> traits of the operator that wrote it
         self._drafts: list[_Draft] = []
         self._biases: list[int] = []
         self._reused: dict[str, str] = {}  # a storage that took over another's memory
@@ -123,7 +128,7 @@ class _Wirer:
             elif token & UNFOLDED:
                 self._unfolded(at, name)
             else:
-                self._call(at, name, head.op_type, token)
+                self._call(at, name, head.op_type, head_traits(head), token)
         return self._finish()
 
     def _resolve(self, storage: str) -> str:
@@ -133,11 +138,11 @@ class _Wirer:
         storage = self._root.get(storage, storage)
         return self._reused.get(storage, storage)
 
-    def _call(self, at: int, name: str, op_type: str, token: int) -> None:
+    def _call(self, at: int, name: str, op_type: str, traits: OperatorTraits, token: int) -> None:
         calls = self._calls
         inputs, outputs, aliases = calls.inputs[at], calls.outputs[at], dict(calls.aliases[at])
         for out_index, in_index in aliases.items():
-            for result, source in sequence_sources(op_type, inputs, out_index, in_index, outputs):
+            for result, source in aliased_tensors(traits, inputs, out_index, in_index, outputs):
                 if source.storage != result.storage:
                     self._root[result.storage] = self._resolve(source.storage)
         if not token & (LAUNCHES | CALLS):
@@ -152,29 +157,26 @@ class _Wirer:
                 places += range(place, place + len(tensors))
             place += len(tensors)
         if token & LAUNCHES or writes:
-            fits = token if not aliases and self._may_run_in_place(op_type, at) else 0
+            fits = token if not aliases and self._may_run_in_place(traits, at) else 0
             self._drafts.append(_Draft(at, name, op_type, leaves(inputs), writes, places, fits))
         for tensor in writes:
-            self._producer[self._resolve(tensor.storage)] = op_type
+            self._producer[self._resolve(tensor.storage)] = traits
 
-    def _may_run_in_place(self, op_type: str, at: int) -> bool:
+    def _may_run_in_place(self, traits: OperatorTraits, at: int) -> bool:
         if not self._torch:
-            return op_type in runtime_onnxruntime.IN_PLACE
+            return "onnxruntime" in traits.in_place
         inputs = self._calls.inputs[at]
         first = inputs[0] if inputs else None
         if not isinstance(first, Tensor):
             return False
-        if op_type == runtime_torch.IN_PLACE_SUM:
-            if not self._activated(at):
-                return False
-        elif op_type not in runtime_torch.IN_PLACE:
+        if "torch" not in traits.in_place and not self._activated(at, traits.in_place_before):
             return False
-        return self._producer.get(self._resolve(first.storage)) in runtime_torch.IN_PLACE_AFTER
+        return self._producer.get(self._resolve(first.storage), NO_TRAITS).feeds_in_place
 
-    def _activated(self, at: int) -> bool:
-        """Whether the call after ``at`` is the activation of its result."""
+    def _activated(self, at: int, activation: str) -> bool:
+        """Return True when the call after ``at`` is an ``activation`` of its result."""
         heads, outputs = self._calls.heads, self._calls.outputs[at]
-        if at + 1 >= len(heads) or heads[at + 1].op_type != runtime_torch.SUM_ACTIVATION or not outputs:
+        if at + 1 >= len(heads) or heads[at + 1].op_type != activation or not outputs:
             return False
         return self._calls.inputs[at + 1][0] is outputs[0]
 
@@ -195,7 +197,7 @@ class _Wirer:
                 at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
             )
         )  # fmt: skip
-        self._producer[self._resolve(result.storage)] = "BatchNormalization"
+        self._producer[self._resolve(result.storage)] = traits_of(("", "BatchNormalization"))
 
     def _finish(self) -> Wiring:
         graph, root, settle = self._graph, self._root, self._settle

@@ -11,12 +11,12 @@ from gkestimator.graph import Sequence as TensorSequence
 from gkestimator.onnx_io import limits
 from gkestimator.onnx_io.control import CONTROL
 from gkestimator.onnx_io.facts import Fact
-from gkestimator.onnx_io.hosts import HOST_INPUTS
 from gkestimator.onnx_io.inference import MALFORMED, Inference
 from gkestimator.onnx_io.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.program import Node, Program
 from gkestimator.onnx_io.rebatch import Rebatcher, Reference
 from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, TensorType
+from gkestimator.operators.records import traits_of
 
 __all__ = ["Binder", "Statics"]
 
@@ -278,7 +278,7 @@ class Binder:
         found: dict[str, int] = {}
         known = self.statics.storage_bytes
         for operator in operators:
-            host = HOST_INPUTS.get((operator.domain, operator.op_type), ())
+            host = traits_of(operator.key).host_inputs
             for index, value in enumerate(operator.inputs):
                 if value is None or index in host:
                     continue

@@ -17,6 +17,7 @@ from gkestimator.onnx_io.folding import FOLDERS, TYPE_FOLDERS
 from gkestimator.onnx_io.node_kinds import CONTROL_FLOW
 from gkestimator.onnx_io.program import Node
 from gkestimator.onnx_io.schemas import infer_by_schema, known_to_onnx
+from gkestimator.onnx_io.shape_results import checked_types
 from gkestimator.onnx_io.shapes.registry import (
     SHAPE_RULES,
     DeclaredType,
@@ -25,6 +26,7 @@ from gkestimator.onnx_io.shapes.registry import (
     TensorType,
     ValueType,
 )
+from gkestimator.operators.records import OPERATORS, is_built_in
 
 __all__ = ["MALFORMED", "Inference", "Inferred", "unknown_operators"]
 
@@ -105,10 +107,13 @@ class Inference:
             outputs=len(node.outputs),
             declared=declared,
         )
-        rule = SHAPE_RULES.get((node.domain, node.op_type))
+        record = OPERATORS.get((node.domain, node.op_type))
+        rule = record.shape_rule if record is not None else None
         found: Sequence[ValueType | None] | None = None
         if rule is not None:
             found = rule(context)
+            if not is_built_in(rule):
+                found = checked_types(rule, found, len(node.outputs))
         elif known_to_onnx(node.domain, node.op_type, node.version):
             found = infer_by_schema(context)
         if found is None:

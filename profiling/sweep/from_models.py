@@ -18,10 +18,10 @@ from gkestimator.kernels import Family, Kernel
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.calls import OWN_BIAS, UNFOLDED, UNKNOWN, Calls, list_calls
 from gkestimator.lowering.patterns import Match, find_matches
-from gkestimator.lowering.runtime_torch import VIEWS
 from gkestimator.naming import distinct_names
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
 
 __all__ = ["ModelCall", "ModelSweep", "sweep_graph", "sweep_models"]
@@ -211,7 +211,7 @@ class _Finder:
         """The views behind each input of the call, ended by a Reshape that cannot be one."""
         head = self._calls.heads[at]
         if isinstance(head, Operator):
-            name = COPY_PATTERN if head.op_type in VIEWS and not head.domain else VIEWED_PATTERN
+            name = COPY_PATTERN if _is_view(head) else VIEWED_PATTERN
             yield lambda: fragment_of([*self._views(head.inputs[0]), head], name)
             if head.op_type == "Conv" and not head.domain:
                 yield lambda: fragment_of(_channels_last(head), VIEWED_PATTERN)
@@ -231,7 +231,7 @@ class _Finder:
         found: list[Operator] = []
         while isinstance(value, Tensor) and len(found) < _FEW_VIEWS:
             op = self._producer.get(value.name)
-            if op is None or op.domain or op.op_type not in VIEWS:
+            if op is None or not _is_view(op):
                 break
             found.append(op)
             value = op.inputs[0]
@@ -316,3 +316,8 @@ def _flattened(value: Tensor, version: int) -> Operator:
 
 def _replaced(op: Operator, **changes: object) -> Operator:
     return replace(op, signature=None, **changes)  # type: ignore[arg-type]
+
+
+def _is_view(op: Operator) -> bool:
+    """Return True for an operator that torch answers without a kernel."""
+    return "torch" in traits_of(op.key).view_in

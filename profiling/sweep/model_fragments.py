@@ -16,7 +16,7 @@ import onnx
 from gkestimator.dtypes import DType
 from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentTensor
 from gkestimator.graph import Attribute, Operator, OperatorGraph, Sequence, Tensor
-from gkestimator.onnx_io.hosts import HOST_INPUTS
+from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import (
     NotAFragmentError,
     constant_of,
@@ -144,7 +144,7 @@ def _changing(operators: Iterable[Operator], inputs: Collection[str]) -> frozens
         value.name
         for op in operators
         for at, value in enumerate(op.inputs)
-        if value is not None and at in HOST_INPUTS.get(op.key, ())
+        if value is not None and at in traits_of(op.key).host_inputs
     }
     written = {value.name for op in operators for value in op.outputs if value is not None}
     opened = {
@@ -155,7 +155,7 @@ def _changing(operators: Iterable[Operator], inputs: Collection[str]) -> frozens
     } - {*written, *inputs, *on_host}
     alive, settled = {*inputs, *opened}, set[str]()
     for op in operators:
-        host = HOST_INPUTS.get(op.key, ())
+        host = traits_of(op.key).host_inputs
         read = [(at, value) for at, value in enumerate(op.inputs) if isinstance(value, Tensor)]
         changes = not read or any(value.name in alive for _, value in read)
         if not changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from gkestimator.cli import run
-from gkestimator.lowering import LOWERINGS
-from gkestimator.lowering.registry import RULE_KINDS
-from gkestimator.onnx_io.shapes.registry import SHAPE_RULES
+from gkestimator.operators.records import OPERATORS, restore_operators
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17, "acme.vision" : 1]>
@@ -49,12 +48,11 @@ Outcome = tuple[int, str, str]
 @pytest.fixture(autouse=True)
 def own_rules_leave() -> Iterator[None]:
     """Rules that a test's plug-in brought are taken back: they are the process's."""
-    tables: tuple[dict[Any, Any], ...] = (LOWERINGS, RULE_KINDS, SHAPE_RULES)
-    before = [dict(t) for t in tables]
+    for built_in in ("gkestimator.lowering", "gkestimator.onnx_io.shapes"):
+        import_module(built_in)
+    before = dict(OPERATORS)
     yield
-    for table, old in zip(tables, before, strict=True):
-        table.clear()
-        table.update(old)
+    restore_operators(before)
 
 
 @pytest.fixture
@@ -131,11 +129,12 @@ def test_a_plug_in_that_is_wrong_is_one_line(
 
 def test_a_rule_that_fails_names_the_node(gkest: Callable[..., Outcome], tmp_path: Path) -> None:
     model = saved(tmp_path / "own.onnx", parser.parse_model(MODEL))
+    before = dict(OPERATORS)
     for number, fault in enumerate(("op.attributes['absent']", "1 / 0", "op.inputs[3]", "None.kernels")):
         text = RULE.replace("    kernel = ", f"    {fault}\n    kernel = ")
         line = refusal(gkest(model, "--plugin", written(tmp_path / f"faulty{number}.py", text)))
         assert "SoftGate" in line and "own" in line
-        del LOWERINGS[("acme.vision", "SoftGate")], RULE_KINDS[("acme.vision", "SoftGate")]
+        restore_operators(before)
 
 
 def test_a_plug_in_that_is_not_there(gkest: Callable[..., Outcome], tmp_path: Path) -> None:

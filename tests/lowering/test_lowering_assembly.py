@@ -14,8 +14,9 @@ from gkestimator.dtypes import DType, Precision
 from gkestimator.errors import ModelError, UnsupportedOperatorError, UsageError
 from gkestimator.graph import Attribute, Operator, OperatorGraph, Tensor
 from gkestimator.kernels import KernelGraph
-from gkestimator.lowering import LOWERINGS, LoweringOptions, covered_operators, load_plugin, lower
+from gkestimator.lowering import LoweringOptions, covered_operators, load_plugin, lower
 from gkestimator.lowering import strides as st
+from gkestimator.operators.records import OPERATORS, restore_operators
 
 
 def tensor(
@@ -283,6 +284,7 @@ def frobnicate(op, options):
 def test_a_plug_in_brings_a_rule(tmp_path: Path) -> None:
     file = tmp_path / "rules.py"
     file.write_text(PLUGIN)
+    before = dict(OPERATORS)
     load_plugin(str(file))
     load_plugin(str(file))  # naming it twice is no error
     try:
@@ -292,7 +294,7 @@ def test_a_plug_in_brings_a_rule(tmp_path: Path) -> None:
         graph.add("Frobnicate", (x,), tensor("y", 4), domain="my.domain")
         assert graph.lower().steps[0].kernels[0].flops == 28
     finally:
-        del LOWERINGS[("my.domain", "Frobnicate")]
+        restore_operators(before)
 
 
 @pytest.mark.parametrize(
@@ -308,11 +310,11 @@ def test_a_plug_in_brings_a_rule(tmp_path: Path) -> None:
 def test_a_broken_plug_in_is_one_line_and_leaves_nothing(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "broken.py"
     file.write_text(text)
-    before = dict(LOWERINGS)
+    before = dict(OPERATORS)
     with pytest.raises(UsageError) as caught:
         load_plugin(str(file))
     assert words in str(caught.value) and "broken.py" in str(caught.value) and "\n" not in str(caught.value)
-    assert before == LOWERINGS
+    assert before == OPERATORS
 
 
 def test_a_missing_plug_in(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gkestimator.errors import GkestimatorError
 from gkestimator.graph import OperatorGraph
 from gkestimator.kernels import Family
 from gkestimator.lowering import LOWERINGS, LoweringOptions, covered_operators, lower
+from gkestimator.lowering.results import checked_result
 from gkestimator.onnx_io import read_model
 
 pytestmark = pytest.mark.slow
@@ -189,6 +190,9 @@ def test_every_bound_case_lowers(
         except GkestimatorError as error:
             failed[name] = str(error)
             continue
+        for op in graph.operators:
+            rule = LOWERINGS[op.key]
+            checked_result(rule, op, rule(op, options(runtime)))
         for step in lowered.steps:
             for kernel in step.kernels:
                 ok = (

@@ -33,6 +33,7 @@ LAYERS = (
     {"dtypes", "outputs", "ray_cluster"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels"},
+    {"operators"},
     {"tables", "naming", "gpus"},
     {"documents"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},

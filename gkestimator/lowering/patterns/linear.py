@@ -40,7 +40,7 @@ def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Mat
     )
 
 
-@lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm")
+@lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm", autocast="half")
 def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
     """x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
     x, weight, bias, result = input_at(op, 0), input_at(op, 1), input_at(op, 2), output_at(op)

@@ -25,7 +25,7 @@ def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
     )
 
 
-@lowering_rule("Rsqrt", domain=FUSED_DOMAIN, kind="elementwise")
+@lowering_rule("Rsqrt", domain=FUSED_DOMAIN, kind="elementwise", autocast="fp32")
 def lower_rsqrt(op: Operator, options: LoweringOptions) -> Lowered:
     """Two FLOPs per element: a root and a division."""
     kernel = elementwise_kernel("rsqrt", (input_at(op, 0),), (output_at(op),), flops_per_element=2)

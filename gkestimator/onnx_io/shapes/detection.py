@@ -63,7 +63,7 @@ def _compress(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, (*before, min(size, condition.shape[0]), *after), True)]
 
 
-@shape_rule("NonMaxSuppression")
+@shape_rule("NonMaxSuppression", host_inputs=(2, 3, 4))
 def _non_max_suppression(ctx: ShapeContext) -> Outputs:
     """(selected, 3): at most batch x classes x min(boxes, max_output_boxes_per_class)."""
     boxes, scores = tensor(ctx, 0, rank=3), tensor(ctx, 1, rank=3)
@@ -79,7 +79,7 @@ def _non_max_suppression(ctx: ShapeContext) -> Outputs:
     return [TensorType(DType.INT64, (scores.shape[0] * scores.shape[1] * most, 3), True)]
 
 
-@shape_rule("TopK")
+@shape_rule("TopK", host_inputs=(1,))
 def _top_k(ctx: ShapeContext) -> Outputs:
     """Values and indices, K along the axis; an unknown K is the declared size, else bounded by the axis."""
     x = tensor(ctx, 0, min_rank=1)

@@ -15,10 +15,12 @@ _UNARY = (
     "Sinh",
     "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     "ParametricSoftplus",
-    "Affine", "Clip", "Identity", "CumSum", "CumProd", "Not",
+    "Affine", "Clip", "Identity", "CumProd", "Not",
 )  # fmt: skip
 
 
+# Identity is no weight_view on purpose: exporters merge equal initializers behind it, which are separate parameters.
+@shape_rule("CumSum", host_inputs=(1,))
 @shape_rule(*_UNARY)
 def same(ctx: ShapeContext) -> list[ValueType | None]:
     """The output has the first input's type (Identity: also of a sequence)."""
@@ -77,7 +79,7 @@ def where(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(x.dtype, broadcast(condition.shape, x.shape, y.shape))]
 
 
-@shape_rule("Dropout")
+@shape_rule("Dropout", host_inputs=(1, 2))
 def dropout(ctx: ShapeContext) -> list[ValueType | None]:
     """Data as it comes in, and a mask (bool from opset 10 on)."""
     data = tensor(ctx, 0)

@@ -43,7 +43,7 @@ def reshape_dims(dims: tuple[int, ...], data: tuple[int, ...], allow_zero: bool)
     return dims
 
 
-@shape_rule("Reshape")
+@shape_rule("Reshape", host_inputs=(1,), weight_view=True)
 def reshape(ctx: ShapeContext) -> list[ValueType | None]:
     """The target shape, from input 1 or, before opset 5, an attribute."""
     data = tensor(ctx, 0)
@@ -53,7 +53,7 @@ def reshape(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, reshape_dims(dims, data.shape, bool(ctx.attributes.get("allowzero"))))]
 
 
-@shape_rule("Flatten")
+@shape_rule("Flatten", weight_view=True)
 def flatten(ctx: ShapeContext) -> list[ValueType | None]:
     """Two dimensions, split at ``axis``."""
     data = tensor(ctx, 0)
@@ -65,7 +65,7 @@ def flatten(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, (math.prod(data.shape[:axis]), math.prod(data.shape[axis:])))]
 
 
-@shape_rule("Transpose")
+@shape_rule("Transpose", weight_view=True)
 def transpose(ctx: ShapeContext) -> list[ValueType | None]:
     """Dimensions permuted; reversed by default."""
     data = tensor(ctx, 0)
@@ -76,7 +76,7 @@ def transpose(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, tuple(data.shape[a] for a in order))]
 
 
-@shape_rule("Squeeze")
+@shape_rule("Squeeze", host_inputs=(1,), weight_view=True)
 def squeeze(ctx: ShapeContext) -> list[ValueType | None]:
     """Dimensions of size 1 dropped: all, or those in ``axes``."""
     data = tensor(ctx, 0)
@@ -92,7 +92,7 @@ def squeeze(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, tuple(d for i, d in enumerate(data.shape) if i not in drop))]
 
 
-@shape_rule("Unsqueeze")
+@shape_rule("Unsqueeze", host_inputs=(1,), weight_view=True)
 def unsqueeze(ctx: ShapeContext) -> list[ValueType | None]:
     """Dimensions of size 1 inserted at ``axes`` of the output."""
     data = tensor(ctx, 0)
@@ -177,7 +177,7 @@ def gather_nd(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, indices.shape[:-1] + data.shape[batch + indices.shape[-1] :])]
 
 
-@shape_rule("Slice")
+@shape_rule("Slice", host_inputs=(1, 2, 3, 4), weight_view=True)
 def slice_(ctx: ShapeContext) -> list[ValueType | None]:
     """Starts, ends, axes and steps from inputs (from opset 10 on) or attributes."""
     data = tensor(ctx, 0)
@@ -203,7 +203,7 @@ def slice_(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, tuple(dims))]
 
 
-@shape_rule("Expand")
+@shape_rule("Expand", host_inputs=(1,))
 def expand(ctx: ShapeContext) -> list[ValueType | None]:
     """The input broadcast with the shape that is the second input's value."""
     data = tensor(ctx, 0)
@@ -215,7 +215,7 @@ def expand(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, broadcast(data.shape, dims))]
 
 
-@shape_rule("Tile")
+@shape_rule("Tile", host_inputs=(1,))
 def tile(ctx: ShapeContext) -> list[ValueType | None]:
     """Each dim times its repeats."""
     data = tensor(ctx, 0)
@@ -233,7 +233,7 @@ def tile(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(data.dtype, tuple(d * r for d, r in zip(data.shape, repeats, strict=True)))]
 
 
-@shape_rule("ConstantOfShape")
+@shape_rule("ConstantOfShape", host_inputs=(0,))
 def constant_of_shape(ctx: ShapeContext) -> list[ValueType | None]:
     """The shape that is the input's value, in the element type of attribute ``value``."""
     value = ctx.attributes.get("value")
@@ -259,7 +259,7 @@ def numpy_dtype(value: object) -> DType:
     return _FROM_NUMPY.get(name) or DType(name)
 
 
-@shape_rule("Range")
+@shape_rule("Range", host_inputs=(0, 1, 2))
 def range_(ctx: ShapeContext) -> list[ValueType | None]:
     """max(0, ceil((limit - start) / delta)) elements; nothing is allocated to find out."""
     start, limit, delta = (ctx.values[i] for i in range(3))
@@ -273,7 +273,7 @@ def range_(ctx: ShapeContext) -> list[ValueType | None]:
     return [TensorType(dtype, (max(0, int(count)),))]
 
 
-@shape_rule("Pad")
+@shape_rule("Pad", host_inputs=(1, 3))
 def pad(ctx: ShapeContext) -> list[ValueType | None]:
     """Each dim grows by what is padded before and behind it."""
     data = tensor(ctx, 0)
@@ -306,7 +306,7 @@ def split_sizes(ctx: ShapeContext, length: int, parts: int) -> tuple[int, ...] |
     return sizes
 
 
-@shape_rule("Split")
+@shape_rule("Split", host_inputs=(1,), weight_view=True)
 def split(ctx: ShapeContext) -> list[ValueType | None]:
     """One output per part."""
     data = tensor(ctx, 0)

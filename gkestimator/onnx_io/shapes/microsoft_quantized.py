@@ -104,7 +104,7 @@ def _integer_to_float(ctx: ShapeContext) -> Outputs:
     return [TensorType(tensor(ctx, 2).dtype, shape)]
 
 
-@shape_rule("MatMulInteger16", domain=_MS)
+@shape_rule("MatMulInteger16", domain=_MS, quantised=True)
 def _matmul_integer16(ctx: ShapeContext) -> Outputs:
     return [TensorType(DType.INT32, matmul_shape(ctx, tensor(ctx, 0).shape, tensor(ctx, 1).shape))]
 

@@ -24,8 +24,9 @@ def _quantize(ctx: ShapeContext) -> Outputs:
     return [TensorType(dtype_attribute(ctx, "output_dtype", default), tensor(ctx, 0).shape)]
 
 
-@shape_rule("DequantizeLinear")
-@shape_rule("DequantizeLinear", domain="com.microsoft")
+# No view, but runtimes fuse it into its reader: what stays on the GPU is the quantised weight.
+@shape_rule("DequantizeLinear", weight_view=True)
+@shape_rule("DequantizeLinear", domain="com.microsoft", weight_view=True)
 def _dequantize(ctx: ShapeContext) -> Outputs:
     scale = tensor(ctx, 1).dtype
     return [TensorType(dtype_attribute(ctx, "output_dtype", scale), tensor(ctx, 0).shape)]

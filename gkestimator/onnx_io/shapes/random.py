@@ -16,7 +16,7 @@ from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_
 __all__: list[str] = []
 
 
-@shape_rule("RandomNormal", "RandomUniform")
+@shape_rule("RandomNormal", "RandomUniform", random=True)
 def _generate(ctx: ShapeContext) -> Outputs:
     if "shape" not in ctx.attributes:
         refuse(ctx, "attribute shape is missing")
@@ -24,13 +24,13 @@ def _generate(ctx: ShapeContext) -> Outputs:
     return [TensorType(dtype_attribute(ctx, "dtype", DType.FLOAT), shape or ())]
 
 
-@shape_rule("RandomNormalLike", "RandomUniformLike", "Bernoulli")
+@shape_rule("RandomNormalLike", "RandomUniformLike", "Bernoulli", random=True)
 def _like(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     return [TensorType(dtype_attribute(ctx, "dtype", x.dtype), x.shape, x.bounded)]
 
 
-@shape_rule("Multinomial")
+@shape_rule("Multinomial", random=True)
 def _multinomial(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, rank=2)
     count = int_attribute(ctx, "sample_size", 1)

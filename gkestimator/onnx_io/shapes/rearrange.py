@@ -40,7 +40,7 @@ def _scatter_nd(ctx: ShapeContext) -> Outputs:
     return [data]
 
 
-@shape_rule("OneHot")
+@shape_rule("OneHot", host_inputs=(1,))
 def _one_hot(ctx: ShapeContext) -> Outputs:
     indices, values = tensor(ctx, 0), tensor(ctx, 2)
     rank = len(indices.shape) + 1
@@ -59,7 +59,7 @@ def _eye(ctx: ShapeContext) -> Outputs:
     return [TensorType(dtype_attribute(ctx, "dtype", x.dtype), x.shape)]
 
 
-@shape_rule("Trilu")
+@shape_rule("Trilu", host_inputs=(1,))
 @shape_rule("Trilu", domain="com.microsoft")
 def _triangle(ctx: ShapeContext) -> Outputs:
     tensor(ctx, 0, min_rank=2)

@@ -11,7 +11,7 @@ from gkestimator.onnx_io.shapes.support import axes_of, axis_of, declared_tensor
 
 @shape_rule(
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceLogSumExp", "ReduceSumSquare",
+    "ReduceLogSumExp", "ReduceSumSquare", host_inputs=(1,),
 )  # fmt: skip
 def reduce(ctx: ShapeContext) -> list[ValueType | None]:
     """Reduced axes become 1, or vanish without ``keepdims``.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gkestimator.dtypes import DType
+from gkestimator.operators.records import RuleTable, register_rule
 
 __all__ = [
     "SHAPE_RULES",
@@ -73,21 +74,18 @@ class ShapeContext:
 
 
 ShapeRule: TypeAlias = Callable[[ShapeContext], "Sequence[ValueType | None]"]
-SHAPE_RULES: dict[tuple[str, str], ShapeRule] = {}
+SHAPE_RULES: RuleTable[ShapeRule] = RuleTable("shape_rule")
 
 
-def shape_rule(*op_types: str, domain: str = "") -> Callable[[ShapeRule], ShapeRule]:
+def shape_rule(*op_types: str, domain: str = "", **traits: Any) -> Callable[[ShapeRule], ShapeRule]:
     """Register a rule under the exact keys ``(domain, op_type)``.
 
-    A key registered twice is a programming error.
+    A key registered twice is a programming error. ``traits`` are fields of
+    :class:`~gkestimator.operators.records.OperatorTraits`.
     """
 
     def register(rule: ShapeRule) -> ShapeRule:
-        for op_type in op_types:
-            key = (domain, op_type)
-            if key in SHAPE_RULES:
-                raise AssertionError(f"two shape rules for {key}")
-            SHAPE_RULES[key] = rule
+        register_rule("shape_rule", rule, [(domain, op_type) for op_type in op_types], traits)
         return rule
 
     return register

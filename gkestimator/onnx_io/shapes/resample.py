@@ -78,7 +78,7 @@ def _resize_to_sizes(
     return tuple(out)
 
 
-@shape_rule("Resize")
+@shape_rule("Resize", host_inputs=(1, 2, 3))
 def _resize(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     rank = len(x.shape)
@@ -114,7 +114,7 @@ def _resize(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, tuple(out))]
 
 
-@shape_rule("Upsample")
+@shape_rule("Upsample", host_inputs=(1,))
 def _upsample(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     if ctx.version < 9:
@@ -140,7 +140,7 @@ def _grid_sample(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 
 
-@shape_rule("AffineGrid")
+@shape_rule("AffineGrid", host_inputs=(1,))
 def _affine_grid(ctx: ShapeContext) -> Outputs:
     """theta (N, d, d + 1) and size (N, C, spatial of d dims) to (N, spatial, d)."""
     theta = tensor(ctx, 0, rank=3)
@@ -184,7 +184,7 @@ def _crop_and_resize(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, (rois.shape[0], x.shape[1], *size), rois.bounded)]
 
 
-@shape_rule("CenterCropPad")
+@shape_rule("CenterCropPad", host_inputs=(1,))
 def _center_crop_pad(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0)
     rank = len(x.shape)

@@ -36,7 +36,7 @@ def _empty(ctx: ShapeContext) -> Outputs:
     return [SequenceType(())]
 
 
-@shape_rule("SequenceInsert")
+@shape_rule("SequenceInsert", host_inputs=(2,))
 def _insert(ctx: ShapeContext) -> Outputs:
     """At an unknown position the elements are the same, only their order is open: flagged as bounded."""
     found, new = sequence(ctx, 0), tensor(ctx, 1)
@@ -47,7 +47,7 @@ def _insert(ctx: ShapeContext) -> Outputs:
     return [found._replace(elements=elements, bounded=found.bounded or unordered)]
 
 
-@shape_rule("SequenceErase")
+@shape_rule("SequenceErase", host_inputs=(1,))
 def _erase(ctx: ShapeContext) -> Outputs:
     """An unknown position erases the smallest element, which bounds what stays from above."""
     found = sequence(ctx, 0)

@@ -14,7 +14,7 @@ def construct(ctx: ShapeContext) -> list[ValueType | None]:
     return [SequenceType(tuple(tensor(ctx, i) for i in range(len(ctx.types))))]
 
 
-@shape_rule("SequenceAt")
+@shape_rule("SequenceAt", host_inputs=(1,))
 def at(ctx: ShapeContext) -> list[ValueType | None]:
     """The element at a position; when that is not known, the largest element as a bound."""
     elements = sequence(ctx, 0).elements
@@ -35,7 +35,7 @@ def largest(elements: tuple[TensorType, ...]) -> TensorType:
     return TensorType(elements[0].dtype, tuple(map(max, *(e.shape for e in elements))), True)
 
 
-@shape_rule("SplitToSequence")
+@shape_rule("SplitToSequence", host_inputs=(1,))
 def split_to_sequence(ctx: ShapeContext) -> list[ValueType | None]:
     """Pieces along ``axis``.
 

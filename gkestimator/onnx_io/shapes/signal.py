@@ -21,7 +21,7 @@ from gkestimator.onnx_io.shapes.registry import ShapeContext, TensorType, shape_
 __all__: list[str] = []
 
 
-@shape_rule("DFT")
+@shape_rule("DFT", host_inputs=(1, 2))
 def _dft(ctx: ShapeContext) -> Outputs:
     """The last dimension is 1 (real) or 2 (complex); one-sided keeps length // 2 + 1 bins."""
     x = tensor(ctx, 0, min_rank=2)
@@ -54,7 +54,7 @@ def _dft(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, tuple(out))]
 
 
-@shape_rule("STFT")
+@shape_rule("STFT", host_inputs=(1,))
 def _stft(ctx: ShapeContext) -> Outputs:
     """signal (batch, length[, 1 or 2]) to (batch, frames, bins, 2)."""
     x = tensor(ctx, 0, min_rank=2)
@@ -75,7 +75,7 @@ def _stft(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, (x.shape[0], (x.shape[1] - length) // step + 1, bins, 2))]
 
 
-@shape_rule("MelWeightMatrix")
+@shape_rule("MelWeightMatrix", host_inputs=(0, 1, 2, 3, 4))
 def _mel(ctx: ShapeContext) -> Outputs:
     dtype = dtype_attribute(ctx, "output_datatype", DType.FLOAT)
     mels, length = constant_int(ctx, 0), constant_int(ctx, 1)
@@ -86,7 +86,7 @@ def _mel(ctx: ShapeContext) -> Outputs:
     return [TensorType(dtype, (length // 2 + 1, mels))]
 
 
-@shape_rule("HannWindow", "HammingWindow", "BlackmanWindow")
+@shape_rule("HannWindow", "HammingWindow", "BlackmanWindow", host_inputs=(0,))
 def _window(ctx: ShapeContext) -> Outputs:
     dtype = dtype_attribute(ctx, "output_datatype", DType.FLOAT)
     size = constant_int(ctx, 0)

@@ -178,7 +178,7 @@ def _global_lp_pool(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, (*x.shape[:2], *(1 for _ in x.shape[2:])))]
 
 
-@shape_rule("MaxUnpool")
+@shape_rule("MaxUnpool", host_inputs=(2,))
 def _max_unpool(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     wanted = constant_ints(ctx, 2)
@@ -197,7 +197,7 @@ def _max_unpool(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, (*x.shape[:2], *out))]
 
 
-@shape_rule("Col2Im")
+@shape_rule("Col2Im", host_inputs=(1, 2))
 def _col2im(ctx: ShapeContext) -> Outputs:
     """(N, C x prod(block), L) to (N, C, image)."""
     x = tensor(ctx, 0, rank=3)
