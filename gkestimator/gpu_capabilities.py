@@ -19,13 +19,29 @@ from typing import Any
 from gkestimator.errors import SpecError
 from gkestimator.specfiles import BYTES, COUNT, Quantity, SpecReader, parse_spec, read_spec_text
 
-__all__ = ["LIMITS", "Capability", "VectorRate", "capability_of", "load_capability", "packaged_folder"]
+__all__ = [
+    "Capability",
+    "VectorRate",
+    "capability_of",
+    "find_capability",
+    "limits_problem",
+    "load_capability",
+    "packaged_folder",
+    "unknown_capability",
+]
 
 _WHAT = "GPU capability file"
 _FORM = re.compile(r"([0-9]{1,2})\.([0-9])")
+# Multiples of the fp32 rate in the table "Throughput of Native Arithmetic Instructions"; of 8-bit integers DP4A's.
+_RATIOS = {
+    "fp64": ("1/2", "1/3", "1/4", "1/8", "1/24", "1/32", "1/64"),
+    "fp16": ("1", "2", "4"),
+    "bf16": ("1", "2", "4"),
+    "int8": ("4",),
+}
 _COUNT = Quantity(units=COUNT, low=1, high=2**22, integer=True)
 _SIZE = Quantity(units=BYTES, low=2**12, high=2**24, integer=True)
-LIMITS: Mapping[str, Quantity] = {
+_LIMITS: Mapping[str, Quantity] = {
     "cuda_cores_per_sm": _COUNT,
     "registers_per_sm": _COUNT,
     "shared_bytes_per_sm": _SIZE,
@@ -112,22 +128,93 @@ def load_capability(path: Path) -> Capability:
     capability = Capability(
         version=(int(match[1]), int(match[2])),
         architecture=reader.text("architecture"),
-        limits={name: _limit(reader, figures, name) for name in LIMITS},
-        figures={name: figures[name] for name in LIMITS},
-        vector={name: _vector(reader, name, entry) for name, entry in reader.table("vector").items()},
+        limits={name: _limit(reader, figures, name) for name in _LIMITS},
+        figures={name: figures[name] for name in _LIMITS},
+        vector=_vector_rates(reader),
         tensor=_tensor(reader),
-        l2_kib_per_bus_bit=_bounds(reader, "l2_kib_per_bus_bit"),
-        watts_per_tflops=_bounds(reader, "watts_per_tflops"),
+        l2_kib_per_bus_bit=_bounds(reader, "l2_kib_per_bus_bit", spread=2),
+        watts_per_tflops=_bounds(reader, "watts_per_tflops", spread=4),
     )
     reader.finish()
+    problem = limits_problem(capability.limits) or _rates_problem(capability)
+    if problem is not None:
+        raise reader.fail(*problem)
     return capability
 
 
+def limits_problem(limits: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return the first limit of an SM that the others contradict and the message, or None.
+
+    The ranges are those of the tables "Technical Specifications per Compute Capability" from 3.0 to 12.0, widened:
+    32 to 64 registers a thread, 1 or 2 blocks of the largest size, 2 to 4 warps a block, and shared memory of 0.19 to
+    0.89 times the register file, of which a block gets 0.43 or more.
+    """
+    threads = 32 * limits["warps_per_sm"]
+    ratios = (
+        ("registers_per_sm", "warps_per_sm x 32 threads", limits["registers_per_sm"] / threads, 20.0, 100.0),
+        (
+            "threads_per_block_max",
+            "warps_per_sm x 32 threads",
+            limits["threads_per_block_max"] / threads,
+            0.2,
+            1.0,
+        ),
+        ("blocks_per_sm", "warps_per_sm", limits["blocks_per_sm"] / limits["warps_per_sm"], 0.125, 1.0),
+        (
+            "shared_bytes_per_sm",
+            "registers_per_sm x 4 bytes",
+            limits["shared_bytes_per_sm"] / (4 * limits["registers_per_sm"]),
+            0.1,
+            1.5,
+        ),
+        (
+            "shared_bytes_per_block_max",
+            "shared_bytes_per_sm",
+            limits["shared_bytes_per_block_max"] / limits["shared_bytes_per_sm"],
+            0.2,
+            1.0,
+        ),
+    )
+    for name, other, ratio, least, most in ratios:
+        if not least <= ratio <= most:
+            return name, f"is {limits[name]:g}, {ratio:.3g} of {other}, expected {least:g} to {most:g}"
+    return None
+
+
+def _rates_problem(capability: Capability) -> tuple[str, str] | None:
+    """Return the first rate that the others contradict and the message, or None.
+
+    NVIDIA's white papers have each narrower type of a tensor core at twice the rate of the next wider, and fp64 at
+    twice the CUDA cores'.
+    """
+    tensor = capability.tensor
+    cores = 2 * capability.limits["cuda_cores_per_sm"]
+    expected = {"tf32": 0.5, "bf16": 1.0, "fp8": 2.0, "int8": 2.0}
+    for name, factor in expected.items():
+        if name in tensor and tensor[name] != factor * tensor.get("fp16", 0):
+            return f"tensor_per_sm_clock.{name}", f"is {tensor[name]}, expected {factor:g} x fp16"
+    if "fp64" in tensor and tensor["fp64"] != 2 * capability.vector["fp64"].ratio * cores:
+        return "tensor_per_sm_clock.fp64", f"is {tensor['fp64']}, expected twice the CUDA cores' fp64 rate"
+    if "fp16" in tensor and not 3 * cores <= tensor["fp16"] <= 40 * cores:
+        return (
+            "tensor_per_sm_clock.fp16",
+            f"is {tensor['fp16']}, expected 3 to 40 times the CUDA cores' {cores}",
+        )
+    return None
+
+
 def _limit(reader: SpecReader, figures: Mapping[str, Any], name: str) -> int:
-    value, _ = reader.figure_of(figures.get(name), f"limits.{name}", LIMITS[name])
+    value, _ = reader.figure_of(figures.get(name), f"limits.{name}", _LIMITS[name])
     if value is None:
         raise reader.fail(f"limits.{name}", "is unknown, but is required")
     return int(value)
+
+
+def _vector_rates(reader: SpecReader) -> dict[str, VectorRate]:
+    table = reader.table("vector")
+    if "fp64" not in table:
+        raise reader.fail("vector.fp64", "is missing, but is required")
+    return {name: _vector(reader, name, entry) for name, entry in table.items()}
 
 
 def _vector(reader: SpecReader, name: str, entry: object) -> VectorRate:
@@ -139,8 +226,9 @@ def _vector(reader: SpecReader, name: str, entry: object) -> VectorRate:
     }:
         raise reader.fail(where, "is no table of ratio, source and optionally peak_source")
     texts = {key: str(value) for key, value in entry.items()}
-    if not re.fullmatch(r"[1-9][0-9]?(/[1-9][0-9]?)?", texts["ratio"]):
-        raise reader.fail(where, f"has the ratio {texts['ratio']!r}, expected one like '2' or '1/64'")
+    if texts["ratio"] not in _RATIOS.get(name, ()):
+        expected = ", ".join(_RATIOS.get(name, ("no such precision",)))
+        raise reader.fail(where, f"has the ratio {texts['ratio'][:20]!r}, expected {expected}")
     peak_source = texts.get("peak_source", "CUDA cores: " + texts["source"])
     return VectorRate(ratio=float(Fraction(texts["ratio"])), source=texts["source"], peak_source=peak_source)
 
@@ -155,13 +243,18 @@ def _tensor(reader: SpecReader) -> dict[str, int]:
     return table
 
 
-def _bounds(reader: SpecReader, name: str) -> tuple[float, float]:
+def _bounds(reader: SpecReader, name: str, *, spread: float) -> tuple[float, float]:
+    """Return a range, refused where it is so wide that a figure ten times off could lie in it once it is widened."""
     table = reader.table(name)
     least, most = table.get("least"), table.get("most")
     if set(table) != {"least", "most", "source"}:
         raise reader.fail(name, "is no table of least, most and source")
     if not isinstance(least, int | float) or not isinstance(most, int | float) or not 0 < least <= most:
         raise reader.fail(name, f"has least {least!r} and most {most!r}, expected two rising numbers above 0")
+    if most > spread * least:
+        raise reader.fail(
+            name, f"has least {least:g} and most {most:g}, expected at most {spread:g} times the least"
+        )
     return float(least), float(most)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gkestimator.gpu_capabilities import Capability, capability_of
+from gkestimator.gpu_capabilities import Capability, capability_of, limits_problem
 from gkestimator.gpu_spec import GpuSpec
 
 __all__ = ["contradiction"]
@@ -69,7 +69,7 @@ def contradiction(spec: GpuSpec, *, bus_bits: float | None, pin_bits_per_s: floa
     """
     known = None if spec.stands_in else capability_of(spec.compute_capability)
     board = _Board(spec=spec, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
-    rules = [_rates, _memory, _shared_memory]
+    rules = [_rates, _memory, _limit_ratios]
     if not spec.stands_in:
         rules += [_generation, _clocks, _link]
     if known is not None:
@@ -133,16 +133,19 @@ def _memory(board: _Board) -> Iterator[Problem]:
         )
 
 
-def _shared_memory(board: _Board) -> Iterator[Problem]:
-    """Hold a block's share to that of its SM, and a block's threads to the SM's warps."""
-    spec = board.spec
-    if spec.shared_bytes_per_block_max > spec.shared_bytes_per_sm:
-        yield "shared_bytes_per_block_max", "is more than shared_bytes_per_sm"
-    if spec.threads_per_block_max > 32 * spec.warps_per_sm:
-        yield (
-            "threads_per_block_max",
-            f"is {spec.threads_per_block_max}, more than the {32 * spec.warps_per_sm} threads of warps_per_sm",
-        )
+def _limit_ratios(board: _Board) -> Iterator[Problem]:
+    """Hold the limits of an SM to each other."""
+    names = (
+        "registers_per_sm",
+        "warps_per_sm",
+        "blocks_per_sm",
+        "threads_per_block_max",
+        "shared_bytes_per_sm",
+        "shared_bytes_per_block_max",
+    )
+    problem = limits_problem({name: getattr(board.spec, name) for name in names})
+    if problem is not None:
+        yield problem
 
 
 def _generation(board: _Board) -> Iterator[Problem]:

@@ -34,7 +34,7 @@ def refresh() -> ModuleType:
 
 def compare(module: ModuleType, page: Path, folder: Path | None) -> None:
     text = page.read_text(encoding="utf-8")
-    assert len(module.BLOCK.findall(text)) >= 2
+    assert module.BLOCK.search(text)
     for found in module.BLOCK.finditer(text):
         expected = module.output_of(found["arguments"], folder)
         assert skeleton(found["output"]) == skeleton(expected), "run: python docs/refresh_readme.py"
