@@ -17,6 +17,7 @@ from gkestimator.lowering.indexing import gather_kernel
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
+from gkestimator.runtime_traits import runtime_traits
 
 __all__ = ["SEQUENCES", "Calls", "leaves", "list_calls"]
 
@@ -139,8 +140,9 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     ModelError names a node that contradicts its operator.
     """
     calls = Calls()
-    torch = options.runtime == "torch"
-    unfold = torch and options.unfold_batchnorm
+    traits = runtime_traits(options.runtime)
+    torch = traits.eager
+    unfold = traits.unfolds_batchnorm and options.unfold_batchnorm
     layouts = runtime_torch.Layouts()
     known: dict[int | None, Lowered] = {}  # by signature
     memo = memo_of(options)

@@ -7,9 +7,11 @@ one depends on its strides, which the assembly tracks.
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+
 from gkestimator.graph import Operator, Tensor
 from gkestimator.kernels import Family
-from gkestimator.lowering import runtime_onnxruntime, runtime_torch
 from gkestimator.lowering.builders import (
     cast_kernel,
     copy_kernel,
@@ -20,15 +22,20 @@ from gkestimator.lowering.builders import (
     tensor_outputs,
 )
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.runtime_traits import runtime_traits
 
 __all__ = ["views_of"]
 
-_VIEWS = {"torch": runtime_torch.VIEWS, "onnxruntime": runtime_onnxruntime.VIEWS}
+
+@cache
+def _views(runtime: str) -> frozenset[str]:
+    views: frozenset[str] = import_module(runtime_traits(runtime).lowering).VIEWS
+    return views
 
 
 def views_of(options: LoweringOptions) -> frozenset[str]:
     """The standard operators that the runtime answers without a kernel."""
-    return _VIEWS.get(options.runtime, frozenset())
+    return _views(options.runtime)
 
 
 def _view(op: Operator) -> Lowered:
