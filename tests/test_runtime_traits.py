@@ -11,7 +11,9 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import gkestimator
 from gkestimator.errors import UsageError
@@ -84,6 +86,12 @@ def copy_with_a_runtime(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def write_model(path: Path) -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 64]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
 def run(folder: Path, *arguments: str) -> str:
     code = "import sys; from gkestimator.cli import run; run(sys.argv[1:])"
     environment = os.environ | {"PYTHONPATH": str(folder), "GKEST_HOME": str(folder / "home")}
@@ -100,10 +108,11 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_new_runtime_is_a_record_an_entry_and_its_figures(copy_with_a_runtime: Path) -> None:
     folder = copy_with_a_runtime
     assert "torch, onnxruntime or thirdruntime" in " ".join(run(folder, "estimate", "--help").split())
-    run(folder, "demo", "model.onnx")
+    write_model(folder / "model.onnx")
     run(folder, "estimate", "model.onnx", "--gpu", "T4", "--runtime", "thirdruntime", "-o", "rows.csv")
     assert "thirdruntime" in (folder / "rows.csv").read_text(encoding="utf-8")
     assert "thirdruntime" in run(folder, "profile", "run", "--help")
