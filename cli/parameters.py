@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gkestimator.errors import UsageError
+from gkestimator.runtime_traits import runtime_words
 from gkestimator.tables import FORMATS
 
 __all__ = ["DIM", "EACH", "NUMBERS", "WHOLE_NUMBERS", "Names", "dims_of", "estimate_options"]
@@ -126,7 +127,7 @@ _OPTIONS = (
         "--dim", "dims", type=DIM, multiple=True, help="Number for a symbolic dimension; repeatable."
     ),
     click.option("--batch-dim", metavar="NAME", help="Name of the batch dimension where it is not found."),
-    click.option("--runtime", default="torch", show_default=True, help="torch or onnxruntime."),
+    click.option("--runtime", default="torch", show_default=True, help=f"{runtime_words()}."),
     click.option(
         "--dtype", default="auto", show_default=True, help="fp32, tf32, fp16, bf16, amp, int8 or auto."
     ),

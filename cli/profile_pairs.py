@@ -11,6 +11,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.progress import Progress
+from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["command"]
 
@@ -55,7 +56,7 @@ class _Shares(_ParamType):
 )
 @click.option(
     "--executor",
-    type=click.Choice(["onnxruntime", "torch"]),
+    type=click.Choice(sorted(RUNTIMES)),
     help="What runs the models; default: the plan's runtime.",
 )
 @click.option("--device", help="cpu or cuda:N; default: the first GPU, the CPU where there is none.")

@@ -11,6 +11,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import DIM, WHOLE_NUMBERS, Names
+from gkestimator.runtime_traits import runtime_words
 
 __all__ = ["command"]
 
@@ -35,7 +36,7 @@ _LARGE = 20_000_000
 )
 @click.option("--minutes", type=float, help="What the run may take.  [default: 10, or none with --entries]")
 @click.option("--entries", type=int, help="At most this many entries.")
-@click.option("--runtime", default="torch", show_default=True, help="torch or onnxruntime.")
+@click.option("--runtime", default="torch", show_default=True, help=f"{runtime_words()}.")
 @click.option("--gpu", help="GPU type to be measured, where it is known (gkest gpus lists the names).")
 @click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
 @click.option("--cpu", is_flag=True, help="For a machine without a GPU, to try the chain: short calls, fp32.")

@@ -10,6 +10,7 @@ import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import Names
 from gkestimator.cli.progress import Progress
+from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["command"]
 
@@ -25,7 +26,7 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 @click.option("-o", "--output", "raw", required=True, type=_PATH, help="Folder for raw measurements.")
 @click.option(
     "--executor",
-    type=click.Choice(["onnxruntime", "torch"]),
+    type=click.Choice(sorted(RUNTIMES)),
     help="What runs operators and models; default: the plan's runtime.",
 )
 @click.option(

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["diagnose"]
 
 Facts: TypeAlias = "list[tuple[str, str]]"
 _TIMEOUT_S = 10
 _LIBRARIES = {
-    "Runtimes": ("torch", "onnxruntime", "onnxruntime-gpu", "tensorrt"),
+    "Runtimes": (*(d for r in RUNTIMES.values() for d in r.distributions), "tensorrt"),
     "Reading, tables": ("onnx", "numpy", "pandas", "pyarrow"),
     "Pictures": ("matplotlib",),
     "Training": ("scikit-learn", "scipy", "xgboost", "xgboost-cpu", "lightgbm"),

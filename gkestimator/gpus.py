@@ -16,7 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from gkestimator.errors import SpecError, UsageError
-from gkestimator.gpu_spec import WHAT, GpuSpec, load_gpu_file
+from gkestimator.gpu_reading import WHAT, load_gpu_file
+from gkestimator.gpu_spec import GpuSpec
 from gkestimator.specfiles import read_spec_text, spec_header
 
 __all__ = ["GpuCatalogue", "GpuSpec", "gpu_catalogue", "load_gpu_file"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gkestimator import specfiles as specs
 from gkestimator.errors import SpecError, one_line
+from gkestimator.runtime_traits import RUNTIMES
 from gkestimator.specfiles import Quantity, SpecReader
 from gkestimator.tables import write_bytes
 
@@ -22,7 +23,6 @@ __all__ = ["HostProfile", "default_host_file", "load_host_file", "write_host_fil
 
 WHAT = "host profile"
 SCHEMA_VERSION = 1
-RUNTIMES = ("torch", "onnxruntime")
 _OVERHEAD = Quantity(units=specs.TIME_US, low=0.01, high=1e5)
 _RATE = Quantity(units=specs.BYTE_RATE, low=1e7, high=1e13)
 _FIGURES = {

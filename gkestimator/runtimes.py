@@ -18,6 +18,7 @@ from gkestimator import specfiles as specs
 from gkestimator.dtypes import Precision
 from gkestimator.errors import SpecError, UsageError
 from gkestimator.gpu_spec import GpuSpec
+from gkestimator.runtime_traits import RUNTIMES
 from gkestimator.specfiles import Quantity, SpecReader
 
 __all__ = [
@@ -267,14 +268,6 @@ _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
     "amp": _plain("amp", Precision.FP16, Precision.FP16),
     "int8": _int8,
 }
-# Combinations that no hardware prevents but the runtime lacks.
-_LACKING: Mapping[tuple[str, str], str] = {
-    ("torch", "int8"): "torch has no int8 kernels for a GPU in eager mode; use --runtime onnxruntime",
-    (
-        "onnxruntime",
-        "amp",
-    ): "onnxruntime has no autocast; use --dtype fp16 or a model converted to half precision",
-}
 
 
 def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> ResolvedDtype:
@@ -287,7 +280,8 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
     resolver = _RESOLVERS.get(dtype)
     if resolver is None:
         raise UsageError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_WORDS)}")
-    lacking = _LACKING.get((profile.name, dtype))
+    traits = RUNTIMES.get(profile.name)  # a profile read from a file of one's own may have any name
+    lacking = None if traits is None else traits.lacking_dtypes.get(dtype)
     if lacking is not None:
         raise UsageError(f"dtype {dtype}: {lacking}")
     resolved = resolver(profile, gpu)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gkestimator.errors import GkestimatorError, UsageError
 from gkestimator.fragments import Fragment
+from gkestimator.runtime_traits import RUNTIMES, runtime_words
 from gkestimator.tables import write_bytes
 
 __all__ = [
@@ -164,8 +165,8 @@ def plan_from_document(document: Any, *, where: str) -> SweepPlan:
     if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_ENTRIES:
         raise UsageError(f"{where}: entries: expected a list of 1 to {MAX_ENTRIES:,} entries")
     runtime = document.get("runtime")
-    if runtime not in ("torch", "onnxruntime"):
-        raise UsageError(f"{where}: runtime: found {runtime!r}, expected torch or onnxruntime")
+    if not isinstance(runtime, str) or runtime not in RUNTIMES:
+        raise UsageError(f"{where}: runtime: found {runtime!r}, expected {runtime_words()}")
     minutes, seed, gpu = document.get("minutes"), document.get("seed", 0), document.get("gpu")
     if minutes is not None and not (_is_number(minutes) and minutes > 0):
         raise UsageError(f"{where}: minutes: found {minutes!r}, expected a positive number or null")

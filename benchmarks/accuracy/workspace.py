@@ -77,7 +77,7 @@ class Workspace:
         versions = [
             f"{p} {_version(p)}" for p in ("numpy", "scikit-learn", "xgboost", "xgboost-cpu", "lightgbm")
         ]
-        return _digest([*_contents(files), *_contents((ROOT / "datasets/gpus").glob("*.toml")), *versions])
+        return _digest([*_contents(files), *_contents((ROOT / "datasets/gpus").rglob("*.toml")), *versions])
 
     @cached_property
     def judge_key(self) -> str:

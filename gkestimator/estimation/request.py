@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gkestimator.errors import UsageError
 from gkestimator.estimation.timeline import TAU_MS
+from gkestimator.runtime_traits import RUNTIMES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +21,6 @@ __all__ = ["MAX_BATCH_SIZE", "EstimateRequest"]
 
 MAX_BATCH_SIZE = 1_000_000
 _DTYPES = ("auto", "fp32", "tf32", "fp16", "bf16", "amp", "int8")
-_RUNTIMES = ("torch", "onnxruntime")
 _ATTENTION = ("fused", "eager")
 
 
@@ -74,7 +74,7 @@ class EstimateRequest:
             _integer("batch size", n, 1, MAX_BATCH_SIZE)
         for name, n in self.dims.items():
             _integer(f"dimension {name}", n, 1, 2**31 - 1)
-        _word("runtime", self.runtime, _RUNTIMES)
+        _word("runtime", self.runtime, tuple(RUNTIMES))
         _word("dtype", self.dtype, _DTYPES)
         if self.attention is not None:
             _word("attention", self.attention, _ATTENTION)

@@ -19,6 +19,7 @@ from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Inst
 from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
 from gkestimator.export.variants import Variant, plain_name, variants
 from gkestimator.onnx_io.signature import read_signature
+from gkestimator.runtime_traits import serves_onnx_files
 
 __all__ = ["ACCELERATORS", "RayServeExporter", "gpu_fraction"]
 
@@ -211,7 +212,8 @@ def _remarks(deployment: Deployment, found: Sequence[Variant]) -> tuple[str, ...
         lines.append(
             f"no SLO is known of {', '.join(unknown)}: batch_wait_timeout_s stays serve.batch's default"
         )
-    others = sorted({v.first.runtime for v in found} - {"onnxruntime"})
+    planned = {v.first.runtime for v in found}
+    others = sorted(name for name in planned if not serves_onnx_files(name))
     if others:
         lines.append(f"planned for {', '.join(others)}; the application runs the files with onnxruntime")
     return tuple(lines)

@@ -19,6 +19,7 @@ from gkestimator.export.triton_config import config_text, new_config
 from gkestimator.export.triton_tensors import TritonTensors, tensors
 from gkestimator.export.variants import Variant, variants
 from gkestimator.onnx_io.signature import read_signature
+from gkestimator.runtime_traits import serves_onnx_files
 
 __all__ = ["ARGUMENTS", "COMPUTE", "MEMORY", "TritonExporter"]
 
@@ -311,7 +312,7 @@ def _config_remarks(way: Variant, shapes: TritonTensors | None, wait: float | No
         lines.append(
             "No SLO is known: max_queue_delay_microseconds is left out, so Triton waits for no batch to fill."
         )
-    if way.first.runtime != "onnxruntime":
+    if not serves_onnx_files(way.first.runtime):
         lines.append(f"Planned for {way.first.runtime}; Triton runs the file with onnxruntime.")
     return lines
 

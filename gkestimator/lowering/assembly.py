@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
-from gkestimator.errors import UnsupportedOperatorError, UsageError
+from gkestimator.errors import UnsupportedOperatorError
 from gkestimator.graph import Operator, OperatorGraph, Tensor
 from gkestimator.kernels import KernelGraph, Step
 from gkestimator.lowering import patterns
@@ -21,10 +21,10 @@ from gkestimator.lowering.registry import LOWERINGS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 from gkestimator.operators.records import OPERATORS
+from gkestimator.runtime_traits import runtime_traits
 
 __all__ = ["covered_operators", "lower", "lower_each"]
 
-_RUNTIMES = frozenset({"torch", "onnxruntime"})
 _MOST_WIRINGS = 64  # of one structure
 
 
@@ -48,8 +48,7 @@ def lower_each(
 ) -> list[KernelGraph]:
     """:func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
     for one in options:
-        if one.runtime not in _RUNTIMES:
-            raise UsageError(f"runtime {one.runtime!r}: expected one of {', '.join(sorted(_RUNTIMES))}")
+        runtime_traits(one.runtime)  # refuses an unknown one
     unknown = _unknown(graph.operators)
     if unknown and not allow_unknown:
         listed = ", ".join(f"{kind} (node {node!r})" for kind, node in unknown.items())
@@ -142,7 +141,7 @@ class _Lowering:
         calls = before.under(options) if before is not None else None
         if before is None or calls is None:
             calls = list_calls(self._graph, options, self._matches)
-            wiring = _wiring(self._graph, calls, options.runtime == "torch")
+            wiring = _wiring(self._graph, calls, runtime_traits(options.runtime).eager)
             self._result = self._build(calls, wiring, options)
         elif calls is not before:
             self._result = self._with_kernels(before, calls)

@@ -18,6 +18,7 @@ from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.registry import Lowered, LoweringOptions
 from gkestimator.operators.records import NO_TRAITS, OPERATORS, OperatorTraits, traits_of
+from gkestimator.runtime_traits import runtime_traits
 
 __all__ = ["Calls", "leaves", "list_calls"]
 
@@ -137,15 +138,16 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     ModelError names a node that contradicts its operator.
     """
     calls = Calls()
-    torch = options.runtime == "torch"
-    unfold = torch and options.unfold_batchnorm
+    traits = runtime_traits(options.runtime)
+    torch = traits.eager
+    unfold = traits.unfolds_batchnorm and options.unfold_batchnorm
     layouts = runtime_torch.Layouts()
     known: dict[int | None, Lowered] = {}  # by signature
     memo = memo_of(options)
     covered = {index for match in matches for index in match.covered}
     at = {match.position: match for match in matches}
     unfolded: dict[tuple[int, bool], Unfolded] = {}
-    runtime = options.runtime
+    runtime = traits.operators_as
     add, strided = calls.add, layouts.strides
     for index, op in enumerate(graph.operators):
         head: Operator | Match = op

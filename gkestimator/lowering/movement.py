@@ -20,6 +20,7 @@ from gkestimator.lowering.builders import (
 )
 from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
 from gkestimator.operators.records import traits_of
+from gkestimator.runtime_traits import runtime_traits
 
 __all__: list[str] = []
 
@@ -68,7 +69,7 @@ _COPIES = {"Transpose": "transpose", "Expand": "expand", "Slice": "slice", "Spli
 @lowering_rule("Split", kind="view_or_copy", view_in=("torch",), strides="same")
 def copy(op: Operator, options: LoweringOptions) -> Lowered:
     """A view in torch, a copy in onnxruntime."""
-    if options.runtime in traits_of(op.key).view_in:
+    if runtime_traits(options.runtime).operators_as in traits_of(op.key).view_in:
         return _view(op)
     writes = tensor_outputs(op)
     return Lowered(kernels=(copy_kernel(_COPIES[op.op_type], (input_at(op, 0),), writes),), host_calls=1)

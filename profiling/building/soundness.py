@@ -9,18 +9,18 @@ from pathlib import Path
 from gkestimator.errors import TableError
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["COLLECTORS", "check_chunk", "check_run", "sound_record", "sound_sample"]
 
 COLLECTORS = ("nsys", "ncu", "kineto", "none")
-_EXECUTORS = ("onnxruntime", "torch")
 _MOST_TEXT = 4096
 
 
 def check_run(run: RunInfo, path: Path) -> None:
     """Raises TableError naming ``path`` and the field."""
-    if run.executor not in _EXECUTORS:
-        raise _fail(path, "executor", run.executor, "onnxruntime or torch")
+    if run.executor not in tuple(RUNTIMES):  # a stranger's value may be no text
+        raise _fail(path, "executor", run.executor, " or ".join(sorted(RUNTIMES)))
     for name in ("plan_digest", "collector", "started", "host", "command"):
         if not _is_text(getattr(run, name)):
             raise _fail(path, name, getattr(run, name), "a text")
@@ -44,8 +44,8 @@ def check_chunk(info: ChunkInfo, path: Path) -> None:
     for name in ("entries", "files", "problems"):
         if not _are_texts(getattr(info, name)):
             raise _fail(path, name, getattr(info, name), "a list of texts")
-    if info.executor not in _EXECUTORS:
-        raise _fail(path, "executor", info.executor, "onnxruntime or torch")
+    if info.executor not in RUNTIMES:
+        raise _fail(path, "executor", info.executor, " or ".join(sorted(RUNTIMES)))
     if info.collector not in COLLECTORS:
         raise _fail(path, "collector", info.collector, f"one of {', '.join(COLLECTORS)}")
     for name in info.files:

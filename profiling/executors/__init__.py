@@ -1,6 +1,7 @@
 """Executors: run the operator of a plan entry the way a runtime would.
 
-A new executor is one file with one class and one line in :data:`EXECUTORS`; ``tests/conformance/test_executors.py``
+A new executor is one file with one class, named by the record of its runtime
+(:mod:`gkestimator.runtime_traits`); ``tests/conformance/test_executors.py``
 runs over all of them.
 """
 
@@ -12,13 +13,11 @@ from importlib import import_module
 
 from gkestimator.errors import UsageError
 from gkestimator.profiling.executors.base import Executor
+from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["DEVICE", "EXECUTORS", "make_executor"]
 
-EXECUTORS = {
-    "onnxruntime": ("gkestimator.profiling.executors.onnxruntime", "OnnxruntimeExecutor"),
-    "torch": ("gkestimator.profiling.executors.torch", "TorchExecutor"),
-}
+EXECUTORS = {name: RUNTIMES[name].executor for name in sorted(RUNTIMES)}
 """Module and class by the name on the command line; imported when made, for each asks for a heavy library."""
 DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")
 

@@ -16,6 +16,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from gkestimator.runtime_traits import RUNTIMES
+
 __all__ = [
     "COSTS", "CPU_BYTES_PER_S", "CPU_FLOPS_PER_S", "CPU_HALF_SLOWER", "CPU_LONGEST_S", "GENERIC_GPU",
     "GENERIC_KERNELS", "Costs", "counters_s", "entry_s", "repeats_of",
@@ -62,26 +64,17 @@ _CHILD = {"warmup": 3, "enough_ms": 20.0, "least_repeats": 5, "most_repeats": 50
 _RUNNER = {"chunk_entries": 200, "chunk_work_s": 20.0}
 COSTS: Mapping[str, Costs] = MappingProxyType(
     {
-        "torch": Costs(
-            prepare_s=0.02,
+        name: Costs(
+            prepare_s=traits.sweep_prepare_s,
             fill_bytes_per_s=1.0e9,
             call_us=30.0,
-            chunk_s=9.0,
+            chunk_s=traits.sweep_chunk_s,
             replay_s=0.6,
             counter_chunk_s=12.0,
             **_CHILD,  # type: ignore[arg-type]
             **_RUNNER,  # type: ignore[arg-type]
-        ),
-        "onnxruntime": Costs(
-            prepare_s=0.06,
-            fill_bytes_per_s=1.0e9,
-            call_us=30.0,
-            chunk_s=7.0,
-            replay_s=0.6,
-            counter_chunk_s=12.0,
-            **_CHILD,  # type: ignore[arg-type]
-            **_RUNNER,  # type: ignore[arg-type]
-        ),
+        )
+        for name, traits in RUNTIMES.items()
     }
 )
 

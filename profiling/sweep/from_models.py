@@ -23,6 +23,7 @@ from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
+from gkestimator.runtime_traits import runtime_traits
 
 __all__ = ["ModelCall", "ModelSweep", "sweep_graph", "sweep_models"]
 
@@ -190,7 +191,11 @@ class _Finder:
     def _candidates(self, at: int, head: Operator | Match) -> Iterator[Callable[[], Fragment]]:
         """In order of preference: the one operator that a match stands for, then its nodes; then copies."""
         if isinstance(head, Match):
-            if not head.operator.domain and self._options.runtime == "torch" and head.name != "silu":
+            if (
+                not head.operator.domain
+                and runtime_traits(self._options.runtime).eager
+                and head.name != "silu"
+            ):
                 yield lambda: fragment_of([_valid(head.operator)])
             nodes = [self._graph.operators[i] for i in head.covered]
             yield lambda: fragment_of(nodes, head.name)
@@ -204,7 +209,7 @@ class _Finder:
             yield lambda: fragment_of([_norm_after(head)])
         else:
             yield lambda: fragment_of([head])
-        if self._options.runtime == "torch":
+        if runtime_traits(self._options.runtime).eager:
             yield from self._copies(at)
 
     def _copies(self, at: int) -> Iterator[Callable[[], Fragment]]:

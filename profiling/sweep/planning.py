@@ -30,6 +30,7 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 from gkestimator.profiling.sweep.summary import messages_of
 from gkestimator.profiling.sweep.valuation import Valued, value
+from gkestimator.runtime_traits import RUNTIMES, runtime_words
 
 __all__ = ["DEFAULT_MINUTES", "PlanRequest", "Planned", "make_plan"]
 
@@ -38,7 +39,6 @@ DEFAULT_MINUTES = 10.0
 _LEAST_CANDIDATES = 10_000  # a sweep of every precision has as many to choose from, whatever the budget
 _SPARE = 1.3  # candidates per entry asked for
 _SHAPES_ALREADY = 2_500  # real shapes and corners of the catalogue, about
-_RUNTIMES = ("torch", "onnxruntime")
 _BATCH_SIZES = 64
 
 
@@ -72,7 +72,7 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         for name, good, found, expected in (
-            ("runtime", self.runtime in _RUNTIMES, self.runtime, " or ".join(_RUNTIMES)),
+            ("runtime", self.runtime in tuple(RUNTIMES), self.runtime, runtime_words()),
             ("minutes", self.minutes is None or 0 < self.minutes <= 1e6, self.minutes, "a positive number"),
             ("entries", self.entries is None or 1 <= self.entries <= MAX_ENTRIES, self.entries,
              f"1 to {MAX_ENTRIES:,}"),

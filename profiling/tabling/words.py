@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gkestimator.profiling.tabling.table import TableResult
+from gkestimator.runtime_traits import RUNTIMES
 from gkestimator.tables import Requirement
 
 __all__ = ["closing_words", "summary_words"]
@@ -27,11 +28,16 @@ def _with(rows: Sequence[Requirement], column: str) -> int:
     return sum(getattr(row, column) is not None for row in rows)
 
 
+def _unfolds(row: Requirement) -> bool:
+    traits = RUNTIMES.get(row.runtime)
+    return traits is not None and traits.unfolds_batchnorm
+
+
 def closing_words(result: TableResult) -> tuple[str, ...]:
     """How to compare the table with estimates: as what ran, which is the file's operators as they are."""
     table = result.files[0]
     specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)
-    unfold = " --no-unfold-batchnorm" if any(r.runtime == "torch" for r in result.rows) else ""
+    unfold = " --no-unfold-batchnorm" if any(_unfolds(r) for r in result.rows) else ""
     return (
         f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}{unfold}"
         + ("  (convolutions ran as in the files, BatchNorms folded into them)" if unfold else ""),

@@ -30,9 +30,11 @@ THIRD_PARTY_AT_START = {
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
 LAYERS = (
     {"errors", "picture_style", "versions"},
-    {"dtypes", "outputs", "ray_cluster"},
+    {"dtypes", "outputs", "ray_cluster", "runtime_traits"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
-    {"kernels"},
+    {"kernels", "gpu_capabilities"},
+    {"gpu_boards", "gpu_checks"},
+    {"gpu_reading"},
     {"operators"},
     {"tables", "naming", "gpus"},
     {"documents"},

@@ -35,23 +35,19 @@ from gkestimator.lowering.patterns.skip_layer_norm import match_skip_layer_norm
 from gkestimator.lowering.patterns.tanh_gelu import match_tanh_gelu
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.runtime_traits import runtime_traits
 
 __all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
-
-_BOTH = frozenset({"torch", "onnxruntime"})
-_TORCH = frozenset({"torch"})
-_ORT = frozenset({"onnxruntime"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
     """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
-    to refuse.
+    to refuse. Which patterns a runtime applies stands in its record (:mod:`gkestimator.runtime_traits`).
     """
 
     name: str
     anchors: tuple[str, ...]
-    runtimes: frozenset[str]
     find: Callable[[GraphView, int, LoweringOptions], Match]
     attention: str | None = None  # only under this value of the option, None: any
     dtype: str | None = None  # likewise
@@ -70,31 +66,26 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         name="quantised",
         anchors=("Conv", "MatMul", "Gemm", "Add", "Mul"),
-        runtimes=_BOTH,
         find=match_quantised,
         dtype="int8",
     ),
-    Pattern(name="attention", anchors=("Softmax",), runtimes=_TORCH, find=match_attention, attention="fused"),
-    Pattern(name="gelu", anchors=("Erf",), runtimes=_BOTH, find=match_gelu),
-    Pattern(name="tanh_gelu", anchors=("Tanh",), runtimes=_BOTH, find=match_tanh_gelu),
-    Pattern(name="sigmoid_gate", anchors=("Sigmoid",), runtimes=_BOTH, find=match_sigmoid_gate),
-    Pattern(
-        name="hard_sigmoid_swish", anchors=("HardSigmoid",), runtimes=_TORCH, find=match_hard_sigmoid_swish
-    ),
-    Pattern(name="clip_swish", anchors=("Clip",), runtimes=_TORCH, find=match_clip_swish),
-    Pattern(name="mish", anchors=("Softplus",), runtimes=_TORCH, find=match_mish),
-    Pattern(name="layer_norm", anchors=("Sqrt",), runtimes=_BOTH, find=match_layer_norm),
-    Pattern(name="rms_norm", anchors=("Sqrt",), runtimes=_BOTH, find=match_rms_norm),
-    Pattern(name="rsqrt", anchors=("Sqrt",), runtimes=_TORCH, find=match_rsqrt),
-    Pattern(name="group_norm", anchors=("InstanceNormalization",), runtimes=_TORCH, find=match_group_norm),
-    Pattern(
-        name="skip_layer_norm", anchors=("LayerNormalization",), runtimes=_ORT, find=match_skip_layer_norm
-    ),
-    Pattern(name="conv_folding", anchors=("Conv",), runtimes=_ORT, find=match_conv_folding),
-    Pattern(name="relu_clip", anchors=("Relu",), runtimes=_ORT, find=match_relu_clip),
-    Pattern(name="bias_softmax", anchors=("Softmax",), runtimes=_ORT, find=match_bias_softmax),
-    Pattern(name="linear", anchors=("MatMul",), runtimes=_BOTH, find=match_linear),
-    Pattern(name="scaled_matmul", anchors=("MatMul",), runtimes=_ORT, find=match_scaled_matmul),
+    Pattern(name="attention", anchors=("Softmax",), find=match_attention, attention="fused"),
+    Pattern(name="gelu", anchors=("Erf",), find=match_gelu),
+    Pattern(name="tanh_gelu", anchors=("Tanh",), find=match_tanh_gelu),
+    Pattern(name="sigmoid_gate", anchors=("Sigmoid",), find=match_sigmoid_gate),
+    Pattern(name="hard_sigmoid_swish", anchors=("HardSigmoid",), find=match_hard_sigmoid_swish),
+    Pattern(name="clip_swish", anchors=("Clip",), find=match_clip_swish),
+    Pattern(name="mish", anchors=("Softplus",), find=match_mish),
+    Pattern(name="layer_norm", anchors=("Sqrt",), find=match_layer_norm),
+    Pattern(name="rms_norm", anchors=("Sqrt",), find=match_rms_norm),
+    Pattern(name="rsqrt", anchors=("Sqrt",), find=match_rsqrt),
+    Pattern(name="group_norm", anchors=("InstanceNormalization",), find=match_group_norm),
+    Pattern(name="skip_layer_norm", anchors=("LayerNormalization",), find=match_skip_layer_norm),
+    Pattern(name="conv_folding", anchors=("Conv",), find=match_conv_folding),
+    Pattern(name="relu_clip", anchors=("Relu",), find=match_relu_clip),
+    Pattern(name="bias_softmax", anchors=("Softmax",), find=match_bias_softmax),
+    Pattern(name="linear", anchors=("MatMul",), find=match_linear),
+    Pattern(name="scaled_matmul", anchors=("MatMul",), find=match_scaled_matmul),
 )
 
 
@@ -118,8 +109,9 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
     view = GraphView.of(graph)
     taken = bytearray(len(view.operators))
     matches: list[Match] = []
+    applied = runtime_traits(options.runtime).patterns
     for pattern in PATTERNS:
-        if options.runtime not in pattern.runtimes:
+        if pattern.name not in applied:
             continue
         if pattern.attention is not None and options.attention != pattern.attention:
             continue

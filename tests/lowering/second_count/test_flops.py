@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from gkestimator.lowering import covered_operators
-from gkestimator.lowering.registry import LOWERINGS, RULE_KINDS
+from gkestimator.lowering.registry import LOWERINGS
+from gkestimator.operators.records import OPERATORS
 
 from .counting import Key, NodeCase, bound, count_reference, lowered, node_cases
 from .examples import EXAMPLES, NO_CPU_KERNEL, node_case
@@ -23,6 +24,8 @@ from .kinds import COUNTED_KINDS, MOVING_KINDS, OTHER_KINDS
 from .references import CASES_LEFT_OUT, REFERENCES
 
 pytestmark = pytest.mark.slow
+
+RULE_KINDS = {key: OPERATORS[key].kind for key in LOWERINGS}
 
 # The two counts may differ by the row's own part (a division, a root) and by operations that a reference writes
 # apart and a kernel joins (Celu: 7 and 6). A factor of 2 is always a mistake in one of them.
