@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import deliver, say, write_beside
+from gkestimator.cli.parameters import PATH, SEED, form_option, gpu_spec_option
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.errors import UsageError
 
 __all__ = ["COMPILING", "command"]
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # generic since click 8.5 only
 
-_PATH = click.Path(path_type=Path)
 _WORDS = ("poisson", "mmpp", "constant", "none")
 
 
@@ -59,9 +59,9 @@ _FROM_0 = _Finite(min=0, max=1e9)
 
 
 @click.command(name="simulate")
-@click.argument("plan", type=_PATH)
+@click.argument("plan", type=PATH)
 @click.option(
-    "--table", "tables", type=_PATH, multiple=True, required=True,
+    "--table", "tables", type=PATH, multiple=True, required=True,
     help="Requirement table by which replicas run; repeatable.",
 )  # fmt: skip
 @click.option(
@@ -101,7 +101,7 @@ _FROM_0 = _Finite(min=0, max=1e9)
     "--interference", type=click.Choice(["none", "gpulet", "igniter", "contention"]), default="contention",
     show_default=True, help="How replicas of one GPU slow each other.",
 )  # fmt: skip
-@click.option("--coefficients", type=_PATH, help="Coefficients of the interference model.")
+@click.option("--coefficients", type=PATH, help="Coefficients of the interference model.")
 @click.option(
     "--copy", type=click.Choice(["none", "serial", "overlap"]), default="none", show_default=True,
     help="Moving inputs and outputs: not counted, before the batch, or beside other batches.",
@@ -122,24 +122,19 @@ _FROM_0 = _Finite(min=0, max=1e9)
     "--replan", type=click.Choice(["none", "usher", "gpulet"]), default="none", show_default=True,
     help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",
 )  # fmt: skip
-@click.option("--cluster", type=_PATH, help="With --replan: the GPUs there are (YAML).")
+@click.option("--cluster", type=PATH, help="With --replan: the GPUs there are (YAML).")
 @click.option("--policy", help="With --replan: who plans again; default: the plan's.")
 @click.option(
     "--replan-option", "replan_pairs", multiple=True, metavar="NAME=VALUE",
     help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
 )  # fmt: skip
 @click.option("--window-s", type=_ABOVE_0, help="Of the timeline; default: a 60th, at least 1.")
-@click.option("--requests", type=_PATH, help="Write every request: .csv or .parquet.")
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    help="Default: by suffix of -o, else table.",
-)
-@click.option("--plot", type=_PATH, help="Picture of latencies and time: .png, .svg or .pdf.")
-@click.option("-o", "--output", type=_PATH, help="File to write the report to, wholly or not at all.")
+@click.option("--requests", type=PATH, help="Write every request: .csv or .parquet.")
+@gpu_spec_option
+@click.option("--seed", type=SEED, default=0, show_default=True)
+@form_option("table", "csv", "json")
+@click.option("--plot", type=PATH, help="Picture of latencies and time: .png, .svg or .pdf.")
+@click.option("-o", "--output", type=PATH, help="File to write the report to, wholly or not at all.")
 @debug_option
 def command(
     plan: Path, tables: tuple[Path, ...], network: str, requests: Path | None,
@@ -158,7 +153,6 @@ def command(
     from gkestimator.simulation.compiled import when_compiling
     from gkestimator.simulation.output import forms, replanned_output, simulated_output
     from gkestimator.simulation.running import FileRun, replan_files, simulate_files
-    from gkestimator.tables import write_bytes
 
     read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"], cluster])]
     read += [Path(text) for text in (options["arrivals"], network) if text not in _WORDS]
@@ -195,30 +189,13 @@ def command(
             made = replanned_output(
                 replan_files(plan, tables, cluster, settings, run, policy=policy, progress=progress), chosen
             )
-    if output is None:
-        stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
-        stream.write(made.data)
-        stream.flush()
-    else:
-        write_bytes(output, made.data)
-        click.echo(f"gkest: wrote {output}", err=True)
-    partly = False
-    for option, path, make in (("--plot", plot, made.plot), ("--requests", requests, made.requests)):
-        if path is None:
-            continue
-        try:
-            write_bytes(path, make())
-        except GkestimatorError as e:  # the report stands
-            click.echo(f"gkest: error: {option}: {e}", err=True)
-            partly = True
-        else:
-            click.echo(f"gkest: wrote {path}", err=True)
+    deliver(made.data, output)
+    drawn = write_beside("--plot", plot, made.plot)
+    listed = write_beside("--requests", requests, made.requests)
     if chosen.report == "csv" or output is not None:
-        for note in made.notes:
-            click.echo(f"gkest: note: {note}", err=True)
-    for line in made.words:
-        click.echo(line, err=True)
-    return 1 if partly else 0
+        say(made.notes, "note")
+    say(made.words)
+    return 0 if drawn and listed else 1
 
 
 def _say_compiling() -> None:
