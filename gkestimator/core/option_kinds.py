@@ -259,7 +259,7 @@ class Pairs(Kind):
         return ((name, value),)
 
     def checked(self, value: object) -> dict[str, int | float]:
-        """Return the numbers by name; None has none. Raises UnfitError: no pairs, no name, or one name with two numbers."""
+        """Return the numbers by name; None has none. Raises UnfitError: no pairs, or one name with two numbers."""
         if value is None:
             return {}
         pairs = value.items() if isinstance(value, Mapping) else value
