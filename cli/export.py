@@ -29,7 +29,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @click.command(name="export")
 @click.argument("source", type=PATH, metavar="PLAN|TABLE")
-@names_option("--to", "targets", f"Targets: {_TARGETS}.", required=True)
+@names_option("--to", "names", f"Targets: {_TARGETS}.", required=True)
 @click.option("-o", "--output", type=PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 @click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
 @names_option("--only", "only_models", "Rows of a table: models; default: all.")
@@ -59,7 +59,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 @debug_option
 def command(
-    source: Path, targets: tuple[str, ...], output: Path | None, models: tuple[str, ...],
+    source: Path, names: tuple[str, ...], output: Path | None, models: tuple[str, ...],
     gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
     sm_share: float | None, gpus_per_server: int | None, only_models: tuple[str, ...], **only: Any,
 ) -> int:  # fmt: skip
@@ -74,7 +74,7 @@ def command(
     from gkestimator.export.writing import write_files
 
     exporters = make_exporters(
-        targets, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
+        names, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
     )
     deployment = load_deployment(
         source,

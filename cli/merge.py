@@ -19,7 +19,7 @@ from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.options import option_of
 from gkestimator.errors import UsageError
-from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.options import MergeOptions, MergeRequest
 
 __all__ = ["command"]
 
@@ -33,11 +33,7 @@ _OF_A_PLAN = ("gpu", "runtime", "dtype", "batch_sizes", "dims")
 @click.option(
     "--report", "wanted", is_flag=True, help="Report to stdout: what was merged, and what it should save."
 )
-@click.option(
-    "--samples", type=click.IntRange(0, 10_000),
-    help="Random inputs on which originals and merged file are compared in ONNX Runtime (CPU); default: 4 with a "
-    "report, else 0.",
-)  # fmt: skip
+@options_from(MergeRequest, ("samples",))
 @form_option("table", "json", "markdown", help="Of the report. Default: table.")
 @options_from(MergeOptions, ("bundles", "gpu_specs"))
 @click.option(

@@ -79,7 +79,7 @@ def _click_option(name: str, option: Option[Any, Any], **more: Any) -> Decorator
         return click.option(
             spelling, name, is_flag=True, default=default, show_default=bool(default), help=option.help
         )
-    words = f"{option.help.rstrip('.')}; repeatable." if option.repeat else option.help
+    words = f"{option.help} Repeatable." if option.repeat else option.help
     bounds = f"  [{option.kind.bounds}]" if isinstance(option.kind, Number) else ""
     settings: dict[str, Any] = {
         "type": _Kind(option),

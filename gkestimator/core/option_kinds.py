@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["Anything", "File", "Flag", "Kind", "Many", "Number", "Pairs", "Text", "UnfitError", "Word"]
 
 _MOST_ITEMS = 1024
-_MOST_DIGITS = 18
+_MOST_DIGITS = 19
 
 
 class UnfitError(ValueError):
@@ -150,8 +150,8 @@ class Number(Kind):
     @property
     def bounds(self) -> str:
         """Return the bounds in words."""
-        upper = "" if math.isinf(self.high) else f" to {self.high:.10g}"
-        return f"{'above' if self.above else 'from'} {self.low:.10g}{upper}"
+        upper = "" if math.isinf(self.high) else f" to {_digits(self.high)}"
+        return f"{'above' if self.above else 'from'} {_digits(self.low)}{upper}"
 
     @property
     def expected(self) -> str:  # type: ignore[override]
@@ -276,6 +276,11 @@ class Pairs(Kind):
             if numbers.setdefault(name, checked) != checked:
                 raise UnfitError(f"{name}={numbers[name]} and {name}={checked}", f"one number for {name}")
         return numbers
+
+
+def _digits(number: float) -> str:
+    """Return the number as a person writes it."""
+    return str(number) if isinstance(number, int) else f"{number:.10g}"
 
 
 def _plain(value: object) -> object:

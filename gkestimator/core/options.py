@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from gkestimator.core.option_kinds import Kind, UnfitError
+from gkestimator.core.option_kinds import Kind, Pairs, UnfitError
 from gkestimator.errors import UsageError, one_line
 
 __all__ = ["REQUIRED", "Option", "Value", "option_of", "options_of", "taking", "values_of", "variant"]
@@ -83,7 +83,7 @@ class Option(Generic[Given, Read]):
     def gathered(self, values: Sequence[Any]) -> Any:
         """Return the values of a flag that stood several times as one; nothing where it never stood."""
         if not values:
-            return ()
+            return {} if isinstance(self.kind, Pairs) else ()
         parts = [part for value in values for part in value]
         return self.checked(tuple(dict.fromkeys(parts)))
 

@@ -64,7 +64,9 @@ def merge(request: MergeRequest) -> MergeResult:
     """
     sources = sources_of(request.models, request)
     refuse_overwriting({"output": request.output}, [*(s.path for s in sources), *request.gpu_specs])
-    return merge_sources(sources, request, request.output, samples=request.samples, progress=request.progress)
+    return merge_sources(
+        sources, request, request.output, samples=request.samples or 0, progress=request.progress
+    )
 
 
 def merge_sources(
@@ -82,8 +84,6 @@ def merge_sources(
     """
     if output is not None:
         by_suffix("-o", output, {".onnx": "onnx"})
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
-        raise UsageError(f"samples is {samples!r}: expected a whole number from 0")
     step = _steps(progress)
     with rare_collection():
         step("reading")

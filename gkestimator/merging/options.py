@@ -84,10 +84,10 @@ class MergeRequest(MergeOptions):
         None, File(), "ONNX file to write, wholly or not at all; without it the report alone.", flag=None
     )
     _: KW_ONLY
-    samples: Value[int] = Option(
-        0,
+    samples: Value[int | None] = Option(
+        None,
         Number(low=0, high=10_000, whole=True),
-        "Random inputs on which originals and merged file are compared in ONNX Runtime (CPU).",
-        flag=None,
+        "Random inputs on which originals and merged file are compared in ONNX Runtime (CPU); default: none, "
+        "with a report of the command 4.",
     )
     progress: Callable[[str, int, int], None] | None = None

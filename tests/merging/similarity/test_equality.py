@@ -140,7 +140,7 @@ def test_bfloat16_constants_need_their_type() -> None:
 @pytest.mark.parametrize("tolerance", [-1e-9, math.nan, math.inf])
 def test_a_wrong_tolerance_is_named(tolerance: float) -> None:
     one = Held(held=np.ones(1, "f4"))
-    with pytest.raises(UsageError, match="tolerance: found .*, expected a number from 0"):
+    with pytest.raises(UsageError, match="tolerance is .*: expected a number from 0"):
         equal_values(one, one, tolerance)
 
 
