@@ -30,7 +30,11 @@ class _Kind(_ParamType):
 
     def __init__(self, option: Option[Any, Any]) -> None:
         self._option = option
-        self.name = option.kind.metavar
+        self.name = option.name
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows; asked there alone, for some words cost an import."""
+        return self._option.kind.metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -83,7 +87,6 @@ def _click_option(name: str, option: Option[Any, Any], **more: Any) -> Decorator
     bounds = f"  [{option.kind.bounds}]" if isinstance(option.kind, Number) else ""
     settings: dict[str, Any] = {
         "type": _Kind(option),
-        "metavar": option.kind.metavar,
         "help": f"{words}{bounds}",
     }
     if option.repeat:

@@ -141,7 +141,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "duration 0": (("--duration-s", "0"), "'--duration-s': found 0.0, expected a number above 0 to 1000000000"),
     "duration nan": (("--duration-s", "nan"), "--duration-s"),
     "duration infinite": (("--duration-s", "inf"), "--duration-s"),
-    "duration a text": (("--duration-s", "long"), "'long' is not a valid float"),
+    "duration a text": (("--duration-s", "long"), "found 'long', expected a number above 0"),
     "warm-up beyond": (("--warmup-s", "2"), "warm-up of 2 s, expected less than the duration, 2 s"),
     "warm-up negative": (("--warmup-s", "-1"), "--warmup-s"),
     "rate scale 0": (("--rate-scale", "0"), "--rate-scale"),
