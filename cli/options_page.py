@@ -9,7 +9,7 @@ from gkestimator.core.options import REQUIRED, Option, options_of
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
 from gkestimator.merging.options import MergeRequest
-from gkestimator.simulation.run_options import RunOptions
+from gkestimator.simulation.run_options import SimulateOptions
 
 __all__ = ["page"]
 
@@ -26,7 +26,7 @@ _RECORDS = (
     ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", EstimateRequest),
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
-    ("`gkest simulate` and `gkestimator.simulation.running.FileRun`", RunOptions),
+    ("`gkest simulate` and `gkestimator.simulation.running.FileRun`", SimulateOptions),
 )
 
 

@@ -12,7 +12,7 @@ from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.errors import UsageError
-from gkestimator.simulation.run_options import RunOptions
+from gkestimator.simulation.run_options import SimulateOptions
 
 __all__ = ["COMPILING", "command"]
 
@@ -27,7 +27,7 @@ _WORDS = ("poisson", "mmpp", "constant", "none")
     "--table", "tables", type=PATH, multiple=True, required=True,
     help="Requirement table by which replicas run; repeatable.",
 )  # fmt: skip
-@options_from(RunOptions)
+@options_from(SimulateOptions)
 @click.option(
     "--replan", type=click.Choice(["none", "usher", "gpulet"]), default="none", show_default=True,
     help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",

@@ -77,8 +77,8 @@ class Option(Generic[Given, Read]):
         try:
             return self.kind.checked(value)
         except UnfitError as e:
-            found = one_line(e.found, limit=_FOUND_CHARACTERS)
-            raise UsageError(f"{self.name}: found {found}, expected {e.expected}") from e
+            shown = one_line(e.found, limit=_FOUND_CHARACTERS)
+            raise UsageError(f"{self.name}: found {shown}, expected {e.expected}") from e
 
     def gathered(self, values: Sequence[Any]) -> Any:
         """Return the values of a flag that stood several times as one; nothing where it never stood."""

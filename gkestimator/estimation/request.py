@@ -57,9 +57,12 @@ class EstimateOptions:
     """
 
     dims: Dims = Option(
-        (), Pairs(number=Number(low=1, high=2**31 - 1, whole=True)),
-        "Number for a symbolic dimension.", flag="--dim", repeat=True,
-    )  # fmt: skip
+        (),
+        Pairs(number=Number(low=1, high=2**31 - 1, whole=True)),
+        "Number for a symbolic dimension.",
+        flag="--dim",
+        repeat=True,
+    )
     batch_dim: Value[str | None] = Option(
         None, Text(metavar="NAME"), "Name of the batch dimension where it is not found."
     )
@@ -80,9 +83,11 @@ class EstimateOptions:
         None, Number(low=0, high=1_000_000, whole=True), "Iterations of loops whose count is not known."
     )
     host_overhead_us: Value[float | None] = Option(
-        None, Number(low=0, high=1e6), "Host time per framework call; default: the host's, else the runtime's.",
+        None,
+        Number(low=0, high=1e6),
+        "Host time per framework call; default: the host's, else the runtime's.",
         unit="us",
-    )  # fmt: skip
+    )
     context_mib: Value[float | None] = Option(
         None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
     )
@@ -105,31 +110,46 @@ class EstimateRequest(EstimateOptions):
 
     models: Paths = Option(REQUIRED, Many(item=File(), least=1), "ONNX files.", flag=None)
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
-        REQUIRED, Many(item=Text(metavar="NAME"), least=1, commas=True),
-        "GPU type, as gkest gpus lists them.", flag="--gpu", repeat=True,
-    )  # fmt: skip
+        REQUIRED,
+        Many(item=Text(metavar="NAME"), least=1, commas=True),
+        "GPU type, as gkest gpus lists them.",
+        flag="--gpu",
+        repeat=True,
+    )
     batch_sizes: Wholes = Option(
-        None, Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True),
-        "Batch sizes; default: as exported, 1 where that is symbolic.", flag="--batch-size",
-    )  # fmt: skip
+        None,
+        Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True),
+        "Batch sizes; default: as exported, 1 where that is symbolic.",
+        flag="--batch-size",
+    )
     _: KW_ONLY
     sm_shares: Numbers = Option(
-        (100.0,), Many(item=Number(low=0, high=100, above=True), least=1, commas=True),
-        "Percent of the SMs (as with MPS).", flag="--sm-share", unit="%",
-    )  # fmt: skip
+        (100.0,),
+        Many(item=Number(low=0, high=100, above=True), least=1, commas=True),
+        "Percent of the SMs (as with MPS).",
+        flag="--sm-share",
+        unit="%",
+    )
     slo_ms: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Latency objective, for the closing line and --max-batch.",
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Latency objective, for the closing line and --max-batch.",
         unit="ms",
-    )  # fmt: skip
+    )
     max_batch: Value[bool] = Option(False, Flag(), "Find the largest batch within --slo-ms and memory.")
     inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
-        None, Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
-        "Types or values of inputs that the files leave open (Model.bind).", flag=None,
-    )  # fmt: skip
+        None,
+        Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
+        "Types or values of inputs that the files leave open (Model.bind).",
+        flag=None,
+    )
     tau_ms: Value[float] = Option(
-        TAU_MS, Number(low=0, high=1e6), "Kernels whose starts differ by at most this are concurrent.",
-        flag=None, unit="ms",
-    )  # fmt: skip
+        TAU_MS,
+        Number(low=0, high=1e6),
+        "Kernels whose starts differ by at most this are concurrent.",
+        flag=None,
+        unit="ms",
+    )
 
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""

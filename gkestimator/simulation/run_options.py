@@ -21,7 +21,7 @@ from gkestimator.simulation.options import (
     SERVICES,
 )
 
-__all__ = ["RunOptions"]
+__all__ = ["SimulateOptions"]
 
 _FROM_0 = Number(low=0, high=1e9)
 _ABOVE_0 = Number(low=0, high=1e9, above=True)
@@ -29,7 +29,7 @@ Bursts: TypeAlias = Option[Sequence[float] | None, tuple[float, ...] | None]
 
 
 @dataclass(kw_only=True)
-class RunOptions:
+class SimulateOptions:
     """Hold how files are simulated; ``gkest simulate`` offers all of it. Raises UsageError."""
 
     arrivals: Value[str] = Option("poisson", Text(), "poisson, mmpp, constant, or the file of a trace.")

@@ -24,7 +24,7 @@ from gkestimator.simulation.interference.registry import interference_between
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
-from gkestimator.simulation.run_options import RunOptions
+from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
@@ -144,7 +144,7 @@ def _served(
 
 
 @dataclass(kw_only=True)
-class FileRun(RunOptions):
+class FileRun(SimulateOptions):
     """Hold how files are simulated, and whether the result has every request.
 
     ``arrivals``: a process (``poisson``, ``mmpp``, ``constant``) at the rates of the plan's workload times
