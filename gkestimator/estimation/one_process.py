@@ -21,7 +21,7 @@ def reserved_in_one_process(
     batch_sizes: Sequence[int],
     **options: Any,
 ) -> dict[int, int]:
-    """Return the bytes reserved after each of ``batch_sizes``, run in that order in one process without emptying the cache.
+    """Return the bytes reserved after each of ``batch_sizes``, run in that order without emptying the cache.
 
     The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what ``max_memory_reserved`` says
     in a benchmark that goes through its batch sizes in a loop (the first size is the same in both). ``options``
