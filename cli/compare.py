@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say
+from gkestimator.cli.parameters import PATH
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(name="compare")
-@click.argument("spec", type=_PATH, metavar="SPEC.yaml")
+@click.argument("spec", type=PATH, metavar="SPEC.yaml")
 @click.option(
-    "-o", "--output", required=True, type=_PATH, help="Folder of the comparison; gone on with if there."
+    "-o", "--output", required=True, type=PATH, help="Folder of the comparison; gone on with if there."
 )
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Who computes."
@@ -50,8 +50,7 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
         )
     report = write_report(asked, found, output)
     click.echo(report.text, nl=False)
-    for line in report.words:
-        click.echo(line, err=True)
+    say(report.words)
     return 0 if report.whole else 1
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import click
 
+from gkestimator.cli.estimating import estimate_options
 from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import estimate_options
+from gkestimator.cli.outputs import say_written
+from gkestimator.cli.parameters import PATH
 
 __all__ = ["command"]
 
 
 @click.command(name="demo")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keep the model in this folder.")
+@click.option("--dir", "folder", type=PATH, help="Keep the model in this folder.")
 @estimate_options
 @debug_option
 def command(folder: Path | None, **options: Any) -> int:
@@ -33,5 +35,5 @@ def command(folder: Path | None, **options: Any) -> int:
     with tempfile.TemporaryDirectory(prefix="gkest-demo-") as scratch:
         path = write_resnet50(folder or Path(scratch))
         if folder is not None:
-            click.echo(f"gkest: wrote {path}", err=True)
+            say_written(path)
         return run_estimate((path,), (), **options)

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from gkestimator.cli.estimating import estimate_options
 from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import estimate_options
 
 __all__ = ["command"]
 
@@ -17,7 +17,7 @@ __all__ = ["command"]
 @estimate_options
 @debug_option
 def command(models: tuple[str, ...], **options: Any) -> int:
-    """What models need on GPUs: time, compute and memory, per model and per kernel.
+    """Say what models need on GPUs: time, compute and memory, per model and per kernel.
 
     MODEL is an ONNX file, a folder (every *.onnx below it) or a quoted pattern. Weights are never read and
     may be absent. The table goes to stdout, everything else to stderr. Exit status: 0 done, 1 some inputs

@@ -1,22 +1,37 @@
-"""What ``estimate`` and ``demo`` share: from options to the engine, from its result to stdout, stderr and
+"""Do what ``estimate`` and ``demo`` share: from options to the engine, from its result to stdout, stderr and
 a status."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from gkestimator.cli.parameters import dims_of
+from gkestimator.cli.outputs import deliver, say
+from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.errors import GkestimatorError, UsageError, one_line
-from gkestimator.tables import format_of, render, write_bytes
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.outputs import refuse_overwriting
+from gkestimator.tables import FORMATS, format_of, render
 
-__all__ = ["run_estimate"]
+__all__ = ["estimate_options", "run_estimate"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def estimate_options(function: F) -> F:
+    """Give a command the options of an estimate and of its output."""
+    for decorator in (
+        click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all."),
+        form_option(*FORMATS),
+        click.option("--kernels", is_flag=True, help="List every kernel."),
+        options_from(EstimateRequest),
+    ):
+        function = decorator(function)
+    return function
 
 
 def run_estimate(
@@ -33,11 +48,8 @@ def run_estimate(
     form = form or ("table" if output is None else format_of(output))
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
-    if output is not None:
-        read = (*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"])
-        read = (*read, *filter(None, [options["host"]]))
-        _refuse_overwriting(output, read)
-    options["dims"] = dims_of(options["dims"])
+    read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
+    refuse_overwriting({"-o": output}, [*read, *filter(None, [options["host"]])])
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
     bad = list(failures)
@@ -49,30 +61,12 @@ def run_estimate(
         rows, messages = result.rows, result.messages
         bad += result.failures
         if rows:
-            data = render(rows, form, kernels=result.kernel_rows if options["kernels"] else None)
-            if output is None:
-                stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
-                stream.write(data)
-                stream.flush()
-            else:
-                write_bytes(output, data)
-                click.echo(f"gkest: wrote {output}", err=True)
+            kernels = result.kernel_rows if options["kernels"] else None
+            deliver(render(rows, form, kernels=kernels), output)
     for path, error in bad:
         named = any(one_line(name) in str(error) for name in (path, path.name))
-        click.echo(f"gkest: error: {error if named else GkestimatorError(f'{path}: {error}')}", err=True)
-    for message in messages:
-        click.echo(message, err=True)
+        say([error if named else GkestimatorError(f"{path}: {error}")], "error")
+    say(messages)
     if not bad:
         return 0
     return 1 if rows else 2
-
-
-def _refuse_overwriting(output: Path, read: Iterable[Path | str]) -> None:
-    """``-o model.onnx`` behind the models is a slip that would cost the model."""
-    for path in read:
-        try:
-            same = os.path.samefile(output, path)
-        except (OSError, ValueError):
-            continue  # one of the two does not exist: nothing to lose
-        if same:
-            raise UsageError(f"-o {output}: is also read (as {path}); expected a file of its own")

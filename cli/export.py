@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import Names
+from gkestimator.cli.outputs import say, say_written, to_stdout
+from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option
 from gkestimator.errors import GkestimatorError, UsageError
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
 _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton, kserve, mps"
 
 
@@ -29,13 +28,11 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.command(name="export")
-@click.argument("source", type=_PATH, metavar="PLAN|TABLE")
-@click.option("--to", "names", type=Names(), required=True, multiple=True, help=f"Targets: {_TARGETS}.")
-@click.option("-o", "--output", type=_PATH, help="Folder; a target's files go to OUTPUT/<target>.")
+@click.argument("source", type=PATH, metavar="PLAN|TABLE")
+@names_option("--to", "names", f"Targets: {_TARGETS}.", required=True)
+@click.option("-o", "--output", type=PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 @click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
-@click.option(
-    "--only", "only_models", type=Names(), multiple=True, help="Rows of a table: models; default: all."
-)
+@names_option("--only", "only_models", "Rows of a table: models; default: all.")
 @click.option("--gpu", help="Rows of a table: GPU type.")
 @click.option("--batch-size", type=click.IntRange(1), help="Rows of a table: batch size.")
 @click.option("--runtime", help="Rows of a table: runtime.")
@@ -45,7 +42,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option(
     "--models", multiple=True, metavar="PATH", help="ONNX files or folders, for triton; repeatable."
 )
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@gpu_spec_option
 @click.option("--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig).")
 @click.option("--queue", help="Queue (kai).")
 @click.option(
@@ -62,9 +59,9 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 @debug_option
 def command(
-    source: Path, names: tuple[tuple[str, ...], ...], output: Path | None, models: tuple[str, ...],
+    source: Path, names: tuple[str, ...], output: Path | None, models: tuple[str, ...],
     gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
-    sm_share: float | None, gpus_per_server: int | None, only_models: tuple[tuple[str, ...], ...], **only: Any,
+    sm_share: float | None, gpus_per_server: int | None, only_models: tuple[str, ...], **only: Any,
 ) -> int:  # fmt: skip
     """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
 
@@ -76,9 +73,8 @@ def command(
     from gkestimator.export.registry import make_exporters
     from gkestimator.export.writing import write_files
 
-    targets = tuple(dict.fromkeys(name for some in names for name in some))
     exporters = make_exporters(
-        targets, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
+        names, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server
     )
     deployment = load_deployment(
         source,
@@ -86,12 +82,11 @@ def command(
         models=models,
         gpu_specs=gpu_specs,
         only=TableFilter(sm_share_pct=sm_share, **only),
-        names=[name for some in only_models for name in some],
+        names=only_models,
     )
     read = (source, *map(Path, deployment.models.values()), *gpu_specs)
     failed = 0
-    for note in deployment.notes:
-        click.echo(f"gkest: note: {note}", err=True)
+    say(deployment.notes, "note")
     for exporter in exporters:
         try:
             files = exporter.files(deployment)
@@ -101,16 +96,14 @@ def command(
                 raise UsageError("several files are to be written: expected -o FOLDER")
         except GkestimatorError as e:
             failed += 1
-            click.echo(f"gkest: error: {_named(exporter.name, str(e))}", err=True)
+            say([_named(exporter.name, str(e))], "error")
             continue
         if output is None:
-            sys.stdout.buffer.write(files[0].text.encode())
-            sys.stdout.buffer.flush()
+            to_stdout(files[0].text.encode())
         else:
             more = f" and {len(written) - 3} more files" if len(written) > 3 else ""
-            click.echo(f"gkest: wrote {', '.join(map(str, written[:3]))}{more}", err=True)
-        for line in (exporter.limits, *exporter.messages(deployment)):
-            click.echo(_named(exporter.name, line), err=True)
+            say_written(*written[:2], f"{written[2]}{more}") if more else say_written(*written)
+        say(_named(exporter.name, line) for line in (exporter.limits, *exporter.messages(deployment)))
     return 0 if not failed else 2 if failed == len(exporters) else 1
 
 

@@ -7,19 +7,15 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say
+from gkestimator.cli.parameters import gpu_spec_option
 
 __all__ = ["command"]
 
 
 @click.command(name="gpus")
 @click.argument("name", required=False)
-@click.option(
-    "--gpu-spec",
-    "gpu_specs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="GPU file (TOML); repeatable.",
-)
+@gpu_spec_option
 @debug_option
 def command(name: str | None, gpu_specs: tuple[Path, ...]) -> None:
     """What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and
@@ -33,5 +29,5 @@ def command(name: str | None, gpu_specs: tuple[Path, ...]) -> None:
         return
     spec, note = catalogue.resolve(name)
     if note:
-        click.echo(f"gkest: {note}", err=True)
+        say([f"gkest: {note}"])
     click.echo(describe(spec), nl=False)

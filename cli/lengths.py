@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import deliver, say, write_beside
+from gkestimator.cli.parameters import PATH, SEED, form_option
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(name="lengths")
-@click.argument("spec", type=_PATH, metavar="SPEC.yaml")
+@click.argument("spec", type=PATH, metavar="SPEC.yaml")
 @click.option(
     "--table",
     "tables",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     required=True,
     help="Requirement table with a row for each length; repeatable.",
 )
 @click.option("--rate-scale", type=float, default=1.0, show_default=True, help="Factor on the rate.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Default: the file's.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    help="Default: by suffix of -o, else table.",
-)
-@click.option("--plot", type=_PATH, help="Picture over time: .png, .svg or .pdf.")
-@click.option("-o", "--output", type=_PATH, help="File to write to, wholly or not at all.")
+@click.option("--seed", type=SEED, help="Default: the file's.")
+@form_option("table", "csv", "json")
+@click.option("--plot", type=PATH, help="Picture over time: .png, .svg or .pdf.")
+@click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
 @debug_option
 def command(
     spec: Path, tables: tuple[Path, ...], rate_scale: float, seed: int | None, form: str | None, plot: Path | None,
@@ -53,7 +46,6 @@ def command(
     from gkestimator.simulation.lengths.report import LENGTHS_SUFFIXES, lengths_words, render_lengths
     from gkestimator.simulation.lengths.running import simulate_lengths_files
     from gkestimator.simulation.lengths.spec import read_lengths_spec
-    from gkestimator.tables import write_bytes
 
     refuse_overwriting({"-o": output, "--plot": plot}, (spec, *tables))
     form = form or ("table" if output is None else by_suffix("-o", output, LENGTHS_SUFFIXES))
@@ -65,24 +57,9 @@ def command(
             read_lengths_spec(spec), tables, seed=seed, rate_scale=rate_scale, progress=progress
         )
     data = render_lengths(run, form)
-    status = 0
-    if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    else:
-        write_bytes(output, data)
-        click.echo(f"gkest: wrote {output}", err=True)
-    if plot is not None and shape is not None:
-        try:
-            write_bytes(plot, draw_lengths(run, shape))
-        except GkestimatorError as e:  # the result stands
-            click.echo(f"gkest: error: --plot: {e}", err=True)
-            status = 1
-        else:
-            click.echo(f"gkest: wrote {plot}", err=True)
+    deliver(data, output)
+    drawn = write_beside("--plot", plot, lambda: draw_lengths(run, shape or "png"))
     if form == "csv" or output is not None:
-        for note in run.notes:
-            click.echo(f"gkest: note: {note}", err=True)
-    for line in lengths_words(run):
-        click.echo(line, err=True)
-    return status
+        say(run.notes, "note")
+    say(lengths_words(run))
+    return 0 if drawn else 1

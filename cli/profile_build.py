@@ -7,20 +7,20 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say, say_written
+from gkestimator.cli.parameters import PATH, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(name="build")
-@click.argument("raws", nargs=-1, required=True, type=_PATH, metavar="RAW...")
+@click.argument("raws", nargs=-1, required=True, type=PATH, metavar="RAW...")
 @click.option(
-    "-o", "--output", required=True, type=_PATH, help="The dataset: a name ending in .parquet or .csv."
+    "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
-@click.option("--report", type=_PATH, help="Folder for report.md and plots.")
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@click.option("--report", type=PATH, help="Folder for report.md and plots.")
+@gpu_spec_option
 @debug_option
 def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs: tuple[Path, ...]) -> int:
     """Make a kernel dataset of what gkest profile run measured.
@@ -40,21 +40,19 @@ def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs
         result = build_dataset(raws, output, gpu_specs=gpu_specs, progress=progress)
     files = list(result.files)
     notes: list[str] = []
-    unwritten = ""
+    unwritten: list[GkestimatorError] = []
     if report is not None:
         try:
             made, notes = write_report(result, report)
             files += made
         except GkestimatorError as e:  # the dataset is there
-            unwritten = f"gkest: error: {e}"
+            unwritten.append(e)
     click.echo(summary_words(result))
     click.echo(kernels_table(result.table))
-    for problem in result.problems:
-        click.echo(f"gkest: error: {problem}", err=True)
-    for line in (*build_words(result), *notes):
-        click.echo(line, err=True)
-    click.echo(f"gkest: wrote {', '.join(str(f) for f in files)}", err=True)
+    say(result.problems, "error")
+    say((*build_words(result), *notes))
+    say_written(*files)
+    say(unwritten, "error")
     if unwritten:
-        click.echo(unwritten, err=True)
         return 1
     return result.exit_status

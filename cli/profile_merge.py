@@ -7,16 +7,16 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say, say_written
+from gkestimator.cli.parameters import PATH
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(name="merge")
-@click.argument("datasets", nargs=-1, required=True, type=_PATH, metavar="DATASET...")
+@click.argument("datasets", nargs=-1, required=True, type=PATH, metavar="DATASET...")
 @click.option(
-    "-o", "--output", required=True, type=_PATH, help="The dataset: a name ending in .parquet or .csv."
+    "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
 @debug_option
 def command(datasets: tuple[Path, ...], output: Path) -> int:
@@ -32,9 +32,7 @@ def command(datasets: tuple[Path, ...], output: Path) -> int:
     result = merge_datasets(datasets, output)
     click.echo(merge_words(result))
     click.echo(kernels_table(result.table))
-    for problem in result.problems:
-        click.echo(f"gkest: error: {problem}", err=True)
-    for line in (*result.notes, *result.lines()):
-        click.echo(line, err=True)
-    click.echo(f"gkest: wrote {', '.join(str(f) for f in result.files)}", err=True)
+    say(result.problems, "error")
+    say((*result.notes, *result.lines()))
+    say_written(*result.files)
     return result.exit_status

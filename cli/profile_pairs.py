@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say
+from gkestimator.cli.parameters import PATH, gpu_spec_option
 from gkestimator.cli.progress import Progress
 from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
 else:
@@ -46,12 +47,12 @@ class _Shares(_ParamType):
 
 
 @click.command(name="pairs")
-@click.argument("plan", type=_PATH, metavar="PLAN.json")
+@click.argument("plan", type=PATH, metavar="PLAN.json")
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=_PATH,
+    type=PATH,
     help="The co-location table: a name ending in .parquet or .csv.",
 )
 @click.option(
@@ -82,11 +83,11 @@ class _Shares(_ParamType):
 @click.option(
     "--table",
     "tables",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     help="Requirement table of the models: fills what they ask for alone; repeatable, the first that knows it counts.",
 )
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@gpu_spec_option
 @click.option(
     "--entry-timeout",
     "entry_s",
@@ -117,8 +118,6 @@ def command(
             read_plan(plan), output, wanted, tables=tables, gpu_specs=gpu_specs, progress=progress
         )
     click.echo(report.summary())
-    for line in report.problems:
-        click.echo(f"gkest: warning: {line}", err=True)
-    for line in (*report.messages, *report.words()):
-        click.echo(line, err=True)
+    say(report.problems, "warning")
+    say((*report.messages, *report.words()))
     return report.exit_code

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import DIM, WHOLE_NUMBERS, Names
-from gkestimator.runtime_traits import runtime_words
+from gkestimator.cli.outputs import say, say_written
+from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option, options_from
+from gkestimator.estimation.request import EstimateRequest
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
 _LARGE = 20_000_000
 """Bytes of a plan that are worth telling."""
 
@@ -36,33 +36,29 @@ _LARGE = 20_000_000
 )
 @click.option("--minutes", type=float, help="What the run may take.  [default: 10, or none with --entries]")
 @click.option("--entries", type=int, help="At most this many entries.")
-@click.option("--runtime", default="torch", show_default=True, help=f"{runtime_words()}.")
+@options_from(EstimateRequest, ("runtime",))
 @click.option("--gpu", help="GPU type to be measured, where it is known (gkest gpus lists the names).")
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@gpu_spec_option
 @click.option("--cpu", is_flag=True, help="For a machine without a GPU, to try the chain: short calls, fp32.")
-@click.option("--bundle", "bundles", type=_PATH, multiple=True, help="Estimator bundle; repeatable.")
-@click.option(
+@options_from(EstimateRequest, ("bundles",))
+@names_option(
     "--dtype",
     "dtypes",
-    type=Names(),
-    help="fp32,tf32,fp16,bf16.  [default: all that the GPU has; fp32,fp16 with --whole]",
+    "fp32,tf32,fp16,bf16; default: all that the GPU has, fp32,fp16 with --whole.",
+    none=None,
 )
-@click.option(
-    "--batch-size", "batch_sizes", type=WHOLE_NUMBERS, help="Batch sizes of the models; default: as exported."
-)
-@click.option("--dim", "dims", type=DIM, multiple=True, help="Number for a symbolic dimension; repeatable.")
+@options_from(EstimateRequest, ("batch_sizes", "dims"))
 @click.option(
     "--counters", type=float, help="Share of entries to count under ncu.  [default: 0.15; none with --whole]"
 )
 @click.option("--repeats", type=int, help="What run will be given as --repeats; only says how long it takes.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampled shapes.")
 @click.option("--split", type=click.IntRange(1, 1000), help="Write this many plans, FILE-1ofN.json, ...")
-@click.option("-o", "--output", required=True, type=_PATH, help="File of the plan (JSON).")
+@click.option("-o", "--output", required=True, type=PATH, help="File of the plan (JSON).")
 @debug_option
 def command(
     output: Path,
     split: int | None,
-    dims: tuple[tuple[str, int], ...],
     whole: bool,
     catalogue: bool | None,
     counters: float | None,
@@ -88,7 +84,6 @@ def command(
             raise UsageError(f"{name} is of operators: leave it out, or leave out --whole")
     made_by = shlex.join(["gkest", *sys.argv[1:]])[:500]
     request = PlanRequest(
-        dims=dict(dims),
         made_by=made_by,
         catalogue=not whole and catalogue is not False,
         counters=0.0 if whole else 0.15 if counters is None else counters,
@@ -100,10 +95,10 @@ def command(
     written = write_plans(planned.plan, output, split, read=read)
     for path, error in planned.failures:
         text = str(error)
-        click.echo(f"gkest: error: {text if path.name in text else f'{path}: {text}'}", err=True)
-    for message in planned.messages:
-        click.echo(message, err=True)
+        say([text if path.name in text else f"{path}: {text}"], "error")
+    say(planned.messages)
     for path in written:
         size = path.stat().st_size
-        click.echo(f"gkest: wrote {path}{f' ({size / 1e6:.0f} MB)' if size > _LARGE else ''}", err=True)
+        megabytes = f" ({size / 1e6:.0f} MB)" if size > _LARGE else ""
+        say_written(f"{path}{megabytes}")
     return 1 if planned.failures else 0

@@ -8,22 +8,17 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import Names
+from gkestimator.cli.outputs import say
+from gkestimator.cli.parameters import PATH, names_option
 from gkestimator.cli.progress import Progress
 from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
-
-def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for names in value for name in names))
-
 
 @click.command(name="run")
-@click.argument("plan", type=_PATH, metavar="PLAN.json")
-@click.option("-o", "--output", "raw", required=True, type=_PATH, help="Folder for raw measurements.")
+@click.argument("plan", type=PATH, metavar="PLAN.json")
+@click.option("-o", "--output", "raw", required=True, type=PATH, help="Folder for raw measurements.")
 @click.option(
     "--executor",
     type=click.Choice(sorted(RUNTIMES)),
@@ -36,13 +31,8 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     show_default=True,
     help="What records the launches; none: latency of whole models alone.",
 )
-@click.option(
-    "--device",
-    "devices",
-    type=Names(),
-    multiple=True,
-    callback=_flat,
-    help="cpu, cuda:N or all; repeatable. Default: the first GPU, the CPU where there is none.",
+@names_option(
+    "--device", "devices", "cpu, cuda:N or all; default: the first GPU, the CPU where there is none."
 )
 @click.option(
     "--engine",
@@ -51,13 +41,10 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     show_default=True,
     help="This machine, or a Ray cluster (extra 'ray').",
 )
-@click.option(
+@names_option(
     "--gpu-type",
     "gpu_types",
-    type=Names(),
-    multiple=True,
-    callback=_flat,
-    help="With --engine ray: GPU types to measure; default: all that the cluster offers.",
+    "With --engine ray: GPU types to measure; default: all that the cluster offers.",
 )
 @click.option(
     "--repeats", type=click.IntRange(1, 10_000), help="Calls per operator or model; default: by its time."
@@ -104,8 +91,6 @@ def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: floa
         report = run_plan(read_plan(plan), raw, wanted, progress=progress)
     for part in report.parts or (report,):
         click.echo(part.summary())
-        for line in part.problems:
-            click.echo(f"gkest: warning: {line}", err=True)
-        for line in (*part.messages, *part.words()):
-            click.echo(line, err=True)
+        say(part.problems, "warning")
+        say((*part.messages, *part.words()))
     return report.exit_code

@@ -7,19 +7,19 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say, say_written
+from gkestimator.cli.parameters import PATH, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(name="table")
-@click.argument("raws", nargs=-1, required=True, type=_PATH, metavar="RAW...")
+@click.argument("raws", nargs=-1, required=True, type=PATH, metavar="RAW...")
 @click.option(
-    "-o", "--output", required=True, type=_PATH, help="The table: a name ending in .csv, .json or .parquet."
+    "-o", "--output", required=True, type=PATH, help="The table: a name ending in .csv, .json or .parquet."
 )
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@gpu_spec_option
 @debug_option
 def command(raws: tuple[Path, ...], output: Path, gpu_specs: tuple[Path, ...]) -> int:
     """Make the requirement table of the whole models that gkest profile run measured.
@@ -35,11 +35,8 @@ def command(raws: tuple[Path, ...], output: Path, gpu_specs: tuple[Path, ...]) -
     with Progress() as progress:
         result = build_table(raws, output, gpu_specs=gpu_specs, progress=progress)
     click.echo(summary_words(result))
-    for problem in result.problems:
-        click.echo(f"gkest: error: {problem}", err=True)
-    for note in result.notes:
-        click.echo(note, err=True)
-    click.echo(f"gkest: wrote {', '.join(str(f) for f in result.files)}", err=True)
-    for line in closing_words(result):
-        click.echo(line, err=True)
+    say(result.problems, "error")
+    say(result.notes)
+    say_written(*result.files)
+    say(closing_words(result))
     return result.exit_status

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import deliver, say, write_beside
+from gkestimator.cli.parameters import PATH, SEED, form_option, gpu_spec_option
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
 
 
@@ -30,9 +29,9 @@ class _WithPolicies(click.Command):
 
 
 @click.command(name="schedule", cls=_WithPolicies)
-@click.argument("tables", nargs=-1, required=True, type=_PATH, metavar="TABLE...")
-@click.option("--workload", required=True, type=_PATH, help="Models, rates and objectives (YAML).")
-@click.option("--cluster", required=True, type=_PATH, help="GPUs that are there or may be rented (YAML).")
+@click.argument("tables", nargs=-1, required=True, type=PATH, metavar="TABLE...")
+@click.option("--workload", required=True, type=PATH, help="Models, rates and objectives (YAML).")
+@click.option("--cluster", required=True, type=PATH, help="GPUs that are there or may be rented (YAML).")
 @click.option("--policy", default="gkest", show_default=True, help="Who places; the policies stand below.")
 @click.option(
     "--objective",
@@ -42,7 +41,7 @@ class _WithPolicies(click.Command):
 @click.option(
     "--creq", type=click.Choice(_CREQ), help="Measure of compute to pack by; default: the policy's."
 )
-@click.option("--coefficients", type=_PATH, help="Coefficients of the policy's interference model.")
+@click.option("--coefficients", type=PATH, help="Coefficients of the policy's interference model.")
 @click.option("--no-heavy", is_flag=True, help="usher: no interleaving of C-heavy and M-heavy models.")
 @click.option("--no-division", is_flag=True, help="usher: all models in one group.")
 @click.option("--no-sort", is_flag=True, help="usher: replicas in the order of the workload.")
@@ -56,17 +55,12 @@ class _WithPolicies(click.Command):
 @click.option("--runtime", help="Keep the rows of this runtime.")
 @click.option("--dtype", help="Keep the rows of this dtype.")
 @click.option("--dims", help="Keep the rows of these dimensions, as the table writes them.")
-@click.option("--gpu-spec", "gpu_specs", type=_PATH, multiple=True, help="GPU file (TOML); repeatable.")
+@gpu_spec_option
 @click.option("--allow-unserved", is_flag=True, help="Leave out models that no GPU here can serve.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    help="Default: by suffix of -o, else table.",
-)
-@click.option("--plot", type=_PATH, help="Picture of the packing: .png, .svg or .pdf.")
-@click.option("-o", "--output", type=_PATH, help="File to write the plan to, wholly or not at all.")
+@click.option("--seed", type=SEED, default=0, show_default=True)
+@form_option("table", "csv", "json")
+@click.option("--plot", type=PATH, help="Picture of the packing: .png, .svg or .pdf.")
+@click.option("-o", "--output", type=PATH, help="File to write the plan to, wholly or not at all.")
 @debug_option
 def command(
     tables: tuple[Path, ...], workload: Path, cluster: Path, form: str | None, plot: Path | None, output: Path | None,
@@ -84,7 +78,6 @@ def command(
     from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
-    from gkestimator.tables import write_bytes
 
     read = (*tables, workload, cluster, *options["gpu_specs"], *filter(None, [options["coefficients"]]))
     refuse_overwriting({"-o": output, "--plot": plot}, read)
@@ -99,30 +92,13 @@ def command(
         with Progress() as progress:
             result = schedule(tables, workload, cluster, options=chosen, progress=progress, **options)
     except UnservableError as e:
-        for line in e.lines:
-            click.echo(f"gkest: error: {line} (--allow-unserved places the others)", err=True)
+        say([f"{line} (--allow-unserved places the others)" for line in e.lines], "error")
         return e.exit_code
     data = render_plan(result.plan, form)
     picture = None if plot is None else draw(result.plan, by_suffix("--plot", plot, PICTURE_SUFFIXES))
-    if output is None:
-        stream = sys.stdout.buffer  # bytes as they are: UTF-8 whatever the locale
-        stream.write(data)
-        stream.flush()
-    else:
-        write_bytes(output, data)
-        click.echo(f"gkest: wrote {output}", err=True)
-    partly = bool(result.unservable)
-    if plot is not None and picture is not None:
-        try:
-            write_bytes(plot, picture)
-        except GkestimatorError as e:  # the plan stands
-            click.echo(f"gkest: error: --plot: {e}", err=True)
-            partly = True
-        else:
-            click.echo(f"gkest: wrote {plot}", err=True)
+    deliver(data, output)
+    drawn = write_beside("--plot", plot, lambda: picture or b"")
     if form == "csv" or output is not None:
-        for note in result.plan.notes:
-            click.echo(f"gkest: note: {note}", err=True)
-    for line in plan_words(result.plan, result.problem):
-        click.echo(line, err=True)
-    return 1 if partly else 0
+        say(result.plan.notes, "note")
+    say(plan_words(result.plan, result.problem))
+    return 1 if result.unservable or not drawn else 0

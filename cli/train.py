@@ -7,30 +7,32 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import deliver, say_written
+from gkestimator.cli.parameters import PATH
 
 __all__ = ["command"]
 
 
 @click.command(name="train")
-@click.argument("datasets", nargs=-1, type=click.Path(path_type=Path), metavar="[DATASET]...")
+@click.argument("datasets", nargs=-1, type=PATH, metavar="[DATASET]...")
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the new bundle; without DATASET the file of interference coefficients.",
 )
 @click.option(
     "--interference",
     "pairs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PAIRS",
     help="Models measured side by side; fits coefficients of interference to them.",
 )
 @click.option(
     "--table",
     "tables",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="With --interference: what these models ask of the GPU alone, where PAIRS does not say; repeatable.",
 )
@@ -44,7 +46,7 @@ __all__ = ["command"]
 @click.option(
     "--gpu-spec",
     "gpu_specs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="GPU file (TOML); repeatable. Files beside a dataset (DATASET.<GPU>.toml) are found.",
 )
@@ -95,11 +97,8 @@ def command(
                 base=None if base == "none" else base,
                 gpu_specs=gpu_specs,
             )
-        click.echo(f"gkest: wrote {output}", err=True)
+        say_written(output)
         click.echo(str(report))
     if fitted is not None:
-        from gkestimator.tables import write_bytes
-
-        write_bytes(into, fitted.data)
-        click.echo(f"gkest: wrote {into}", err=True)
+        deliver(fitted.data, into)
         click.echo(str(fitted))

@@ -235,7 +235,7 @@ class Engine:
             dims=dict(request.dims),
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
-            inputs=request.inputs,
+            inputs=request.inputs or {},
         )
         yield from self._lower_bound(bound, targets)
 

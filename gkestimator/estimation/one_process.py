@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.recall import Source
@@ -18,28 +19,15 @@ def reserved_in_one_process(
     *,
     gpu: str,
     batch_sizes: Sequence[int],
-    dims: Mapping[str, int] | None = None,
-    runtime: str = "torch",
-    dtype: str = "auto",
-    attention: str | None = None,
-    unfold_batchnorm: bool = True,
+    **options: Any,
 ) -> dict[int, int]:
-    """Bytes reserved after each of ``batch_sizes``, run in that order in one process without emptying the cache.
+    """Return the bytes reserved after each of ``batch_sizes``, run in that order without emptying the cache.
 
     The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what ``max_memory_reserved`` says
-    in a benchmark that goes through its batch sizes in a loop (the first size is the same in both). Parameters and
-    errors as :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
+    in a benchmark that goes through its batch sizes in a loop (the first size is the same in both). ``options``
+    and errors are those of :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
     """
-    request = EstimateRequest(
-        models=[Path(model)],
-        gpus=[gpu],
-        batch_sizes=list(batch_sizes),
-        dims=dict(dims or {}),
-        runtime=runtime,
-        dtype=dtype,
-        attention=attention,
-        unfold_batchnorm=unfold_batchnorm,
-    )
+    request = EstimateRequest(model, [gpu], tuple(batch_sizes), **options)
     engine = Engine(request)
     target = engine.targets[0]
     source = Source(Path(model), Path(model).stem)

@@ -1,15 +1,15 @@
-"""What is asked of the estimator, checked once before any file is read."""
+"""Hold the options of an estimate: the one place where each of them is said."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
+from gkestimator.core.options import REQUIRED, Option, Value
 from gkestimator.errors import UsageError
-from gkestimator.estimation.timeline import TAU_MS
 from gkestimator.runtime_traits import RUNTIMES
 
 if TYPE_CHECKING:
@@ -17,98 +17,136 @@ if TYPE_CHECKING:
 
     from gkestimator.onnx_io.shapes.registry import ValueType
 
-__all__ = ["MAX_BATCH_SIZE", "EstimateRequest"]
+__all__ = [
+    "MAX_BATCH_SIZE",
+    "TAU_MS",
+    "Dims",
+    "EstimateOptions",
+    "EstimateRequest",
+    "OnePath",
+    "Paths",
+    "Wholes",
+]
 
 MAX_BATCH_SIZE = 1_000_000
-_DTYPES = ("auto", "fp32", "tf32", "fp16", "bf16", "amp", "int8")
-_ATTENTION = ("fused", "eager")
+TAU_MS = 0.001  # USHER, section 3.2: kernels whose starts differ by at most this are concurrent
+
+Paths: TypeAlias = Option[str | Path | Sequence[str | Path], tuple[Path, ...]]
+OnePath: TypeAlias = Option[str | Path | None, Path | None]
+Wholes: TypeAlias = Option[int | Sequence[int] | None, tuple[int, ...] | None]
+Numbers: TypeAlias = Option[float | Sequence[float], tuple[float, ...]]
+Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateRequest:
-    """Models x GPUs x batch sizes x SM shares under one runtime and dtype.
+def _dtypes() -> tuple[str, ...]:
+    from gkestimator.runtimes import DTYPE_WORDS
 
-    ``batch_sizes`` None: as exported (a symbolic batch is 1, and the row says so). ``sm_shares`` are percent of the
-    GPU's SMs. ``streams`` None: what the runtime does. ``host_overhead_us`` None: the figure of ``host`` (a host
-    profile; None: ``$GKEST_HOME/host.toml`` where there is one), else the runtime profile's. ``context_mib`` (CUDA
-    context and library handles) None: the runtime profile's estimate for each GPU.
-    ``attention`` None: fused. ``unfold_batchnorm`` (torch): BatchNorms that an exporter folded into convolutions run as
-    kernels of their own. ``inputs`` gives types or values of inputs that the files leave open (``Model.bind``).
-    ``tau_ms`` is USHER's concurrency tolerance. Raises UsageError on anything out of range.
+    return DTYPE_WORDS
+
+
+@dataclass(kw_only=True)
+class EstimateOptions:
+    """Hold what every kind of estimate may be told: ``estimate``, ``demo`` and ``evaluate`` offer all of it.
+
+    To add an option, add a field here and use it where the engine reads ``request.NAME``. Raises UsageError.
     """
 
-    models: Sequence[Path]
-    gpus: Sequence[str]
-    batch_sizes: Sequence[int] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    runtime: str = "torch"
-    dtype: str = "auto"
-    sm_shares: Sequence[float] = (100.0,)
-    attention: str | None = None
-    unfold_batchnorm: bool = True
-    streams: int | None = None
-    trip_count: int | None = None
-    host_overhead_us: float | None = None
-    context_mib: float | None = None
-    host: Path | None = None
-    include_copy: bool = False
-    bundles: Sequence[Path] = ()
-    gpu_specs: Sequence[Path] = ()
-    allow_unknown: bool = False
-    plugins: Sequence[Path] = ()
-    kernels: bool = False
-    batch_dim: str | None = None
-    inputs: Mapping[str, ValueType | np.ndarray] = field(default_factory=dict)
-    slo_ms: float | None = None
-    max_batch: bool = False
-    tau_ms: float = TAU_MS
+    dims: Dims = Option(
+        (),
+        Pairs(number=Number(low=1, high=2**31 - 1, whole=True)),
+        "Number for a symbolic dimension.",
+        flag="--dim",
+        repeat=True,
+    )
+    batch_dim: Value[str | None] = Option(
+        None, Text(metavar="NAME"), "Name of the batch dimension where it is not found."
+    )
+    runtime: Value[str] = Option("torch", Word(tuple(RUNTIMES)), "Framework that runs the model.")
+    dtype: Value[str] = Option(
+        "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
+    )
+    attention: Value[str | None] = Option(
+        None, Word(("fused", "eager")), "How attention is launched; default: fused."
+    )
+    unfold_batchnorm: Value[bool] = Option(
+        True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."
+    )
+    streams: Value[int | None] = Option(
+        None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
+    )
+    trip_count: Value[int | None] = Option(
+        None, Number(low=0, high=1_000_000, whole=True), "Iterations of loops whose count is not known."
+    )
+    host_overhead_us: Value[float | None] = Option(
+        None,
+        Number(low=0, high=1e6),
+        "Host time per framework call; default: the host's, else the runtime's.",
+        unit="us",
+    )
+    context_mib: Value[float | None] = Option(
+        None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
+    )
+    host: OnePath = Option(None, File(), "This host's figures (TOML of evaluate --write-host).")
+    include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
+    bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
+    gpu_specs: Paths = Option((), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True)
+    plugins: Paths = Option(
+        (), Many(item=File()), "Python file with rules; it is run.", flag="--plugin", repeat=True
+    )
+    allow_unknown: Value[bool] = Option(False, Flag(), "Lower bounds in spite of unknown operators.")
+
+
+@dataclass
+class EstimateRequest(EstimateOptions):
+    """Hold what is asked of the estimator: models x GPUs x batch sizes x SM shares, under one set of options.
+
+    Everything is checked when the request is made, before any file is read. Raises UsageError.
+    """
+
+    models: Paths = Option(REQUIRED, Many(item=File(), least=1), "ONNX files.", flag=None)
+    gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
+        REQUIRED,
+        Many(item=Text(metavar="NAME"), least=1, commas=True),
+        "GPU type, as gkest gpus lists them.",
+        flag="--gpu",
+        repeat=True,
+    )
+    batch_sizes: Wholes = Option(
+        None,
+        Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True),
+        "Batch sizes; default: as exported, 1 where that is symbolic.",
+        flag="--batch-size",
+    )
+    _: KW_ONLY
+    sm_shares: Numbers = Option(
+        (100.0,),
+        Many(item=Number(low=0, high=100, above=True), least=1, commas=True),
+        "Percent of the SMs (as with MPS).",
+        flag="--sm-share",
+        unit="%",
+    )
+    slo_ms: Value[float | None] = Option(
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Latency objective, for the closing line and --max-batch.",
+        unit="ms",
+    )
+    max_batch: Value[bool] = Option(False, Flag(), "Find the largest batch within --slo-ms and memory.")
+    inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
+        None,
+        Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
+        "Types or values of inputs that the files leave open (Model.bind).",
+        flag=None,
+    )
+    tau_ms: Value[float] = Option(
+        TAU_MS,
+        Number(low=0, high=1e6),
+        "Kernels whose starts differ by at most this are concurrent.",
+        flag=None,
+        unit="ms",
+    )
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise UsageError("no model given: name at least one ONNX file")
-        if not self.gpus:
-            raise UsageError("no GPU given: name at least one (see `gkest gpus`)")
-        if self.batch_sizes is not None and not self.batch_sizes:
-            raise UsageError("no batch size given: leave the option out to take the exported one")
-        for n in self.batch_sizes or ():
-            _integer("batch size", n, 1, MAX_BATCH_SIZE)
-        for name, n in self.dims.items():
-            _integer(f"dimension {name}", n, 1, 2**31 - 1)
-        _word("runtime", self.runtime, tuple(RUNTIMES))
-        _word("dtype", self.dtype, _DTYPES)
-        if self.attention is not None:
-            _word("attention", self.attention, _ATTENTION)
-        if not self.sm_shares:
-            raise UsageError("no SM share given: expected percent between 0 and 100")
-        for share in self.sm_shares:
-            _number("SM share in percent", share, 0, 100, open_low=True)
-        if self.streams is not None:
-            _integer("number of streams", self.streams, 1, 128)
-        if self.trip_count is not None:
-            _integer("trip count", self.trip_count, 0, 1_000_000)
-        if self.context_mib is not None:
-            _number("context in MiB", self.context_mib, 0, 2**20)
-        if self.host_overhead_us is not None:
-            _number("host overhead in us", self.host_overhead_us, 0, 1e6)
-        if self.slo_ms is not None:
-            _number("SLO in ms", self.slo_ms, 0, 1e9, open_low=True)
-        _number("tau in ms", self.tau_ms, 0, 1e6)
+        """Raise UsageError for options that do not go together."""
         if self.max_batch and self.slo_ms is None:
             raise UsageError("--max-batch needs a latency objective: add --slo-ms")
-
-
-def _integer(what: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UsageError(f"{what} is {value!r}: expected a whole number from {low} to {high}")
-
-
-def _number(what: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not low <= float(value) <= high or (open_low and value == low):  # type: ignore[arg-type]
-        bound = f"more than {low:g}" if open_low else f"at least {low:g}"
-        raise UsageError(f"{what} is {value!r}: expected {bound} and at most {high:g}")
-
-
-def _word(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{what} {value!r} is not known: expected one of {', '.join(known)}")

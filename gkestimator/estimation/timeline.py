@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gkestimator.estimation.request import TAU_MS
 from gkestimator.kernels import Step
 
 __all__ = ["TAU_MS", "Program", "Timeline", "concurrent_maxima", "schedule"]
-
-TAU_MS = 0.001  # USHER, section 3.2: kernels whose starts differ by at most this are concurrent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gkestimator.core.options import taking, values_of
 from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import EstimateOptions
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.evaluation.compare import compare, summaries, unit_warning
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostCase, HostFit, fit_host
 from gkestimator.evaluation.matching import match_rows
+from gkestimator.evaluation.options import EvaluateRequest
 from gkestimator.evaluation.truth import Truth, read_truth, truth_of
 from gkestimator.gpus import gpu_catalogue
 from gkestimator.host_profile import HostProfile, load_host_file, write_host_file
+from gkestimator.lowering import load_plugin
 from gkestimator.naming import find_models
 from gkestimator.tables import to_dataframe
 
@@ -123,30 +126,8 @@ def _range(span: tuple[float, float] | None, factor: float, unit: str) -> str:
     )
 
 
-def evaluate(
-    truth: str | Path | pandas.DataFrame,
-    *,
-    models: str | Path | Sequence[str | Path] = (),
-    gpu: str | None = None,
-    runtime: str = "torch",
-    dtype: str = "auto",
-    dims: Mapping[str, int] | None = None,
-    attention: str | None = None,
-    unfold_batchnorm: bool = True,
-    streams: int | None = None,
-    trip_count: int | None = None,
-    host_overhead_us: float | None = None,
-    host: str | Path | None = None,
-    context_mib: float | None = None,
-    include_copy: bool = False,
-    one_process: bool = False,
-    bundles: Sequence[str | Path] = (),
-    gpu_specs: Sequence[str | Path] = (),
-    plugins: Sequence[str | Path] = (),
-    allow_unknown: bool = False,
-    batch_dim: str | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Evaluation:
+@taking(EvaluateRequest)
+def evaluate(request: EvaluateRequest) -> Evaluation:
     """Compare measurements with estimates of the same models, GPUs, batch sizes and options.
 
     ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where there are
@@ -162,36 +143,26 @@ def evaluate(
         >>> result = gkestimator.evaluate("measured.csv", models="onnx/", gpu="L4")
         >>> result.summary[["name", "measure", "n", "mean", "median", "worst"]]
     """
-    table = _truth(truth)
-    given = [models] if isinstance(models, str | Path) else list(models)
-    files, missing = find_models([str(m) for m in given])
+    table = _truth(request.truth)
+    files, missing = find_models([str(m) for m in request.models])
     if missing:
         raise missing[0][1]
     for path in files:
         if not path.exists():
             raise UsageError(f"{path}: no such file or folder, expected models")
-    _load_plugins(plugins)
-    specs = tuple(Path(p) for p in gpu_specs)
+    for plugin in request.plugins:
+        load_plugin(str(plugin))
     matched, failures, notes = match_rows(
-        table, files, gpu_catalogue(specs), gpu=gpu, runtime=runtime, dtype=dtype
+        table,
+        files,
+        gpu_catalogue(request.gpu_specs),
+        gpu=request.gpu,
+        runtime=request.runtime,
+        dtype=request.dtype,
     )
-    options: dict[str, Any] = {
-        "dims": dict(dims or {}),
-        "attention": attention,
-        "unfold_batchnorm": unfold_batchnorm,
-        "streams": streams,
-        "trip_count": trip_count,
-        "host_overhead_us": host_overhead_us,
-        "host": None if host is None else Path(host),
-        "context_mib": context_mib,
-        "include_copy": include_copy,
-        "bundles": [Path(p) for p in bundles],
-        "gpu_specs": list(specs),
-        "allow_unknown": allow_unknown,
-        "batch_dim": batch_dim,
-    }
-    _check_options(options, runtime, dtype)
-    compared = compare(matched, options, one_process=one_process, progress=progress)
+    _check_files(request)
+    options = values_of(request, EstimateOptions)
+    compared = compare(matched, options, one_process=request.one_process, progress=request.progress)
     warning = unit_warning(compared.rows)
     return Evaluation(
         name=table.path.name,
@@ -199,7 +170,7 @@ def evaluate(
         summarised=summaries(compared.rows),
         failures=(*failures, *compared.failures),
         messages=(*table.messages, *notes, *compared.notes, *([warning] if warning else [])),
-        include_copy=include_copy,
+        include_copy=request.include_copy,
         cases=compared.cases,
     )
 
@@ -221,16 +192,8 @@ def _plain(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
-def _check_options(options: Mapping[str, Any], runtime: str, dtype: str) -> None:
-    """What is wrong with the whole request is said once, not of every row."""
-    EstimateRequest(models=[Path()], gpus=[""], runtime=runtime, dtype=dtype, **options)
-    if options["host"] is not None:
-        load_host_file(options["host"])
-    load_bundles(tuple(options["bundles"]))
-
-
-def _load_plugins(plugins: Sequence[str | Path]) -> None:
-    from gkestimator.lowering import load_plugin
-
-    for plugin in plugins:
-        load_plugin(str(plugin))
+def _check_files(request: EvaluateRequest) -> None:
+    """Raise for a file that the whole request names and that cannot be read: once, not for every row."""
+    if request.host is not None:
+        load_host_file(request.host)
+    load_bundles(request.bundles)

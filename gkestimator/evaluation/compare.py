@@ -121,16 +121,16 @@ def _ask(
     """Answers by GPU and batch size (None: as exported). Raises the first error."""
     first = group[0].measurement
     batches = [m.measurement.batch_size for m in group]
-    request = EstimateRequest(
-        **{name: value for name, value in options.items() if name != "dims"},
-        models=[group[0].path],
-        gpus=list(dict.fromkeys(m.gpu for m in group)),
-        batch_sizes=None if first.batch_size is None else list(dict.fromkeys(b for b in batches if b)),
-        dims=dict(first.dims) or dict(options.get("dims", {})),
-        runtime=group[0].runtime,
-        dtype=group[0].dtype,
-        sm_shares=[first.sm_share_pct],
-    )
+    of_the_rows = {
+        "models": group[0].path,
+        "gpus": tuple(dict.fromkeys(m.gpu for m in group)),
+        "batch_sizes": None if first.batch_size is None else tuple(dict.fromkeys(b for b in batches if b)),
+        "dims": dict(first.dims) or options.get("dims", {}),
+        "runtime": group[0].runtime,
+        "dtype": group[0].dtype,
+        "sm_shares": first.sm_share_pct,
+    }
+    request = EstimateRequest(**{**options, **of_the_rows})
     engine = Engine(request)
     if engine.host_note:
         notes.setdefault(engine.host_note)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from gkestimator.core.options import taking
 from gkestimator.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
 from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
-from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.options import MergeOptions, MergeRequest
 from gkestimator.merging.pricing import Pricer, decide
 from gkestimator.merging.report import MergeReport
 from gkestimator.merging.reporting import Found, report_of
@@ -51,53 +51,22 @@ class MergeResult:
     files: tuple[Path, ...]
 
 
-def merge(
-    models: Sequence[str | Path],
-    output: str | Path | None = None,
-    *,
-    samples: int = 0,
-    progress: _Progress | None = None,
-    **options: Any,
-) -> MergeResult:
+@taking(MergeRequest)
+def merge(request: MergeRequest) -> MergeResult:
     """Merge the operator graphs of ONNX files that share a GPU and weights into one file (USHER, section 3.4).
 
-    ``models``: at least two paths, at most 64; one may stand there twice. ``output``: the file to write, wholly or
-    not at all (None: the report alone). Inputs and outputs keep their names behind the model's (``bert/input_ids``);
-    models that have nothing in common stand side by side. ``samples``: random inputs on which originals and merged
-    file are run in ONNX Runtime (0: not compared). ``options``: the fields of
-    :class:`gkestimator.merging.options.MergeOptions` (``omega``, ``tolerance``, ``gpu``, ``batch_sizes``, ...).
-    ``progress(step, done, total)`` is called as steps begin. Raises UsageError (options, too few models, SciPy
-    missing), ModelError (a file that is no model, lacks its weights, ...), OutputError.
+    Inputs and outputs keep their names behind the model's (``bert/input_ids``); models that have nothing in common
+    stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file that is no
+    model, lacks its weights, ...), OutputError.
 
         >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
-    if isinstance(models, str | Path):
-        raise UsageError("models: found one path, expected a list of at least two")
-    paths = _paths("models", models)
-    known = [field.name for field in dataclasses.fields(MergeOptions)]
-    for name in options:
-        if name not in known:
-            raise UsageError(f"merge: found the option {name!r}, expected one of {', '.join(known)}")
-    for name in ("bundles", "gpu_specs"):
-        given = options.get(name, ())
-        options[name] = _paths(name, [given] if isinstance(given, str | Path) else given)
-    sizes = options.get("batch_sizes")
-    if sizes is not None:
-        options["batch_sizes"] = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
-    settings = MergeOptions(**options)
-    sources = sources_of(paths, settings)
-    target = None if output is None else _paths("output", [output])[0]
-    refuse_overwriting({"output": target}, [*(s.path for s in sources), *settings.gpu_specs])
-    return merge_sources(sources, settings, target, samples=samples, progress=progress)
-
-
-def _paths(name: str, given: object) -> tuple[Path, ...]:
-    found = tuple(given) if isinstance(given, Iterable) else (given,)
-    for path in found:
-        if not isinstance(path, str | Path):
-            raise UsageError(f"{name}: found {path!r}, expected {'a path' if name == 'output' else 'paths'}")
-    return tuple(Path(path) for path in found)
+    sources = sources_of(request.models, request)
+    refuse_overwriting({"output": request.output}, [*(s.path for s in sources), *request.gpu_specs])
+    return merge_sources(
+        sources, request, request.output, samples=request.samples or 0, progress=request.progress
+    )
 
 
 def merge_sources(
@@ -115,8 +84,6 @@ def merge_sources(
     """
     if output is not None:
         by_suffix("-o", output, {".onnx": "onnx"})
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
-        raise UsageError(f"samples is {samples!r}: expected a whole number from 0")
     step = _steps(progress)
     with rare_collection():
         step("reading")

@@ -1,71 +1,93 @@
-"""What the caller of a merge may say."""
+"""Hold what the caller of a merge may say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
-from gkestimator.errors import UsageError
+from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, Word
+from gkestimator.core.options import REQUIRED, Option, Value, variant
+from gkestimator.estimation.request import MAX_BATCH_SIZE, Dims, EstimateRequest, OnePath, Paths, Wholes
 
-__all__ = ["PRICES", "MergeOptions"]
+__all__ = ["MOST_MODELS", "PRICES", "MergeOptions", "MergeRequest"]
 
 PRICES = ("latency", "gpu")
 MOST_MODELS = 64
+_EACH = Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True, repeats=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class MergeOptions:
-    """Options of a merge.
+    """Hold the options of a merge. Raises UsageError.
 
-    ``omega``: least similarity of two weights that are merged (USHER: 0.4). ``tolerance``: weights are equal when
-    they differ by at most this. ``tau_ms``: operators start together when their starts differ by at most this on
-    their models' timelines (infinity: any may be merged). ``group_distance``: DBSCAN's epsilon on the share of the
-    smaller operator graph that the larger one lacks, by graph edit distance, in [0, 1]
-    (:attr:`gkestimator.merging.grouping.EditDistance.changed`; of 28 exported graphs, members of a family are at most
-    0.041 apart, others at least 0.088; ResNet-18 and -34, the smallest of theirs, 0.076). ``price``: what must fall,
-    ``latency`` (host included) or ``gpu`` (time of the kernels); ``always`` merges without asking the price. ``gpu``,
-    ``runtime``, ``dtype``, ``bundles``, ``gpu_specs``:
-    as in an estimate. ``batch_sizes``: for all models or one each (None: as exported, symbolic 1); they are for the
-    price and the timeline alone. ``dims`` fix symbolic dimensions in the merged file too.
+    ``omega``: USHER takes 0.4. ``group_distance``: DBSCAN's epsilon on the share of the smaller operator graph that
+    the larger one lacks, by graph edit distance (:attr:`gkestimator.merging.grouping.EditDistance.changed`; of 28
+    exported graphs, members of a family are at most 0.041 apart, others at least 0.088; ResNet-18 and -34, the
+    smallest of theirs, 0.076). ``batch_sizes`` are for the price and the timeline alone.
     """
 
-    omega: float = 0.4
-    tolerance: float = 1e-7
-    tau_ms: float = 0.001
-    group_distance: float = 0.08
-    price: str = "latency"
-    always: bool = False
-    gpu: str = "V100"
-    runtime: str = "onnxruntime"
-    dtype: str = "auto"
-    batch_sizes: tuple[int, ...] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    bundles: tuple[Path, ...] = ()
-    gpu_specs: tuple[Path, ...] = ()
+    gpu: Value[str] = Option(
+        "V100", Text(), "GPU type that times are estimated for; with --plan, the plan's."
+    )
+    runtime: Value[str] = variant(
+        EstimateRequest,
+        "runtime",
+        default="onnxruntime",
+        help="Framework that runs the file; with --plan, the plan's.",
+    )
+    dtype: Value[str] = variant(EstimateRequest, "dtype", help="As in an estimate; with --plan, the plan's.")
+    batch_sizes: Wholes = variant(
+        EstimateRequest,
+        "batch_sizes",
+        kind=_EACH,
+        help="Batch size that times are estimated for: one, or one for each model; default: as exported.",
+    )
+    dims: Dims = variant(
+        EstimateRequest, "dims", help="Number for a symbolic dimension, in the merged file too."
+    )
+    omega: Value[float] = Option(
+        0.4,
+        Number(low=0, high=1, above=True),
+        "Least similarity of two weights that are merged: share of their values that both hold as one block.",
+    )
+    tolerance: Value[float] = Option(1e-7, Number(low=0, high=1), "Weights are equal up to this difference.")
+    tau_ms: Value[float] = Option(
+        0.001,
+        Number(low=0, high=math.inf),
+        "Most by which the estimated starts of merged operators differ, each within its own model; inf: any.",
+        unit="ms",
+    )
+    group_distance: Value[float] = Option(
+        0.08,
+        Number(low=0, high=1),
+        "Share of an operator graph that the other lacks, up to which two models are of one architecture.",
+    )
+    price: Value[str] = Option(
+        "latency",
+        Word(PRICES),
+        "Time that a merge must shorten: latency (host included), or that of the GPU's kernels.",
+    )
+    always: Value[bool] = Option(False, Flag(), "Merge also what is not expected to save time.")
+    bundles: Paths = variant(EstimateRequest, "bundles")
+    gpu_specs: Paths = variant(EstimateRequest, "gpu_specs")
 
-    def __post_init__(self) -> None:
-        """Check types and numbers. Raises UsageError."""
-        for name in ("gpu", "runtime", "dtype"):
-            if not isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} is {getattr(self, name)!r}: expected a name")
-        if not isinstance(self.always, bool):
-            raise UsageError(f"always is {self.always!r}: expected True or False")
-        if not isinstance(self.dims, Mapping) or not all(isinstance(name, str) for name in self.dims):
-            raise UsageError(f"dims is {self.dims!r}: expected numbers by the names of dimensions")
-        _number("omega", self.omega, low=0.0, high=1.0, open_low=True)
-        _number("tolerance", self.tolerance, low=0.0, high=1.0)
-        _number("tau_ms", self.tau_ms, low=0.0, high=math.inf)
-        _number("group_distance", self.group_distance, low=0.0, high=1.0)
-        if self.price not in PRICES:
-            raise UsageError(f"price is {self.price!r}: expected {' or '.join(PRICES)}")
 
+@dataclass
+class MergeRequest(MergeOptions):
+    """Hold what is merged into which file. ``progress(step, done, total)`` is called as steps begin."""
 
-def _number(name: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise UsageError(f"{name} is {value!r}: expected a number")
-    if not (low < value if open_low else low <= value) or value > high:
-        raise UsageError(
-            f"{name} is {value}: expected a number {'above' if open_low else 'from'} {low:g} to {high:g}"
-        )
+    models: Paths = Option(
+        REQUIRED, Many(item=File()), "ONNX files, 2 to 64; one may stand twice.", flag=None
+    )
+    output: OnePath = Option(
+        None, File(), "ONNX file to write, wholly or not at all; without it the report alone.", flag=None
+    )
+    _: KW_ONLY
+    samples: Value[int | None] = Option(
+        None,
+        Number(low=0, high=10_000, whole=True),
+        "Random inputs on which originals and merged file are compared in ONNX Runtime (CPU); default: none, "
+        "with a report of the command 4.",
+    )
+    progress: Callable[[str, int, int], None] | None = None

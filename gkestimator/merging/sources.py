@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gkestimator.errors import UsageError
-from gkestimator.estimation.request import MAX_BATCH_SIZE
 from gkestimator.merging.naming import model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
 from gkestimator.naming import find_models
@@ -75,9 +74,6 @@ def _dims(given: Mapping[str, int], name: str, names: Sequence[str]) -> dict[str
 def _batches(given: tuple[int, ...] | None, models: int) -> tuple[int | None, ...]:
     if given is None:
         return (None,) * models
-    for size in given:
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH_SIZE:
-            raise UsageError(f"batch size is {size!r}: expected a whole number from 1 to {MAX_BATCH_SIZE}")
     if len(given) not in (1, models):
         raise UsageError(f"found {len(given)} batch sizes for {models} models, expected one, or one for each")
     return given * models if len(given) == 1 else given

@@ -10,11 +10,11 @@ from gkestimator.errors import UsageError
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.simulation.options import ADMISSIONS
 from gkestimator.tables import Requirement
 
 __all__ = ["ADMISSIONS", "admitted_parts"]
 
-ADMISSIONS = ("plan", "expected", "none")
 # What the plan serves of a rate within this of all of it is all of it: the rest is rounding.
 _ALL = 1e-9
 

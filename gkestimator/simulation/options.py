@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from gkestimator.errors import UsageError
 
-__all__ = ["COPIES", "DROPS", "INTERFERENCES", "ROUTINGS", "SERVICES", "Options"]
+__all__ = [
+    "ADMISSIONS",
+    "ASSIGNMENTS",
+    "COPIES",
+    "DROPS",
+    "INTERFERENCES",
+    "RATES",
+    "ROUTINGS",
+    "SCALINGS",
+    "SERVICES",
+    "Options",
+]
 
 _MOST_WINDOWS = 100_000  # each holds three numbers for every model
 
@@ -15,6 +26,10 @@ ROUTINGS = ("round-robin", "least-load")
 SERVICES = ("deterministic", "exponential", "interval")
 COPIES = ("none", "serial", "overlap")
 DROPS = ("none", "late")
+ADMISSIONS = ("plan", "expected", "none")
+ASSIGNMENTS = ("auto", "names", "streams", "requests")
+RATES = ("plan", "trace")
+SCALINGS = ("copies", "time")
 INTERFERENCES = ("none", "gpulet", "igniter", "contention")
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
@@ -24,6 +24,7 @@ from gkestimator.simulation.interference.registry import interference_between
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
+from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
@@ -142,38 +143,37 @@ def _served(
     return simulator.finish()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRun:
-    """How files are simulated.
+@dataclass(kw_only=True)
+class FileRun(SimulateOptions):
+    """Hold how files are simulated, and whether the result has every request.
 
     ``arrivals``: a process (``poisson``, ``mmpp``, ``constant``) at the rates of the plan's workload times
-    ``rate_scale``, the file of rate profiles, or that of a trace, replayed as ``replay`` says, for ``duration_s``
-    (None: 60; a trace to its end), of which the first ``warmup_s`` are not counted. ``bursts`` of ``mmpp``: factor
-    on the mean rate, share of the time, mean seconds
-    (:meth:`gkestimator.simulation.arrivals.rates.Bursts.of`). ``window_s`` None: a sixtieth of the duration, at
-    least a second. The rest is as in :func:`gkestimator.simulation.building.build_system` and
-    :class:`gkestimator.simulation.options.Options`.
+    ``rate_scale``, the file of rate profiles, or that of a trace, replayed for ``duration_s`` (None: 60; a trace to
+    its end), of which the first ``warmup_s`` are not counted. ``bursts`` of ``mmpp``:
+    :meth:`gkestimator.simulation.arrivals.rates.Bursts.of`.
     """
 
-    arrivals: str | Path = "poisson"
-    duration_s: float | None = None
-    warmup_s: float = 0.0
-    rate_scale: float = 1.0
-    bursts: Sequence[float] | None = None
-    replay: Replay | None = None
-    max_wait_ms: float | None = None
-    network: Path | str | None = None
-    service: str = "deterministic"
-    interference: str = "contention"
-    coefficients: Path | str | None = None
-    copy: str = "none"
-    routing: str = "round-robin"
-    drop: str = "none"
-    admission: str = "plan"
-    window_s: float | None = None
     keep_requests: bool = False
-    seed: int = 0
-    gpu_specs: Sequence[Path | str] = ()
+
+    @property
+    def replay(self) -> Replay | None:
+        """Return how a trace is replayed; None where no option of a trace was said."""
+        options = {
+            "form": self.trace_format,
+            "assign": self.streams,
+            "rates": self.trace_rates,
+            "scaling": self.trace_scaling,
+            "start_s": self.trace_start_s,
+            "duration_s": self.trace_duration_s,
+            "loop": self.trace_loop or None,
+        }
+        said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        return Replay(**said) if said else None
+
+    @property
+    def delays(self) -> str | None:
+        """Return the file of the network's delays; None where there are none."""
+        return None if self.network == "none" else self.network
 
     def prepared(self, plan: PlacementPlan) -> tuple[Arrivals, Options, str, tuple[str, ...]]:
         """Arrivals for the workload of ``plan``, what the simulator is told, the arrivals in words, and notes on
@@ -258,7 +258,7 @@ def simulate_files(
         arrivals_name=name,
         rate_scale=run.rate_scale,
         coefficients=run.coefficients,
-        network=run.network,
+        network=run.delays,
         max_wait_ms=run.max_wait_ms,
         admission=run.admission,
         gpu_specs=run.gpu_specs,
@@ -315,10 +315,10 @@ def replan_files(
         creq=placed.creq if policy is None or policy == placed.policy else None,
         arrivals_name=name,
         coefficients=run.coefficients,
-        network=run.network,
+        network=run.delays,
         max_wait_ms=run.max_wait_ms,
         admission=run.admission,
-        gpu_specs=tuple(run.gpu_specs),
+        gpu_specs=run.gpu_specs,
         table=", ".join(str(t) for t in tables),
         notes=notes,
         progress=progress,

@@ -31,7 +31,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     def estimate_rows(models: Any, **options: Any) -> SimpleNamespace:
         asked.update(options, models=models)
-        if options["runtime"] == "broken":
+        if options["batch_dim"] == "broken":
             raise RuntimeError("two\nlines")
         good = [m for m in models if not m.name.startswith("bad")]
         rows = [
@@ -73,14 +73,14 @@ def one_error(err: str) -> str:
 def test_result_on_stdout_words_on_stderr(engine: Asked, gkest: Callable[..., Outcome]) -> None:
     status, out, err = gkest(
         "estimate", "m.onnx", "--gpu", "V100,T4", "--gpu", "H100", "--batch-size", "1, 8,8", "--dim", "seq=128",
-        "--dim", "past=0", "--sm-share", "20,100", "--format", "json", "--include-copy", "--trip-count", "0",
+        "--dim", "past=1", "--sm-share", "20,100", "--format", "json", "--include-copy", "--trip-count", "0",
     )  # fmt: skip
     assert status == 0
     assert len(json.loads(out)["rows"]) == 6
     assert err == "T4 is the smallest.\n"
     assert engine["gpus"] == ("V100", "T4", "H100")
     assert engine["batch_sizes"] == (1, 8)
-    assert engine["dims"] == {"seq": 128, "past": 0}
+    assert engine["dims"] == {"seq": 128, "past": 1}
     assert engine["sm_shares"] == (20.0, 100.0)
     assert engine["include_copy"] is True
     assert engine["trip_count"] == 0
@@ -110,19 +110,20 @@ def test_a_folder_without_models(engine: Asked, gkest: Callable[..., Outcome], t
         (["estimate", "m.onnx"], "--gpu"),
         (
             ["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "0"],
-            "found '0', expected whole numbers from 1",
+            "found 0, expected whole numbers from 1",
         ),
-        (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "-4"], "found '-4'"),
+        (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "-4"], "found -4"),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "1,,2"], "separated by commas"),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "9" * 19], "expected whole numbers"),
         (["estimate", "m.onnx", "--gpu", "T4", "--dim", "seq"], "expected name=number"),
-        (["estimate", "m.onnx", "--gpu", "T4", "--dim", "s=1", "--dim", "s=2"], "found both 1 and 2"),
+        (["estimate", "m.onnx", "--gpu", "T4", "--dim", "s=0"], "found s=0, expected whole numbers from 1"),
+        (["estimate", "m.onnx", "--gpu", "T4", "--dim", "s=1", "--dim", "s=2"], "found s=1 and s=2"),
         (["estimate", "m.onnx", "--gpu", "T4", "--sm-share", "nan"], "expected numbers"),
         (["estimate", "m.onnx", "--gpu", "T4", "--format", "xml"], "xml"),
         (["estimate", "m.onnx", "--gpu", "T4", "--format", "parquet"], "expected -o"),
         (["estimate", "m.onnx", "--gpu", "T4", "-o", "x.xls"], "suffix"),
         (["estimate", "m.onnx", "--gpu", "T4", "-o", "/nonexistent/x.csv"], "cannot be written"),
-        (["estimate", "m.onnx", "--gpu", "T4", "--runtime", "broken"], "RuntimeError: two lines"),
+        (["estimate", "m.onnx", "--gpu", "T4", "--batch-dim", "broken"], "RuntimeError: two lines"),
         (["nosuch"], "No such command"),
         (["train"], "Missing option"),
         (["train", "-o", "b"], "neither a DATASET nor --interference PAIRS"),
@@ -139,8 +140,8 @@ def test_bad_usage_is_one_line_and_2(
 
 def test_debug_shows_the_traceback(engine: Asked, gkest: Callable[..., Outcome]) -> None:
     for arguments in (
-        ("--debug", "estimate", "m.onnx", "--gpu", "T4", "--runtime", "broken"),
-        ("estimate", "m.onnx", "--gpu", "T4", "--runtime", "broken", "--debug"),
+        ("--debug", "estimate", "m.onnx", "--gpu", "T4", "--batch-dim", "broken"),
+        ("estimate", "m.onnx", "--gpu", "T4", "--batch-dim", "broken", "--debug"),
     ):
         assert "Traceback" in gkest(*arguments)[2]
 

@@ -97,15 +97,15 @@ def test_partly_failed_is_1_all_failed_is_2(truth: Path, gkest: Callable[..., Ou
         ([], "--truth"),
         (["--truth", "bad.csv"], "expected latency_ms (milliseconds a batch)"),
         (["--truth", "measured.csv", "--models", "absent"], "absent"),
-        (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--host-overhead-us", "-1"], "host overhead"),
+        (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--host-overhead-us", "-1"], "found -1.0, expected a number from 0"),
         (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--bundle", "."], "stack.json"),
         (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--runtime", "mxnet"], "mxnet"),
         (["--truth", "measured.csv", "--models", "."], "found a folder without models"),
         (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "V199"], "V199"),
         (["--truth", "measured.csv", "--models", str(LIGHT)], "names no GPU"),
         (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--host", "no.toml"], "no.toml"),
-        (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--write-host", "measured.csv"], "is also read"),
-        (["--truth", "rows.csv", "--models", str(LIGHT), "--gpu", "L4", "--report", "."], "is also read"),
+        (["--truth", "measured.csv", "--models", str(LIGHT), "--gpu", "L4", "--write-host", "measured.csv"], "is also used"),
+        (["--truth", "rows.csv", "--models", str(LIGHT), "--gpu", "L4", "--report", "."], "is also used"),
     ],
 )  # fmt: skip
 def test_bad_usage_is_one_line(

@@ -150,7 +150,7 @@ def test_writing_again_replaces_and_leaves_the_rest(gkest: Gkest, tmp_path: Path
             "missing.txt: found the suffix '.txt', expected a plan (.json) or a table (.csv",
         ),
         ((A1, "--batch-size", "0", "--to", "hami"), "0 is not in the range"),
-        ((A1, *SMALL, "--to", ""), "expected values separated by commas"),
+        ((A1, *SMALL, "--to", ""), "expected names, separated by commas"),
         ((A1, *SMALL, "--to", "hami", "--models", "/nowhere/*.onnx"), "/nowhere/*.onnx: no file matches"),
     ],
 )

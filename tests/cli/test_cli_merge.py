@@ -181,12 +181,12 @@ def test_the_library_does_the_same(gkest: Gkest) -> None:
     assert Path("n.onnx").read_bytes() == Path("m.onnx").read_bytes()
     assert "merge" in gkestimator.__all__
     for wrong, text in (
-        ({"speed": 1}, "speed"), ({"omega": "x"}, "omega is 'x'"), ({"samples": -1}, "samples is -1"),
-        ({"batch_sizes": ()}, "batch sizes"), ({"price": "gold"}, "price is 'gold'"),
+        ({"speed": 1}, "speed"), ({"omega": "x"}, "omega: found 'x'"), ({"samples": -1}, "samples: found -1"),
+        ({"batch_sizes": ()}, "batch_sizes: found none"), ({"price": "gold"}, "price: found 'gold'"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=text):
             gkestimator.merge(["a.onnx", "b.onnx"], **wrong)
-    with pytest.raises(UsageError, match="expected a list"):
+    with pytest.raises(UsageError, match="found 1 model"):
         gkestimator.merge("a.onnx")
     with pytest.raises(UsageError, match="is also used as"):
         gkestimator.merge(["a.onnx", "b.onnx"], "b.onnx")

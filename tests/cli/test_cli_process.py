@@ -48,7 +48,7 @@ def test_the_output_never_replaces_what_is_read(tmp_path: Path, how: str) -> Non
     asked = ["estimate", model, "--gpu", "T4", "--gpu-spec", spec, "--format", "json", "-o", output]
     done = subprocess.run([*GKEST, *map(str, asked)], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "is also read" in done.stderr
+    assert done.stderr.count("\n") == 1 and "is also used" in done.stderr
     assert model.read_bytes() == b"worth keeping" and spec.read_bytes() == b"worth keeping too"
 
 

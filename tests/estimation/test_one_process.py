@@ -49,7 +49,7 @@ def test_the_context_can_be_said(net: Path) -> None:
     assert row(512.5)[0] == round(512.5 * MIB)
     assert row(0)[0] == 0
     assert row(None)[0] not in (0, round(512.5 * MIB))
-    with pytest.raises(UsageError, match="context in MiB"):
+    with pytest.raises(UsageError, match="context_mib: found"):
         row(-1)
 
 

@@ -74,7 +74,7 @@ def test_one_batch_size_is_for_all_and_several_are_one_each() -> None:
     assert batches(4) == [4, 4, 4]
     assert batches(1, 8, 1) == [1, 8, 1]
     for wrong in ((1, 8), (0,), (True,), (10**9,)):
-        with pytest.raises(UsageError, match="batch size"):
+        with pytest.raises(UsageError, match="batch.size"):
             batches(*wrong)
 
 

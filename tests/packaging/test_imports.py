@@ -30,6 +30,7 @@ THIRD_PARTY_AT_START = {
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
 LAYERS = (
     {"errors", "picture_style", "versions"},
+    {"core"},
     {"dtypes", "outputs", "ray_cluster", "runtime_traits"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels", "gpu_capabilities"},

@@ -17,12 +17,9 @@ from gkestimator.simulation.arrivals.rates import Block
 from gkestimator.simulation.arrivals.recorded import Recorded, record
 from gkestimator.simulation.arrivals.scaling import MAX_FACTOR
 from gkestimator.simulation.arrivals.streams import Streams
+from gkestimator.simulation.options import ASSIGNMENTS, RATES, SCALINGS
 
 __all__ = ["ASSIGNMENTS", "RATES", "SCALINGS", "Recording", "Replay", "Replayed", "replay_lengths"]
-
-ASSIGNMENTS = ("auto", "names", "streams", "requests")
-RATES = ("plan", "trace")
-SCALINGS = ("copies", "time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Hold what every other part stands on."""

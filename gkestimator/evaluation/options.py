@@ -1,0 +1,42 @@
+"""Hold what an evaluation may be told: the options of an estimate, and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gkestimator.core.option_kinds import Anything, File, Flag, Many, Text
+from gkestimator.core.options import REQUIRED, Option, Value, variant
+from gkestimator.estimation.request import Dims, EstimateOptions, OnePath, Paths
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["EvaluateRequest"]
+
+
+@dataclass
+class EvaluateRequest(EstimateOptions):
+    """Hold what is compared and under which options. ``progress(name, done, total)`` is called per model."""
+
+    truth: Value[str | Path | pandas.DataFrame] = Option(
+        REQUIRED,
+        Anything("a path or a pandas DataFrame", "str | Path | pandas.DataFrame", metavar="PATH"),
+        "Table of measurements (CSV, JSON, Parquet).",
+    )
+    _: KW_ONLY
+    models: Paths = Option((), Many(item=File()), "Model files or folders.", repeat=True)
+    gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.")
+    runtime: Value[str] = variant(EstimateOptions, "runtime", help="Runtime of rows that name none.")
+    dtype: Value[str] = variant(EstimateOptions, "dtype", help="Dtype of rows that name none.")
+    dims: Dims = variant(EstimateOptions, "dims", help="Dimension of rows that name none.")
+    host: OnePath = variant(EstimateOptions, "host", help="This host's figures (TOML of --write-host).")
+    include_copy: Value[bool] = variant(
+        EstimateOptions, "include_copy", help="The measurements include moving inputs and outputs."
+    )
+    one_process: Value[bool] = Option(
+        False, Flag(), "Memory: a model's rows ran one after another in one process."
+    )
+    progress: Callable[[str, int, int], None] | None = None
