@@ -10,6 +10,7 @@ import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import Names
 from gkestimator.cli.progress import Progress
+from gkestimator.profiling.collectors.registry import AUTO, collector_names, collector_summaries
 
 __all__ = ["command"]
 
@@ -20,7 +21,16 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
     return tuple(dict.fromkeys(name for names in value for name in names))
 
 
-@click.command(name="run")
+class _WithCollectors(click.Command):
+    """Show help that ends with the collectors there are."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line on each collector, third parties' too."""
+        with formatter.section("Collectors"):
+            formatter.write_dl(list(collector_summaries().items()))
+
+
+@click.command(name="run", cls=_WithCollectors)
 @click.argument("plan", type=_PATH, metavar="PLAN.json")
 @click.option("-o", "--output", "raw", required=True, type=_PATH, help="Folder for raw measurements.")
 @click.option(
@@ -30,8 +40,8 @@ def _flat(_: click.Context, __: click.Parameter, value: tuple[tuple[str, ...], .
 )
 @click.option(
     "--collector",
-    type=click.Choice(["auto", "nsys", "ncu", "kineto", "none"]),
-    default="auto",
+    type=click.Choice([AUTO, *collector_names()]),
+    default=AUTO,
     show_default=True,
     help="What records the launches; none: latency of whole models alone.",
 )

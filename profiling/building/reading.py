@@ -20,6 +20,7 @@ from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.soundness import check_chunk, check_run, sound_record, sound_sample
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
+from gkestimator.profiling.collectors import collector_class, records_launches
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, read_plan
 from gkestimator.profiling.raw import (
     ChunkInfo,
@@ -36,7 +37,6 @@ from gkestimator.profiling.variation import judged_variation
 __all__ = ["NotMeasured", "RawContents", "read_raw"]
 
 MAX_RECORDS_BYTES = 512 * 2**20
-_SUFFIXES = {"nsys": (".sqlite",), "ncu": (".ncu-rep", ".csv"), "kineto": (".json", ".json.gz")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +128,14 @@ def _unfinished(raw: Path) -> int:
 
 
 def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
-    """The parsed capture of a chunk; None where its collector records nothing, or where it was lost."""
-    if info.collector == "none" or not info.files:
+    """Return the parsed capture of a chunk; None where its collector records nothing, or where it was lost."""
+    suffixes = collector_class(info.collector).suffixes
+    if not suffixes or not info.files:
         return None
-    suffixes = _SUFFIXES[info.collector]
     for suffix in suffixes:
         for name in info.files:
             if name.endswith(suffix):
-                return tools.parsers[info.collector](folder / name)
+                return tools.parse(info.collector, folder / name)
     raise TableError(
         f"{folder / 'chunk.json'}: files: found {', '.join(info.files) or 'none'}, expected a "
         f"{' or '.join(suffixes)} of {info.collector}"
@@ -177,7 +177,7 @@ class _Chunk:
             self._contents.remarks.lines(f"{self._where}: {line}" for line in capture.problems)
         samples = self._samples()
         for record in self._done(records):
-            recorded = self._info.collector != "none"
+            recorded = records_launches(self._info.collector)
             measured = self._entry(record, ranges.get(record.entry_id, []) if recorded else None, samples)
             if measured is not None:
                 self._contents.measured.append(measured)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO
 
 from gkestimator.errors import OutputError, TableError, UsageError
-from gkestimator.profiling.collectors import COLLECTORS
+from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
@@ -27,7 +27,7 @@ __all__ = ["ASIDE", "Done", "RawFolder", "is_disk_full", "plan_digest", "sync_fo
 
 ASIDE = ".aside-"
 QUALITY_FILE = "quality.json"
-_NOT_OF_THE_RUNTIME = {"gkestimator", "python", "numpy", "onnx", *COLLECTORS}
+_NOT_OF_THE_RUNTIME = ("gkestimator", "python", "numpy", "onnx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ def _names(info: RunInfo) -> str:
 
 def _libraries(earlier: RunInfo, info: RunInfo) -> list[str]:
     """What the rows of the whole folder will name: the runtime and its libraries. Chunks know their profilers."""
-    return sorted({*earlier.versions, *info.versions} - _NOT_OF_THE_RUNTIME)
+    return sorted({*earlier.versions, *info.versions} - {*_NOT_OF_THE_RUNTIME, *collector_names()})
 
 
 def _qualities(folder: Path) -> dict[str, str]:
