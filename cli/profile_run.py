@@ -10,7 +10,6 @@ import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.parameters import Names
 from gkestimator.cli.progress import Progress
-from gkestimator.profiling.collectors.registry import AUTO, collector_names, collector_summaries
 
 __all__ = ["command"]
 
@@ -26,6 +25,8 @@ class _WithCollectors(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line on each collector, third parties' too."""
+        from gkestimator.profiling.collectors.registry import collector_summaries
+
         with formatter.section("Collectors"):
             formatter.write_dl(list(collector_summaries().items()))
 
@@ -40,10 +41,9 @@ class _WithCollectors(click.Command):
 )
 @click.option(
     "--collector",
-    type=click.Choice([AUTO, *collector_names()]),
-    default=AUTO,
+    default="auto",
     show_default=True,
-    help="What records the launches; none: latency of whole models alone.",
+    help="What records the launches; the collectors stand below.",
 )
 @click.option(
     "--device",

@@ -21,6 +21,7 @@ from gkestimator.profiling.building.soundness import check_chunk, check_run, sou
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.collectors import collector_class, records_launches
+from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, read_plan
 from gkestimator.profiling.raw import (
     ChunkInfo,
@@ -349,7 +350,11 @@ class _Chunk:
                 f"{ranges[0].repeats} and {record.repeats}",
             )
         else:
-            return True
+            on_cpu = self._info.device.kind == "cpu"
+            problem = false_claim(ranges[0], timed=True, on_cpu=on_cpu, record=record)
+            if problem is None:
+                return True
+            self._say(f"{self._info.collector} claims what cannot be", record.entry_id, problem)
         return False
 
 
@@ -371,6 +376,7 @@ def _join_counters(
             problems.of_entry(where, "counters of an entry without a timeline", entry_id[:80])
         contents.remarks.lines(f"{where}: {line}" for line in capture.problems)
         _add(contents.unjoined, capture.unjoined)
+        capture = _believable(where, capture, problems)
         for attempt in _distinct(contents.measured, at):
             timeline = Capture(
                 tool="timeline",
@@ -391,6 +397,18 @@ def _join_counters(
             contents.remarks.lines(f"{where}: {line}" for line in joined.problems)
             for i in attempt:
                 _give(contents, i, by_id.get(contents.measured[i].entry.id))
+
+
+def _believable(where: str, capture: Capture, problems: Problems) -> Capture:
+    """Return ``capture`` without the ranges whose counters cannot be."""
+    ranges = []
+    for counted in capture.ranges:
+        problem = false_claim(counted, timed=False, on_cpu=False)
+        if problem is None:
+            ranges.append(counted)
+        else:
+            problems.of_entry(where, "counters that cannot be", counted.entry_id[:80], problem)
+    return replace(capture, ranges=tuple(ranges))
 
 
 def _add(to: dict[str, int], more: Mapping[str, int]) -> None:

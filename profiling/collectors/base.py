@@ -31,6 +31,8 @@ class Collector(ABC):
     chunk keeps of it; ``suffixes``: those by which :meth:`parse` finds a file among a chunk's, the best first; both
     are empty for one that records nothing. ``measures``: fields of :class:`~gkestimator.profiling.captures.Launch`
     that it tells of every kernel, beside name, start and duration. ``tool``: what must be installed, for ``doctor``.
+    ``probed``: a small child that only pushes NVTX ranges shows whether it records; False where it reads what only an
+    executor's child writes.
     """
 
     name: ClassVar[str]
@@ -41,6 +43,7 @@ class Collector(ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()
     measures: ClassVar[tuple[str, ...]] = ()
     tool: ClassVar[Tool | None] = None
+    probed: ClassVar[bool] = True
 
     def __init__(self, device: str) -> None:
         self._device = device
