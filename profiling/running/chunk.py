@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, OutputError, TableError, one_line
+from gkestimator.jobs.disk import is_disk_full
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import SweepPlan, write_plan
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, document_of, read_environment
 from gkestimator.profiling.records import EntryRecord, read_records, record_line
-from gkestimator.profiling.running.folder import QUALITY_FILE, is_disk_full
+from gkestimator.profiling.running.folder import QUALITY_FILE
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine, child_device
 from gkestimator.profiling.running.salvage import write_draft

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.jobs.stopping import Progress, Stop
 from gkestimator.profiling.collectors import AUTO, records_launches
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.registry import automatic_collectors, serves_counters_alone
@@ -19,7 +20,7 @@ from gkestimator.profiling.raw import RAW_VERSION, DeviceFacts, RunInfo
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.folder import RawFolder, plan_digest
 from gkestimator.profiling.running.jobs import RunOptions
-from gkestimator.profiling.running.local import Progress, Stop, work_off
+from gkestimator.profiling.running.local import work_off
 from gkestimator.profiling.running.machine import Machine, python_versions
 from gkestimator.profiling.running.report import RunReport
 from gkestimator.profiling.running.salvage import salvage

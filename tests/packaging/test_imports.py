@@ -28,11 +28,11 @@ THIRD_PARTY_AT_START = {
 # Lowest first. A part imports its own layer's modules of the same part, and any lower layer.
 LAYERS = (
     {"errors", "picture_style"},
-    {"dtypes", "outputs", "ray_cluster"},
+    {"dtypes", "outputs"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels"},
     {"tables", "naming", "gpus"},
-    {"documents"},
+    {"documents", "jobs"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
     {"onnx_io", "lowering", "roofline", "launch", "sustained", "analytical", "memory"},
     {
