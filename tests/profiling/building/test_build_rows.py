@@ -248,9 +248,7 @@ def _counters(raw, entry, launches):
         ranges=(EntryRange(entry_id=entry.id, repeats=1, start_ns=0, end_ns=1, launches=launches),),
     )
     read = default_tools().parse
-    return replace(
-        default_tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path)
-    )
+    return replace(default_tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path))
 
 
 def test_counters_are_joined_to_the_timeline(raw):
