@@ -16,7 +16,18 @@ from gkestimator.runtime_traits import RUNTIMES
 __all__ = ["command"]
 
 
-@click.command(name="run")
+class _WithCollectors(click.Command):
+    """Show help that ends with the collectors there are."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line on each collector, third parties' too."""
+        from gkestimator.profiling.collectors.registry import collector_summaries
+
+        with formatter.section("Collectors"):
+            formatter.write_dl(list(collector_summaries().items()))
+
+
+@click.command(name="run", cls=_WithCollectors)
 @click.argument("plan", type=PATH, metavar="PLAN.json")
 @click.option("-o", "--output", "raw", required=True, type=PATH, help="Folder for raw measurements.")
 @click.option(
@@ -26,10 +37,9 @@ __all__ = ["command"]
 )
 @click.option(
     "--collector",
-    type=click.Choice(["auto", "nsys", "ncu", "kineto", "none"]),
     default="auto",
     show_default=True,
-    help="What records the launches; none: latency of whole models alone.",
+    help="What records the launches; the collectors stand below.",
 )
 @names_option(
     "--device", "devices", "cpu, cuda:N or all; default: the first GPU, the CPU where there is none."

@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from gkestimator.profiling.collectors import COLLECTORS, make_collector, probe
+from gkestimator.profiling.collectors import collector_class, collector_names, make_collector, probe
 from gkestimator.profiling.collectors.ncu import mps_process
 from gkestimator.profiling.cuda_driver import cuda_device_count
-from gkestimator.profiling.tools import ToolError, find_tool, missing_tool, tool_version
+from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
 
 __all__ = ["profiler_facts"]
 
@@ -17,9 +17,11 @@ _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 
 
 def profiler_facts(*, probing: bool = False) -> list[tuple[str, str]]:
-    """(name, what was found) of nsys, ncu and what stands in ncu's way; with ``probing`` also whether each collector
-    records a small child on the CPU and on ``cuda:0``. Never raises for what is absent."""
-    facts = [(name, _tool(name)) for name in ("nsys", "ncu")]
+    """Return (name, fact) of every collector's tool and of what stands in ncu's way; with ``probing`` also whether each
+    collector records a small child on the CPU and on ``cuda:0``. Never raises for what is absent."""
+    names = collector_names()
+    tools = [collector_class(name).tool for name in names]
+    facts = [(tool.name, _tool(tool)) for tool in tools if tool is not None]
     gpus = cuda_device_count()
     if gpus:
         facts.append(("GPU counters", counters_permission()))
@@ -27,17 +29,18 @@ def profiler_facts(*, probing: bool = False) -> list[tuple[str, str]]:
         facts.append(("MPS", "not running" if server is None else f"process {server}: ncu cannot be used"))
     if probing:
         for device in ("cpu", *(("cuda:0",) if gpus else ())):
-            facts += [(f"{name} on {device}", _probed(name, device)) for name in COLLECTORS if name != "none"]
+            recording = (name for name in names if collector_class(name).suffixes)
+            facts += [(f"{name} on {device}", _probed(name, device)) for name in recording]
     return facts
 
 
-def _tool(name: str) -> str:
+def _tool(tool: Tool) -> str:
     try:
-        path = find_tool(name)
+        path = find_tool(tool)
     except ToolError as e:
         return str(e)
     if path is None:
-        return missing_tool(name)
+        return missing_tool(tool)
     version = tool_version(path)
     return f"{path}: does not answer" if version is None else f"{version} ({path})"
 

@@ -24,21 +24,24 @@ from typing import IO
 
 from gkestimator.errors import GkestimatorError, one_line
 
-__all__ = ["MARK", "TOOLS", "RunningTool", "ToolError", "ToolResult", "complaint", "find_tool", "missing_tool",
-           "run_tool", "start_tool", "tool_version"]  # fmt: skip
+__all__ = [
+    "MARK",
+    "NCU",
+    "NSYS",
+    "RunningTool",
+    "Tool",
+    "ToolError",
+    "ToolResult",
+    "complaint",
+    "find_tool",
+    "missing_tool",
+    "run_tool",
+    "start_tool",
+    "tool_version",
+]
 
 MARK = "GKEST_TOOL_MARK"
 """The environment variable by which the processes of one tool are told from all others."""
-TOOLS = {"nsys": "GKEST_NSYS", "ncu": "GKEST_NCU"}
-"""Tools by name, each with the environment variable that names its executable."""
-_USUAL = {
-    "nsys": (
-        "/opt/nvidia/nsight-systems*/*/bin/nsys",
-        "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
-        "/usr/local/cuda*/bin/nsys",
-    ),
-    "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu"),
-}
 _VERSION = re.compile(r"[Vv]ersion\s+(\d{4}(?:\.\d+)+)")
 _MOST_OUTPUT = 2**20
 _GRACE_S = 5.0
@@ -49,6 +52,36 @@ _COMPLAINT = re.compile(r"(ERROR|SKIPPED|Error|error|FATAL|Fatal|Illegal|unrecog
 
 class ToolError(GkestimatorError):
     """A tool is missing, cannot be started or does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Say where the executable of a profiler may lie. ``variable``: the environment variable that names it;
+    ``product``: what people install; ``folders``: patterns of the paths to which its packages install."""
+
+    name: str
+    product: str
+    variable: str
+    folders: tuple[str, ...] = ()
+
+
+# Nsight Compute stands here, not with its collector, because the parser asks it to print reports as well.
+NSYS = Tool(
+    name="nsys",
+    product="NVIDIA Nsight Systems",
+    variable="GKEST_NSYS",
+    folders=(
+        "/opt/nvidia/nsight-systems*/*/bin/nsys",
+        "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+        "/usr/local/cuda*/bin/nsys",
+    ),
+)
+NCU = Tool(
+    name="ncu",
+    product="NVIDIA Nsight Compute",
+    variable="GKEST_NCU",
+    folders=("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,39 +99,43 @@ class ToolResult:
         return self.status is None
 
 
-def find_tool(name: str) -> Path | None:
-    """The executable of ``nsys`` or ``ncu``: ``$GKEST_NSYS`` or ``$GKEST_NCU``, ``bin/`` of the folders in
-    ``$GKEST_NSIGHT`` (separated by colons), PATH, this user's cache (``.ci/install-nsight.sh``), the folders of
-    NVIDIA's packages (the newest version first). None where there is none; a variable that names no executable is
-    a ToolError, since something else would be taken silently."""
-    variable = TOOLS[name]
-    named = os.environ.get(variable)
+def find_tool(tool: Tool) -> Path | None:
+    """Return the executable of ``tool``, the first of: what its variable names, ``bin/`` of the folders in
+    ``$GKEST_NSIGHT`` (separated by colons), PATH, this user's cache (``.ci/install-nsight.sh``), the folders of its
+    packages (the newest version first). None where there is none; a variable that names no executable is a
+    ToolError, since something else would be taken silently."""
+    named = os.environ.get(tool.variable)
     if named:
         path = Path(named).expanduser()
         if not _is_executable(path):
-            raise ToolError(f"{variable}: found {named!r}, expected the path of an executable {name}")
+            raise ToolError(
+                f"{tool.variable}: found {named!r}, expected the path of an executable {tool.name}"
+            )
         return path
-    for path in _candidates(name):
+    for path in _candidates(tool):
         if _is_executable(path):
             return path
     return None
 
 
-def missing_tool(name: str) -> str:
-    """What to do where ``name`` was not found, in one line."""
-    full = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}[name]
-    return f"{name} was not found: install NVIDIA {full}, put it on PATH, or name it in {TOOLS[name]}"
+def missing_tool(tool: Tool) -> str:
+    """Say in one line what to do where ``tool`` was not found."""
+    return f"{tool.name} was not found: install {tool.product}, put it on PATH, or name it in {tool.variable}"
 
 
-def _candidates(name: str) -> Iterator[Path]:
+def _candidates(tool: Tool) -> Iterator[Path]:
     for prefix in os.environ.get("GKEST_NSIGHT", "").split(":"):
         if prefix:
-            yield Path(prefix).expanduser() / "bin" / name
-    on_path = shutil.which(name)
+            yield Path(prefix).expanduser() / "bin" / tool.name
+    on_path = shutil.which(tool.name)
     if on_path:
         yield Path(on_path)
-    yield from _newest_first(nsight_cache().glob(f"nsight-*/bin/{name}"))
-    for pattern in _USUAL[name]:
+    yield from _newest_first(nsight_cache().glob(f"nsight-*/bin/{tool.name}"))
+    yield from _installed(tool)
+
+
+def _installed(tool: Tool) -> Iterator[Path]:
+    for pattern in tool.folders:
         yield from _newest_first(Path("/").glob(pattern.lstrip("/")))
 
 

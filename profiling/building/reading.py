@@ -20,6 +20,8 @@ from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.soundness import check_chunk, check_run, sound_record, sound_sample
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
+from gkestimator.profiling.collectors import collector_class, records_launches
+from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, read_plan
 from gkestimator.profiling.raw import (
     ChunkInfo,
@@ -36,7 +38,6 @@ from gkestimator.profiling.variation import judged_variation
 __all__ = ["NotMeasured", "RawContents", "read_raw"]
 
 MAX_RECORDS_BYTES = 512 * 2**20
-_SUFFIXES = {"nsys": (".sqlite",), "ncu": (".ncu-rep", ".csv"), "kineto": (".json", ".json.gz")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +129,14 @@ def _unfinished(raw: Path) -> int:
 
 
 def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
-    """The parsed capture of a chunk; None where its collector records nothing, or where it was lost."""
-    if info.collector == "none" or not info.files:
+    """Return the parsed capture of a chunk; None where its collector records nothing, or where it was lost."""
+    suffixes = collector_class(info.collector).suffixes
+    if not suffixes or not info.files:
         return None
-    suffixes = _SUFFIXES[info.collector]
     for suffix in suffixes:
         for name in info.files:
             if name.endswith(suffix):
-                return tools.parsers[info.collector](folder / name)
+                return tools.parse(info.collector, folder / name)
     raise TableError(
         f"{folder / 'chunk.json'}: files: found {', '.join(info.files) or 'none'}, expected a "
         f"{' or '.join(suffixes)} of {info.collector}"
@@ -177,7 +178,7 @@ class _Chunk:
             self._contents.remarks.lines(f"{self._where}: {line}" for line in capture.problems)
         samples = self._samples()
         for record in self._done(records):
-            recorded = self._info.collector != "none"
+            recorded = records_launches(self._info.collector)
             measured = self._entry(record, ranges.get(record.entry_id, []) if recorded else None, samples)
             if measured is not None:
                 self._contents.measured.append(measured)
@@ -349,7 +350,11 @@ class _Chunk:
                 f"{ranges[0].repeats} and {record.repeats}",
             )
         else:
-            return True
+            on_cpu = self._info.device.kind == "cpu"
+            problem = false_claim(ranges[0], timed=True, on_cpu=on_cpu, record=record)
+            if problem is None:
+                return True
+            self._say(f"{self._info.collector} claims what cannot be", record.entry_id, problem)
         return False
 
 
@@ -371,6 +376,7 @@ def _join_counters(
             problems.of_entry(where, "counters of an entry without a timeline", entry_id[:80])
         contents.remarks.lines(f"{where}: {line}" for line in capture.problems)
         _add(contents.unjoined, capture.unjoined)
+        capture = _believable(where, capture, problems)
         for attempt in _distinct(contents.measured, at):
             timeline = Capture(
                 tool="timeline",
@@ -391,6 +397,18 @@ def _join_counters(
             contents.remarks.lines(f"{where}: {line}" for line in joined.problems)
             for i in attempt:
                 _give(contents, i, by_id.get(contents.measured[i].entry.id))
+
+
+def _believable(where: str, capture: Capture, problems: Problems) -> Capture:
+    """Return ``capture`` without the ranges whose counters cannot be."""
+    ranges = []
+    for counted in capture.ranges:
+        problem = false_claim(counted, timed=False, on_cpu=False)
+        if problem is None:
+            ranges.append(counted)
+        else:
+            problems.of_entry(where, "counters that cannot be", counted.entry_id[:80], problem)
+    return replace(capture, ranges=tuple(ranges))
 
 
 def _add(to: dict[str, int], more: Mapping[str, int]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gkestimator.errors import TableError
+from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.runtime_traits import RUNTIMES
 
-__all__ = ["COLLECTORS", "check_chunk", "check_run", "sound_record", "sound_sample"]
+__all__ = ["check_chunk", "check_run", "sound_record", "sound_sample"]
 
-COLLECTORS = ("nsys", "ncu", "kineto", "none")
 _MOST_TEXT = 4096
 
 
@@ -46,8 +46,9 @@ def check_chunk(info: ChunkInfo, path: Path) -> None:
             raise _fail(path, name, getattr(info, name), "a list of texts")
     if info.executor not in RUNTIMES:
         raise _fail(path, "executor", info.executor, " or ".join(sorted(RUNTIMES)))
-    if info.collector not in COLLECTORS:
-        raise _fail(path, "collector", info.collector, f"one of {', '.join(COLLECTORS)}")
+    collectors = collector_names()
+    if info.collector not in collectors:
+        raise _fail(path, "collector", info.collector, f"one of {', '.join(collectors)}")
     for name in info.files:
         if Path(name).name != name or name in ("", ".", "..") or "\0" in name:
             raise _fail(path, "files", name, "names of files beside it")

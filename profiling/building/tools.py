@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -20,11 +20,11 @@ Split: TypeAlias = "tuple[Sequence[Sequence[Launch]] | None, str | None]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """``parsers`` by collector; ``split`` a range into repeats; ``join`` a timeline with counters; the samples taken
-    ``during`` an entry; ``judge`` the quality of a measurement (the last argument: it was latencies of a CPU); what is
-    known of a device, and a specification made of what it says."""
+    """Hold how to ``parse`` the file of a collector (by its name), ``split`` a range into repeats, ``join`` a timeline
+    with counters, find the samples taken ``during`` an entry, and ``judge`` the quality of a measurement (the last
+    argument: it was latencies of a CPU); what is known of a device, and a specification made of what it says."""
 
-    parsers: Mapping[str, Callable[[Path], Capture]]
+    parse: Callable[[str, Path], Capture]
     split: Callable[[EntryRange], Split]
     join: Callable[[Capture, Capture], Capture]
     during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]]
@@ -35,12 +35,13 @@ class Tools:
 
 def default_tools() -> Tools:
     """The profiler's own."""
+    from gkestimator.profiling.collectors import parse_capture
     from gkestimator.profiling.device import gpu_toml, known_gpu
     from gkestimator.profiling.environment import during, judge
-    from gkestimator.profiling.parsers import join, parse_kineto, parse_ncu, parse_nsys, split_repeats
+    from gkestimator.profiling.parsers import join, split_repeats
 
     return Tools(
-        parsers={"nsys": parse_nsys, "ncu": parse_ncu, "kineto": parse_kineto},
+        parse=parse_capture,
         split=split_repeats,
         join=join,
         during=during,

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
-from gkestimator.profiling.collectors.base import CollectorError
+from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.tools import complaint
 
 __all__ = ["KinetoCollector", "kineto_ranges"]
 
-_FILE = "trace.json.gz"
 _BLOCK, _OVERLAP = 2**20, 512
 _RANGE = re.compile(rb'"name"\s*:\s*"' + NVTX_DOMAIN.encode() + rb':([^"#]{1,100})#\d+"')
 _CUDA_CALL = re.compile(rb'"cat"\s*:\s*"cuda_(?:runtime|driver)"')
@@ -23,14 +22,16 @@ _KERNEL = re.compile(rb'"cat"\s*:\s*"kernel"')
 _MOST_BYTES = 2**34
 
 
-class KinetoCollector:
-    """Adds ``--kineto FILE`` to the child, which then profiles itself; nothing else runs."""
+class KinetoCollector(Collector):
+    """Add ``--kineto FILE`` to the child, which then profiles itself; nothing else runs."""
 
     name = "kineto"
-    pass_name = "timeline"
-
-    def __init__(self, device: str) -> None:
-        self._device = device
+    summary = "torch.profiler: launches with their geometry, where nsys is missing"
+    passes = ("timeline",)
+    automatic = (("timeline", "gpu"),)
+    file = "trace.json.gz"
+    suffixes = (".json", ".json.gz")
+    measures = ("grid", "block", "registers_per_thread", "smem_bytes", "stream")
 
     def unavailable(self) -> str | None:
         """Why not: torch is not installed, or does not know CUDA where a GPU is asked for."""
@@ -50,13 +51,9 @@ class KinetoCollector:
         except metadata.PackageNotFoundError:
             return None
 
-    def clock_control(self) -> str | None:
-        """``none``: CUPTI's activities leave the clocks alone."""
-        return "none"
-
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
         """``child`` with ``--kineto`` and the trace's name."""
-        return [*child, "--kineto", str(folder / _FILE)]
+        return [*child, "--kineto", str(folder / self.file)]
 
     def environment(self) -> Mapping[str, str]:
         """Kineto's messages would flood the log."""
@@ -64,7 +61,7 @@ class KinetoCollector:
 
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
         """See that the trace is whole and marks every one of ``entries``. Raises CollectorError."""
-        trace = folder / _FILE
+        trace = folder / self.file
         if not trace.is_file() or trace.stat().st_size == 0:
             said = complaint(log)
             raise CollectorError(f"kineto wrote no trace{f'; the child said: {said}' if said else ''}")
@@ -85,11 +82,12 @@ class KinetoCollector:
             )
         return (trace.name,)
 
-    def capture(self, folder: Path) -> Capture | None:
-        """The trace, parsed."""
+    @staticmethod
+    def parse(path: Path) -> Capture:
+        """Read a trace."""
         from gkestimator.profiling.parsers import parse_kineto
 
-        return parse_kineto(folder / _FILE)
+        return parse_kineto(path)
 
 
 def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool, bool]:

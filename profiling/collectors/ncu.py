@@ -8,13 +8,13 @@ timeline's repeats find them as the call before left them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
-from gkestimator.profiling.collectors.base import CollectorError
-from gkestimator.profiling.tools import ToolError, complaint, find_tool, missing_tool, tool_version
+from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
+from gkestimator.profiling.tools import NCU, complaint
 
 __all__ = ["COUNTERS", "NcuCollector", "ncu_remedy"]
 
@@ -84,51 +84,34 @@ _REMEDIES = (
 )
 
 
-class NcuCollector:
-    """``ncu`` around the child, limited to the NVTX ranges of the entries."""
+class NcuCollector(ToolCollector):
+    """Run ``ncu`` around the child, limited to the NVTX ranges of the entries."""
 
     name = "ncu"
-    pass_name = "counters"
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._tool: Path | None = None
-        self._reason: str | None = None
-        try:
-            self._tool = find_tool("ncu")
-        except ToolError as e:
-            self._reason = str(e)
+    summary = "Nsight Compute: hardware counters of every entry, timed by what auto takes"
+    passes = ("counters",)
+    automatic = (("counters", "cpu"), ("counters", "gpu"))
+    file = f"{_STEM}.ncu-rep"
+    suffixes = (".ncu-rep", ".csv")
+    measures = ("counters",)
+    tool = NCU
 
     def unavailable(self) -> str | None:
         """Why counters cannot be read here, in one line; None where nothing speaks against it. Whether the driver
         permits it, only :func:`gkestimator.profiling.collectors.probe` finds out."""
         if self._device == "cpu":
             return "ncu reads the counters of GPUs; on the CPU there are none"
-        if self._tool is None:
-            return self._reason or missing_tool("ncu")
-        if self.version() is None:
-            return f"{self._tool}: does not answer `--version`; reinstall Nsight Compute, or name another in GKEST_NCU"
+        reason = super().unavailable()
+        if reason is not None:
+            return reason
         server = mps_process()
-        if server is not None:
-            return f"process {server}: {_REMEDIES[2][1]}"
-        return None
-
-    def version(self) -> str | None:
-        """As ncu says it (``2024.1.1.0``)."""
-        return None if self._tool is None else tool_version(self._tool)
-
-    def clock_control(self) -> str | None:
-        """``none``: the clocks stay as they are."""
-        return "none"
+        return None if server is None else f"process {server}: {_REMEDIES[2][1]}"
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
         """``ncu`` around ``child``; the report becomes ``counters.ncu-rep`` in ``folder``. Launches outside the ranges
         of the child's entries (warm-up, preparation) are not counted. Raises CollectorError, and UsageError where the
         child's plan cannot be read."""
-        reason = self.unavailable()
-        if self._tool is None or reason is not None:
-            raise CollectorError(reason or missing_tool("ncu"))
-        command = [str(self._tool), "--target-processes", "all", "--nvtx"]
+        command = [str(self._executable()), "--target-processes", "all", "--nvtx"]
         for text in _range_texts(child):
             # With the slash a push/pop range is meant; without, a start/end range.
             command += ["--nvtx-include", f"{NVTX_DOMAIN}@{text}/"]
@@ -139,15 +122,10 @@ class NcuCollector:
             *child,
         ]
 
-    def environment(self) -> Mapping[str, str]:
-        """Nothing to set."""
-        return {}
-
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
         """See that launches of the entries were counted. An entry that launches no kernel (a view, a copy) has none, so
         single ones may be absent. Raises CollectorError with the remedy where the reason is a known one."""
-        report = folder / f"{_STEM}.ncu-rep"
-        label = f"ncu {self.version() or 'of unknown version'}"
+        report, label = folder / self.file, self._label()
         if not report.is_file() or report.stat().st_size == 0:
             raise CollectorError(
                 f"{label} made no report: {ncu_remedy(log) or complaint(log) or 'it said nothing'}"
@@ -168,11 +146,12 @@ class NcuCollector:
             )
         return (report.name,)
 
-    def capture(self, folder: Path) -> Capture | None:
-        """The report, parsed."""
+    @staticmethod
+    def parse(path: Path) -> Capture:
+        """Read a report, or the raw page that ncu prints of one as CSV."""
         from gkestimator.profiling.parsers import parse_ncu
 
-        return parse_ncu(folder / f"{_STEM}.ncu-rep")
+        return parse_ncu(path)
 
 
 def ncu_remedy(log: str) -> str | None:

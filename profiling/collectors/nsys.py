@@ -18,15 +18,8 @@ from pathlib import Path
 
 from gkestimator.errors import one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
-from gkestimator.profiling.collectors.base import CollectorError
-from gkestimator.profiling.tools import (
-    ToolError,
-    complaint,
-    find_tool,
-    missing_tool,
-    run_tool,
-    tool_version,
-)
+from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
+from gkestimator.profiling.tools import NSYS, ToolError, complaint, run_tool
 
 __all__ = ["NsysCollector", "nsys_ranges"]
 
@@ -48,42 +41,26 @@ _STALE_S = 600.0
 _STATEMENT_STEPS = 2_000_000
 
 
-class NsysCollector:
-    """``nsys profile`` around the child, then ``nsys export`` to sqlite, then a look whether every entry has a
+class NsysCollector(ToolCollector):
+    """Run ``nsys profile`` around the child, then ``nsys export`` to sqlite, then look whether every entry has a
     range."""
 
     name = "nsys"
-    pass_name = "timeline"
+    summary = "Nsight Systems: every launch with its geometry"
+    passes = ("timeline",)
+    automatic = (("timeline", "cpu"), ("timeline", "gpu"))
+    file = f"{_STEM}.sqlite"
+    suffixes = (".sqlite",)
+    measures = ("grid", "block", "registers_per_thread", "static_smem_bytes", "dynamic_smem_bytes", "stream")
+    tool = NSYS
 
     def __init__(self, device: str) -> None:
-        self._device = device
-        self._tool: Path | None = None
-        self._reason: str | None = None
+        super().__init__(device)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        try:
-            self._tool = find_tool("nsys")
-        except ToolError as e:
-            self._reason = str(e)
-
-    def unavailable(self) -> str | None:
-        """Why there is no nsys that answers, in one line; None if there is."""
-        if self._tool is None:
-            return self._reason or missing_tool("nsys")
-        if self.version() is None:
-            return f"{self._tool}: does not answer `--version`; reinstall Nsight Systems, or name another in GKEST_NSYS"
-        return None
-
-    def version(self) -> str | None:
-        """As nsys says it (``2023.4.4.54``)."""
-        return None if self._tool is None else tool_version(self._tool)
-
-    def clock_control(self) -> str | None:
-        """``none``: nsys leaves the clocks alone."""
-        return "none"
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
         """``nsys profile`` around ``child``; the report becomes ``capture.nsys-rep`` in ``folder``."""
-        tool = self._found()
+        tool = self._executable()
         sweep_semaphores()
         gpu = self._device != "cpu"
         known = _help(tool)
@@ -114,7 +91,7 @@ class NsysCollector:
             raise CollectorError(
                 f"{self._label()} made no report{_stream_left(folder)}{_said(log, last=True)}{_left_locked(log)}"
             )
-        database = folder / f"{_STEM}.sqlite"
+        database = folder / self.file
         self._export(report, database)
         found = nsys_ranges(database)
         if entries and not found:
@@ -133,25 +110,17 @@ class NsysCollector:
             _check_cuda(database, self._label())
         return (database.name, report.name)
 
-    def capture(self, folder: Path) -> Capture | None:
-        """The exported database, parsed."""
+    @staticmethod
+    def parse(path: Path) -> Capture:
+        """Read an exported database."""
         from gkestimator.profiling.parsers import parse_nsys
 
-        return parse_nsys(folder / f"{_STEM}.sqlite")
-
-    def _found(self) -> Path:
-        reason = self.unavailable()
-        if self._tool is None or reason is not None:
-            raise CollectorError(reason or missing_tool("nsys"))
-        return self._tool
-
-    def _label(self) -> str:
-        return f"nsys {self.version() or 'of unknown version'}"
+        return parse_nsys(path)
 
     def _export(self, report: Path, database: Path) -> None:
         database.unlink(missing_ok=True)
         limit = _EXPORT_S + report.stat().st_size / _EXPORT_BYTES_PER_S
-        command = [str(self._found()), "export", "--type=sqlite", "--lazy=false", "--quiet=true",
+        command = [str(self._executable()), "export", "--type=sqlite", "--lazy=false", "--quiet=true",
                    "--force-overwrite=true", f"--output={database}", str(report)]  # fmt: skip
         try:
             result = run_tool(command, timeout_s=limit)

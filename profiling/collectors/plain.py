@@ -3,50 +3,36 @@ the runtime's profile)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.profiling.captures import Capture
+from gkestimator.profiling.collectors.base import Collector
 
 __all__ = ["PlainCollector"]
 
 
-class PlainCollector:
-    """Runs the child as it is; serves the pass ``latency`` as well."""
+class PlainCollector(Collector):
+    """Run the child as it is; serve the pass ``latency`` as well, for a profiler slows the host that makes launches."""
 
     name = "none"
-    pass_name = "timeline"
-
-    def __init__(self, device: str) -> None:
-        self._device = device
+    summary = "no profiler: latency of whole models alone"
+    passes = ("timeline", "latency")
+    automatic = (("timeline", "cpu"), ("latency", "cpu"), ("latency", "gpu"))
 
     def unavailable(self) -> str | None:
-        """Always to be had."""
+        """Return None: it is always to be had."""
         return None
 
     def version(self) -> str | None:
-        """Nothing runs, so None."""
+        """Return None, for nothing runs."""
         return None
 
-    def clock_control(self) -> str | None:
-        """``none``: nothing touches the clocks."""
-        return "none"
-
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
-        """``child`` itself."""
+        """Return ``child`` itself."""
         del folder
         return list(child)
 
-    def environment(self) -> Mapping[str, str]:
-        """Nothing to set."""
-        return {}
-
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
-        """Nothing is made."""
+        """Return no name, for no file is made."""
         del folder, entries, log
         return ()
-
-    def capture(self, folder: Path) -> Capture | None:
-        """Nothing was recorded."""
-        del folder
-        return None

@@ -20,7 +20,7 @@ def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> st
     """Why ``collector`` records nothing of a small child on ``device`` (``cpu``, ``cuda:N``), in one line; None if it
     does. Takes some seconds."""
     reason = collector.unavailable()
-    if reason is not None or collector.name == "none":
+    if reason is not None or not collector.suffixes or not collector.probed:
         return reason
     # A busy machine may make nsys miss a child once; a second failure is no accident.
     return _tried(collector, device, limit_s) and _tried(collector, device, limit_s)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gkestimator.errors import GkestimatorError
+from gkestimator.jobs.stopping import INTERRUPTED, OUT_OF_TIME, Stop
 from gkestimator.profiling.colocating.journal import Journal, PairRecord
 from gkestimator.profiling.colocating.means import Means
 from gkestimator.profiling.colocating.order import Job
 from gkestimator.profiling.colocating.session import PairFailed, Session, Span
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
-from gkestimator.profiling.running.local import INTERRUPTED, OUT_OF_TIME, Stop
 
 __all__ = ["Campaign", "State", "Stopped"]
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
-import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.errors import UsageError
+from gkestimator.jobs.journal import LineJournal
 from gkestimator.tables.colocation import SHARINGS
 
 __all__ = ["Header", "Journal", "PairRecord", "SideRecord", "journal_path"]
 
-_VERSION = 1
-_MOST_BYTES = 512 * 2**20
 QUALITIES = ("ok", "noisy", "throttled")
 T = TypeVar("T")
 Key = tuple[str, str, float, float]
@@ -81,46 +74,21 @@ class PairRecord:
     reason: str | None = None
 
 
-class Journal:
-    """The journal at ``path``, locked while the context is open. ``header``: of the last run that wrote here, None for
-    a new one; ``records``: the last one of each pair. Raises UsageError where another run holds it, TableError where it
-    is no journal, OutputError."""
+class Journal(LineJournal):
+    """The journal at ``path``. ``header``: of the last run that wrote here, None for a new one; ``records``: the last
+    one of each pair."""
+
+    content = "a journal of pairs"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.header: Header | None = None
         self.records: dict[Key, PairRecord] = {}
-        self._stream: IO[bytes] | None = None
-        self._new = False
 
-    def __enter__(self) -> Self:
-        try:
-            self._new = not self.path.exists()
-            stream = open(self.path, "a+b")
-        except OSError as e:
-            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
-        try:
-            self._lock(stream)
-            self._read(stream)
-        except BaseException:
-            stream.close()
-            raise
-        self._stream = stream
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._stream is None:
-            return
-        if self._new and self.header is None:  # nothing was begun: a wrong command leaves nothing behind
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-        with contextlib.suppress(
-            OSError
-        ):  # of a full disk: the line that did not fit was reported, and is not kept
-            self._stream.close()
-        self._stream = None
+    @property
+    def begun(self) -> bool:
+        """Return whether a run has said how it measures."""
+        return self.header is not None
 
     def begin(self, header: Header) -> None:
         """Say how this run measures. Raises UsageError where an earlier one did it otherwise."""
@@ -132,49 +100,16 @@ class Journal:
                         f"{self.path}: was measured with {name} {_shown(found)}, found {_shown(wanted)}: expected the "
                         "same, or an output of its own"
                     )
-        self._append({"kind": "run", **asdict(header)})
+        self.append({"kind": "run", **asdict(header)})
         self.header = header
 
     def add(self, record: PairRecord) -> None:
         """One pair more, on the disk when this returns."""
-        self._append({"kind": "pair", **asdict(record)})
+        self.append({"kind": "pair", **asdict(record)})
         self.records[record.key] = record
 
-    def _append(self, document: Mapping[str, Any]) -> None:
-        assert self._stream is not None, "the journal is not open"
-        line = json.dumps({"v": _VERSION, **document}, separators=(",", ":"), allow_nan=False) + "\n"
-        try:
-            self._stream.write(line.encode())
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
-        except OSError as e:
-            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
-
-    def _lock(self, stream: IO[bytes]) -> None:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EACCES):
-                raise OutputError(f"{self.path}: cannot be locked: {e.strerror or e}") from e
-            raise UsageError(f"{self.path}: another run measures into it, expected one at a time") from e
-
-    def _read(self, stream: IO[bytes]) -> None:
-        size = os.fstat(stream.fileno()).st_size
-        if size > _MOST_BYTES:
-            raise TableError(f"{self.path}: found {size:,} bytes, expected at most {_MOST_BYTES:,}")
-        stream.seek(0)
-        whole = stream.read()
-        kept = whole.rfind(b"\n") + 1
-        for number, line in enumerate(whole[:kept].split(b"\n")[:-1], start=1):
-            try:
-                self._take(json.loads(line))
-            except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as e:
-                raise TableError(f"{self.path}: line {number}: no line of a journal of pairs: {e}") from e
-        stream.truncate(kept)  # what a killed run left of a line
-
-    def _take(self, found: Any) -> None:
-        if not isinstance(found, dict) or found.pop("v", None) != _VERSION:
-            raise ValueError(f"expected an object of version {_VERSION}")
+    def take(self, found: dict[str, Any]) -> None:
+        """Take a header or a pair of an earlier run."""
         kind = found.pop("kind", None)
         if kind == "run":
             self.header = _header(found)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, one_line
-from gkestimator.profiling.running.guard import guarded
+from gkestimator.jobs.guard import guarded
 
 __all__ = ["MpsDaemon", "MpsError", "client_environment", "find_mps"]
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import UsageError
+from gkestimator.jobs.stopping import Progress, Stop, stop_on_signals
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.provenance import beside, data_format
 from gkestimator.profiling.colocating.campaign import Campaign, State, Stopped
@@ -22,7 +23,6 @@ from gkestimator.profiling.colocating.order import Job, jobs
 from gkestimator.profiling.colocating.rows import Demands, read_demands, rows_of, slowdowns, worst_words
 from gkestimator.profiling.colocating.sharing import Shared
 from gkestimator.profiling.plan import PlanEntry, SweepPlan
-from gkestimator.profiling.running.local import Stop, stop_on_signals
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.run import choose_devices
 from gkestimator.tables import COLOCATION, CoRun, TableSchema
@@ -31,7 +31,6 @@ from gkestimator.tables.writing import encode_csv, encode_parquet
 
 __all__ = ["measure_pairs"]
 
-Progress = Callable[[str, int, int], None]
 Encode = Callable[[TableSchema[CoRun], Sequence[CoRun]], bytes]
 _LONGEST_FOLDER = 60  # of a socket's path the system takes 107 characters
 

@@ -27,7 +27,7 @@ from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import unit_factor
-from gkestimator.profiling.tools import find_tool, missing_tool
+from gkestimator.profiling.tools import NCU, find_tool, missing_tool
 
 __all__ = ["DURATION", "parse_ncu", "read_report_by_library", "read_report_by_tool"]
 
@@ -94,7 +94,7 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
 def shipped_readers() -> tuple[Path, ...]:
     """Folders with the ncu_report that comes with the ncu of this machine: for where the package is not installed."""
     try:
-        tool = find_tool("ncu")
+        tool = find_tool(NCU)
     except GkestimatorError:
         return ()
     if tool is None:
@@ -110,9 +110,9 @@ def shipped_readers() -> tuple[Path, ...]:
 def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> ReadReport:
     """The report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises TableError."""
     expected = _expected(path)
-    tool = ncu if ncu is not None else find_tool("ncu")
+    tool = ncu if ncu is not None else find_tool(NCU)
     if tool is None:
-        raise _ReaderMissingError(f"{path}: {missing_tool('ncu')}")
+        raise _ReaderMissingError(f"{path}: {missing_tool(NCU)}")
     command = [str(tool), "--import", str(path.absolute()), "--page", "raw", "--csv", "--print-units", "base"]
     with tempfile.TemporaryDirectory(prefix="gkest-ncu-") as folder:
         printed = Path(folder) / "raw.csv"

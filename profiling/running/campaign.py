@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from gkestimator.profiling.collectors import records_launches
 from gkestimator.profiling.plan import PlanEntry, SweepPlan
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.folder import Done
@@ -54,7 +55,7 @@ class Campaign:
         self._pace = Pace()
         self._crashes = self._lost = 0
         # Without a collector a GPU tells nothing of a model's launches; a CPU's runtime profiles itself.
-        self._records_launches = collector != "none" or all(f.kind == "cpu" for f in facts.values())
+        self._records_launches = records_launches(collector) or all(f.kind == "cpu" for f in facts.values())
 
     def resume(self, done: Iterable[Done]) -> None:
         """Take in what earlier runs committed, then queue the rest."""

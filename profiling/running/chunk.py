@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, OutputError, TableError, one_line
+from gkestimator.jobs.disk import is_disk_full
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
+from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import SweepPlan, write_plan
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, document_of, read_environment
 from gkestimator.profiling.records import EntryRecord, read_records, record_line
-from gkestimator.profiling.running.folder import QUALITY_FILE, is_disk_full
+from gkestimator.profiling.running.folder import QUALITY_FILE
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine, child_device
 from gkestimator.profiling.running.salvage import write_draft
@@ -208,6 +210,7 @@ def _finish(
                 f"{collector.name}: still at work {job.limits.finish_s:g} s after its program had ended, and killed"
             )
         found.files, found.capture, ok = _whole(folder.resolve(), found, ok, collector, log)
+        _check_claims(job, found, collector)
     except (GkestimatorError, OSError, sqlite3.Error, ValueError) as e:
         if is_disk_full(e):
             raise OutputError(f"{folder}: disk full") from e
@@ -251,6 +254,24 @@ def _check_ranges(capture: Capture | None, ok: Sequence[str], collector: Collect
         raise CollectorError(
             f"{collector.name}: the capture holds no range of {len(missing)} of {len(ok)} entries, such as {missing[0]}"
         )
+
+
+def _check_claims(job: ChunkJob, found: _Found, collector: Collector) -> None:
+    """Raise CollectorError where the capture tells what cannot have happened."""
+    if found.capture is None:
+        return
+    asked = {e.id for e in job.entries}
+    for claimed in found.capture.ranges:
+        problem = false_claim(
+            claimed,
+            timed=job.pass_name == "timeline",
+            on_cpu=job.facts.kind == "cpu",
+            record=found.records.get(claimed.entry_id),
+        )
+        if claimed.entry_id not in asked:
+            problem = "it was not asked for"
+        if problem is not None:
+            raise CollectorError(f"{collector.name}: {claimed.entry_id[:80]}: {problem}")
 
 
 def _commit_ready(

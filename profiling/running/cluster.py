@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.errors import GkestimatorError, TableError, UsageError, one_line
+from gkestimator.jobs.disk import is_disk_full
+from gkestimator.jobs.ray_cluster import connected
+from gkestimator.jobs.stopping import Progress, Stop, stop_on_signals
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.cluster_tasks import describe, measure, unpack
-from gkestimator.profiling.running.folder import RawFolder, is_disk_full
+from gkestimator.profiling.running.folder import RawFolder
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions
-from gkestimator.profiling.running.local import Progress, Stop, end_words, stop_on_signals
+from gkestimator.profiling.running.local import end_words
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.report import NO_MODELS, RunReport
 from gkestimator.profiling.running.run import Means, Request, open_campaign
-from gkestimator.ray_cluster import connected
 
 __all__ = ["run_on_cluster"]
 

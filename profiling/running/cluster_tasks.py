@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.jobs.stopping import Stop
 from gkestimator.profiling.raw import DeviceFacts, read_chunk
 from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running.chunk import run_job
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
-from gkestimator.profiling.running.local import Stop
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.run import Means, Request, find_means
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -17,17 +15,18 @@ from types import TracebackType
 from typing import IO
 
 from gkestimator.errors import OutputError, TableError, UsageError
-from gkestimator.profiling.collectors import COLLECTORS
+from gkestimator.jobs.disk import lock_alone, sync, sync_folder
+from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
 from gkestimator.tables import write_bytes
 
-__all__ = ["ASIDE", "Done", "RawFolder", "is_disk_full", "plan_digest", "sync_folder"]
+__all__ = ["ASIDE", "Done", "RawFolder", "plan_digest"]
 
 ASIDE = ".aside-"
 QUALITY_FILE = "quality.json"
-_NOT_OF_THE_RUNTIME = {"gkestimator", "python", "numpy", "onnx", *COLLECTORS}
+_NOT_OF_THE_RUNTIME = ("gkestimator", "python", "numpy", "onnx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,31 +52,6 @@ def _digested(entry: PlanEntry) -> list[object]:
     if point is None:
         return [entry.id, entry.counters]
     return [entry.id, entry.counters, point.name, point.batch_size, sorted(point.dims.items())]
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what it came from, is that of a full disk or a quota."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__
-    return False
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the files of a folder and the folder itself to the disk."""
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and not path.is_symlink():
-            _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class RawFolder:
@@ -107,17 +81,17 @@ class RawFolder:
         except OSError as e:
             raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EACCES):
-                lock.close()
-                raise OutputError(f"{self.path}/lock: cannot be locked: {e.strerror or e}") from e
+            lock_alone(lock, self.path / "lock")
+        except BlockingIOError as e:
             lock.seek(0)
             holder = lock.read(200).strip() or "another process"
             lock.close()
             raise UsageError(
                 f"{self.path}: {holder} is measuring into it, expected a folder of its own for each run"
             ) from e
+        except OutputError:
+            lock.close()
+            raise
         with contextlib.suppress(OSError):  # who holds it is for people; the lock itself is the kernel's
             lock.truncate(0)
             # Past the buffer: on a full disk closing would try again, and be what the user reads.
@@ -196,7 +170,7 @@ class RawFolder:
         sync_folder(folder)
         target = self.chunks / name
         os.rename(folder, target)
-        _sync(self.chunks)
+        sync(self.chunks)
         return target
 
     def next_number(self) -> int:
@@ -243,7 +217,7 @@ def _names(info: RunInfo) -> str:
 
 def _libraries(earlier: RunInfo, info: RunInfo) -> list[str]:
     """What the rows of the whole folder will name: the runtime and its libraries. Chunks know their profilers."""
-    return sorted({*earlier.versions, *info.versions} - _NOT_OF_THE_RUNTIME)
+    return sorted({*earlier.versions, *info.versions} - {*_NOT_OF_THE_RUNTIME, *collector_names()})
 
 
 def _qualities(folder: Path) -> dict[str, str]:

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 from gkestimator.errors import GkestimatorError
+from gkestimator.jobs.disk import is_disk_full
+from gkestimator.jobs.stopping import INTERRUPTED, OUT_OF_TIME, Progress, Stop, stop_on_signals
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.chunk import run_job
-from gkestimator.profiling.running.folder import RawFolder, is_disk_full
+from gkestimator.profiling.running.folder import RawFolder
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine
 
-__all__ = ["INTERRUPTED", "OUT_OF_TIME", "Stop", "end_words", "stop_on_signals", "work_off"]
+__all__ = ["end_words", "work_off"]
 
-INTERRUPTED = "interrupted"
-OUT_OF_TIME = "the time that was given is over"
 _TICK_S = 0.1
-Progress = Callable[[str, int, int], None]
-
-
-class Stop:
-    """Why and how to stop, as every worker asks it."""
-
-    def __init__(self, deadline: float | None) -> None:
-        self._deadline = deadline
-        self._wish: str | None = None
-
-    def ask(self) -> None:
-        """Once: let running chunks end with what they have; twice: end at once."""
-        self._wish = "soft" if self._wish is None else "hard"
-
-    @property
-    def asked(self) -> bool:
-        """Somebody asked."""
-        return self._wish is not None
-
-    def seconds_left(self) -> float | None:
-        """Until the deadline; None: there is none."""
-        return None if self._deadline is None else self._deadline - time.monotonic()
-
-    def __call__(self) -> str | None:
-        left = self.seconds_left()
-        return self._wish or ("soft" if left is not None and left <= 0 else None)
 
 
 class _Crew:
@@ -138,21 +109,3 @@ def end_words(campaign: Campaign, stop: Stop, *, gone: int) -> None:
         campaign.stop(OUT_OF_TIME, status=0)
     else:
         campaign.stop(f"stopped: {'the device is' if gone == 1 else 'all devices are'} gone", status=1)
-
-
-@contextmanager
-def stop_on_signals(stop: Stop) -> Iterator[None]:
-    """While measuring, Ctrl-C and SIGTERM ask to stop; the second time at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(_: int, __: FrameType | None) -> None:
-        stop.ask()
-
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)

@@ -11,20 +11,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.jobs.stopping import Progress, Stop
+from gkestimator.profiling.collectors import AUTO, records_launches
 from gkestimator.profiling.collectors.base import Collector, CollectorError
+from gkestimator.profiling.collectors.registry import automatic_collectors, serves_counters_alone
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import RAW_VERSION, DeviceFacts, RunInfo
 from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.folder import RawFolder, plan_digest
 from gkestimator.profiling.running.jobs import RunOptions
-from gkestimator.profiling.running.local import Progress, Stop, work_off
+from gkestimator.profiling.running.local import work_off
 from gkestimator.profiling.running.machine import Machine, python_versions
 from gkestimator.profiling.running.report import RunReport
 from gkestimator.profiling.running.salvage import salvage
 
 __all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
 
-COUNTERS_ONLY = "ncu"
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
 
 
@@ -87,9 +89,9 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         )
     counters: Collector | None
     messages: tuple[str, ...] = ()
-    if request.collector == COUNTERS_ONLY:
-        collector = machine.collector("auto", devices[0], "timeline")  # counters need launches to belong to
-        counters = machine.collector(COUNTERS_ONLY, devices[0], "counters")
+    if serves_counters_alone(request.collector):
+        collector = machine.collector(AUTO, devices[0], "timeline")  # counters need launches to belong to
+        counters = machine.collector(request.collector, devices[0], "counters")
     else:
         collector = machine.collector(request.collector, devices[0], "timeline")
         counters, messages = _counters(request.counters, devices[0], machine)
@@ -113,7 +115,7 @@ def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | N
     if device == "cpu":
         return None, (f"counters of {wanted} entries left out: a CPU has none that ncu reads",)
     try:
-        return machine.collector("ncu", device, "counters"), ()
+        return machine.collector(automatic_collectors(device, "counters")[0], device, "counters"), ()
     except GkestimatorError as e:
         return None, (f"counters of {wanted} entries left out: {e}",)
 
@@ -126,10 +128,11 @@ def open_campaign(
     it will be measured. Raises as :func:`run_plan`."""
     earlier = folder.earlier()
     executor = options.executor or (earlier.executor if earlier else plan.runtime)
-    collector = earlier.collector if earlier and options.collector == "auto" else options.collector
+    collector = earlier.collector if earlier and options.collector == AUTO else options.collector
     counted = sum(e.counters and e.model is None for e in plan.entries) if options.counters else 0
-    if collector == COUNTERS_ONLY and not options.counters:
-        raise UsageError("collector ncu: goes with counters, found no-counters")
+    counters_alone = serves_counters_alone(collector)
+    if counters_alone and not options.counters:
+        raise UsageError(f"collector {collector}: goes with counters, found no-counters")
     try:
         means = find(Request(executor=executor, collector=collector, counters=counted))
     except CollectorError as e:
@@ -140,7 +143,7 @@ def open_campaign(
         schema_version=RAW_VERSION,
         plan_digest=plan_digest(plan),
         executor=executor,
-        collector=COUNTERS_ONLY if collector == COUNTERS_ONLY else means.collector,
+        collector=collector if counters_alone else means.collector,
         devices=means.facts,
         versions=means.versions,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -151,7 +154,7 @@ def open_campaign(
     saved = salvage(folder)
     removed = folder.clean()
     campaign = Campaign(
-        _all_counted(plan) if collector == COUNTERS_ONLY else plan,
+        _all_counted(plan) if counters_alone else plan,
         options,
         executor=executor,
         collector=means.collector,
@@ -164,7 +167,9 @@ def open_campaign(
         campaign.messages.append(
             f"an earlier run was cut off in {saved + removed} chunks; the records of {saved} were saved"
         )
-    campaign.messages += (*means.messages, *_unrecorded(plan, means), *_uncounted(plan, collector))
+    campaign.messages += (*means.messages, *_unrecorded(plan, means))
+    if counters_alone:
+        campaign.messages += _uncounted(plan, collector)
     if executor != plan.runtime and any(e.model is None for e in plan.entries):
         campaign.messages.append(
             f"the plan's patterns are those of {plan.runtime}; {executor} runs them as it would any model"
@@ -173,7 +178,7 @@ def open_campaign(
 
 
 def _unrecorded(plan: SweepPlan, means: Means) -> tuple[str, ...]:
-    if means.collector != "none" or all(f.kind == "cpu" for f in means.facts):
+    if records_launches(means.collector) or all(f.kind == "cpu" for f in means.facts):
         return ()
     models = sum(e.model is not None for e in plan.entries)
     lines = []
@@ -191,9 +196,11 @@ def _unrecorded(plan: SweepPlan, means: Means) -> tuple[str, ...]:
 
 def _uncounted(plan: SweepPlan, collector: str) -> tuple[str, ...]:
     models = sum(e.model is not None for e in plan.entries)
-    if collector != COUNTERS_ONLY or not models:
+    if not models:
         return ()
-    return (f"counters of {models} whole models are not taken: ncu would replay each of their launches",)
+    return (
+        f"counters of {models} whole models are not taken: {collector} would replay each of their launches",
+    )
 
 
 def _all_counted(plan: SweepPlan) -> SweepPlan:

@@ -7,7 +7,8 @@ import json
 import shutil
 from pathlib import Path
 
-from gkestimator.errors import TableError
+from gkestimator.errors import GkestimatorError
+from gkestimator.profiling.collectors import records_launches
 from gkestimator.profiling.raw import ChunkInfo, document_of
 from gkestimator.profiling.records import EntryRecord, read_records, record_line
 from gkestimator.profiling.running.folder import ASIDE, RawFolder
@@ -34,7 +35,7 @@ def salvage(raw: RawFolder) -> int:
             continue
         try:
             saved += _commit(raw, folder, name)
-        except (OSError, TableError, ValueError, KeyError, TypeError):
+        except (OSError, GkestimatorError, ValueError, KeyError, TypeError):
             continue  # half-written: its entries are measured again
     return saved
 
@@ -42,7 +43,7 @@ def salvage(raw: RawFolder) -> int:
 def _commit(raw: RawFolder, folder: Path, name: str) -> bool:
     draft = json.loads((folder / DRAFT_FILE).read_text(encoding="utf-8"))
     asked = set(draft["entries"])
-    if draft["collector"] != "none":
+    if records_launches(draft["collector"]):
         return False
     records: dict[str, EntryRecord] = {
         r.entry_id: r for r in read_records(folder / "records.jsonl") if r.entry_id in asked

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.jobs.guard import descendants, guarded
 from gkestimator.profiling.collectors.base import CollectorError
-from gkestimator.profiling.running.guard import descendants, guarded
 
 __all__ = ["Ending", "Limits", "supervise"]
 

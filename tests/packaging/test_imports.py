@@ -31,14 +31,14 @@ THIRD_PARTY_AT_START = {
 LAYERS = (
     {"errors", "picture_style", "versions"},
     {"core"},
-    {"dtypes", "outputs", "ray_cluster", "runtime_traits"},
+    {"dtypes", "outputs", "runtime_traits"},
     {"graph", "gpu_spec", "specfiles", "fragments"},
     {"kernels", "gpu_capabilities"},
     {"gpu_boards", "gpu_checks"},
     {"gpu_reading"},
     {"operators"},
     {"tables", "naming", "gpus"},
-    {"documents"},
+    {"documents", "jobs"},
     {"runtimes", "host_profile", "prediction", "gpu_report", "tiles"},
     {"onnx_io", "lowering", "roofline", "launch", "sustained", "analytical", "memory"},
     {

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gkestimator.profiling.tools import (
+    NCU,
+    NSYS,
     ToolError,
     complaint,
     find_tool,
@@ -27,7 +29,7 @@ def _no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("gkestimator.profiling.tools._USUAL", {"nsys": (), "ncu": ()})
+    monkeypatch.setattr("gkestimator.profiling.tools._installed", lambda tool: iter(()))
 
 
 def script(path: Path, text: str) -> Path:
@@ -111,7 +113,7 @@ def test_tools_are_asked_for_english() -> None:
 
 def test_none_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_tool("nsys") is None
+    assert find_tool(NSYS) is None
 
 
 def test_order_of_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,16 +121,16 @@ def test_order_of_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         script(tmp_path / "cache" / "gkestimator" / f"nsight-{v}" / "bin" / "nsys", "") for v in ("9", "10")
     ]
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert find_tool("nsys") == cached[1]  # 10 is newer than 9
+    assert find_tool(NSYS) == cached[1]  # 10 is newer than 9
     on_path = script(tmp_path / "path" / "nsys", "")
     monkeypatch.setenv("PATH", str(on_path.parent))
-    assert find_tool("nsys") == on_path
+    assert find_tool(NSYS) == on_path
     prefix = script(tmp_path / "prefix" / "bin" / "nsys", "")
     monkeypatch.setenv("GKEST_NSIGHT", f"{tmp_path / 'absent'}:{tmp_path / 'prefix'}")
-    assert find_tool("nsys") == prefix
+    assert find_tool(NSYS) == prefix
     named = script(tmp_path / "named", "")
     monkeypatch.setenv("GKEST_NSYS", str(named))
-    assert find_tool("nsys") == named
+    assert find_tool(NSYS) == named
 
 
 def test_a_wrong_variable_is_an_error_not_another_tool(
@@ -136,7 +138,7 @@ def test_a_wrong_variable_is_an_error_not_another_tool(
 ) -> None:
     monkeypatch.setenv("GKEST_NCU", str(tmp_path))
     with pytest.raises(ToolError, match="GKEST_NCU: found .* expected the path of an executable ncu"):
-        find_tool("ncu")
+        find_tool(NCU)
 
 
 @pytest.mark.parametrize(

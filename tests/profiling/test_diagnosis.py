@@ -16,7 +16,7 @@ def _no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("gkestimator.profiling.tools._USUAL", {"nsys": (), "ncu": ()})
+    monkeypatch.setattr("gkestimator.profiling.tools._installed", lambda tool: iter(()))
     monkeypatch.setattr(diagnosis, "cuda_device_count", lambda: 0)
 
 

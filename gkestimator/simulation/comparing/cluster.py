@@ -10,46 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import one_line
-from gkestimator.ray_cluster import connected
+from gkestimator.jobs.ray_cluster import connected, work_on_ray
 from gkestimator.simulation.comparing.cells import Job
-from gkestimator.simulation.comparing.compute import Cells, compute
+from gkestimator.simulation.comparing.compute import Cells, compute, lost_cells
 from gkestimator.tables import write_bytes
 
 __all__ = ["run_on_ray"]
 
-_TRIES = 3
-_AHEAD = 2  # tasks for each CPU of the cluster that wait in Ray at a time
-
 
 def run_on_ray(jobs: Sequence[Job]) -> Iterator[tuple[Job, Cells]]:
-    """Each of ``jobs`` with its cells, as they are finished. Files that jobs read are sent along: nodes need not
-    share a file system. A task whose node or process dies is given out again, three times in all. Raises UsageError
-    where Ray or a cluster is missing."""
+    """Yield each of ``jobs`` with its cells, as they are finished. Files that jobs read are sent along: nodes need not
+    share a file system. Raises UsageError where Ray or a cluster is missing."""
     with connected() as ray:
-        from ray.exceptions import RayError
-
         files = {path: ray.put(path.read_bytes()) for path in _files(jobs)}
-        task = ray.remote(_task).options(num_cpus=1, max_retries=0)
-        room = max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 1)))
-        todo = [(job, 0) for job in reversed(jobs)]
-        waiting: dict[Any, tuple[Job, int]] = {}
-        while todo or waiting:
-            while todo and len(waiting) < room:
-                job, tried = todo.pop()
-                sent = task.remote(job, *(x for p in _files([job]) for x in (str(p), files[p])))
-                waiting[sent] = (job, tried + 1)
-            done, _ = ray.wait(list(waiting), num_returns=1)
-            for reference in done:
-                job, tried = waiting.pop(reference)
-                try:
-                    yield job, ray.get(reference)
-                except RayError as e:
-                    if tried < _TRIES:
-                        todo.append((job, tried))
-                        continue
-                    reason = f"lost {tried} times on the cluster: {one_line(e, limit=200)}"
-                    yield job, {c.key: {"status": "failed", "reason": reason} for c in job.cells}
+
+        def sent(job: Job) -> list[Any]:
+            return [part for path in _files([job]) for part in (str(path), files[path])]
+
+        yield from work_on_ray(ray, jobs, _task, sent, lost_cells)
 
 
 def _task(job: Job, *sent: Any) -> Cells:

@@ -19,7 +19,7 @@ from gkestimator.placement.run import place
 from gkestimator.simulation.comparing.cells import Cell, Job
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
-__all__ = ["Cells", "compute", "rows_of_tables"]
+__all__ = ["Cells", "compute", "lost_cells", "rows_of_tables"]
 
 Cells: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Results of cells by key: ``status`` (``ok``, ``refused``: policy or simulator cannot, ``failed``: a defect or a
@@ -46,6 +46,11 @@ def compute(job: Job) -> Cells:
         else:
             found[cell.key] = {"status": "ok", **placed, "simulation": _simulation(report)}
     return found
+
+
+def lost_cells(job: Job, reason: str) -> Cells:
+    """Return what the cells of a job come to whose process or node died."""
+    return {cell.key: {"status": "failed", "reason": reason} for cell in job.cells}
 
 
 def _answer(error: Exception) -> dict[str, str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from gkestimator import __version__
 from gkestimator.errors import UsageError
+from gkestimator.jobs.store import Store
 from gkestimator.simulation.comparing.cells import Cell, Job, jobs
-from gkestimator.simulation.comparing.compute import Cells, rows_of_tables
+from gkestimator.simulation.comparing.compute import Cells, compute, lost_cells, rows_of_tables
 from gkestimator.simulation.comparing.spec import ComparisonSpec
-from gkestimator.simulation.comparing.store import Store
 
 __all__ = ["ENGINES", "Compared", "run_comparison"]
 
@@ -82,6 +82,6 @@ def _worked(missing: Sequence[Job], engine: str, processes: int) -> Iterator[tup
         from gkestimator.simulation.comparing.cluster import run_on_ray
 
         return run_on_ray(missing)
-    from gkestimator.simulation.comparing.local import run_locally
+    from gkestimator.jobs.processes import work_in_processes
 
-    return run_locally(missing, processes)
+    return work_in_processes(missing, processes, compute, lost_cells)

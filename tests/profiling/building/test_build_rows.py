@@ -247,7 +247,8 @@ def _counters(raw, entry, launches):
         schema=None,
         ranges=(EntryRange(entry_id=entry.id, repeats=1, start_ns=0, end_ns=1, launches=launches),),
     )
-    return replace(default_tools(), parsers=dict(default_tools().parsers) | {"ncu": lambda _: capture})
+    read = default_tools().parse
+    return replace(default_tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path))
 
 
 def test_counters_are_joined_to_the_timeline(raw):

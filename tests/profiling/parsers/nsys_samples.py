@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.profiling.tools import find_tool
+from gkestimator.profiling.tools import NCU, NSYS, find_tool
 
 _PROGRAM = """
 import subprocess, sys, threading, time
@@ -58,7 +58,7 @@ def nsight_tools(name: str) -> list[Path]:
     """Every ``name`` (nsys, ncu) of the folders in $GKEST_NSIGHT, else the one that is found elsewhere."""
     prefixes = [Path(p) / "bin" / name for p in os.environ.get("GKEST_NSIGHT", "").split(":") if p]
     found = [p for p in prefixes if p.is_file()]
-    elsewhere = None if found else find_tool(name)
+    elsewhere = None if found else find_tool({"nsys": NSYS, "ncu": NCU}[name])
     return found or ([elsewhere] if elsewhere else [])
 
 

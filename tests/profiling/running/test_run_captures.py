@@ -21,7 +21,7 @@ def test_a_lost_capture_is_made_again_then_in_halves_and_the_culprit_settled_at_
 ) -> None:
     wanted = plan(8)
     journal, bad = fake(), wanted.entries[2].id
-    tools = machine(collector="fake", lose=lambda entries: bad in entries)
+    tools = machine(collector="nsys", lose=lambda entries: bad in entries)
     report = run_plan(wanted, tmp_path / "raw", replace(QUICK, chunk_seconds=5), machine=tools)
     found = records(tmp_path / "raw")
     assert (report.ok, report.failed, report.left) == (7, 1, 0)
@@ -40,17 +40,17 @@ def test_a_profiler_that_records_nothing_ends_the_run_and_no_entry_is_blamed(
     machine: Any, plan: Any, fake: Any, tmp_path: Path, count: int
 ) -> None:
     fake()
-    broken = machine(collector="fake", lose=lambda _: True, probe=lambda *_: "fake 1.0: no range at all")
+    broken = machine(collector="nsys", lose=lambda _: True, probe=lambda *_: "fake 1.0: no range at all")
     wanted = plan(count)
     report = run_plan(wanted, tmp_path / "raw", QUICK, machine=broken)
     assert (report.ok, report.failed, report.left, report.exit_code) == (0, 0, count, 1)
-    assert report.stopped == "stopped: fake records nothing any more: fake 1.0: no range at all"
-    assert run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="fake")).ok == count
+    assert report.stopped == "stopped: nsys records nothing any more: fake 1.0: no range at all"
+    assert run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="nsys")).ok == count
 
 
 def test_captures_lost_without_end_end_the_run(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     fake(seconds=0.001)
-    tools = machine(collector="fake", lose=lambda _: True)
+    tools = machine(collector="nsys", lose=lambda _: True)
     report = run_plan(plan(40), tmp_path / "raw", QUICK, machine=tools)
     assert (report.ok, report.failed, report.exit_code) == (0, 0, 1)
     assert "12 captures in a row were lost" in (report.stopped or "")
@@ -77,7 +77,7 @@ def test_ranges_that_a_killed_child_took_with_it_cost_only_their_entries(
             ranges = (EntryRange(entry_id=i, repeats=5, start_ns=0, end_ns=1, launches=()) for i in there)
             return Capture(tool="fake", tool_version=None, schema=None, ranges=tuple(ranges))
 
-    tools = replace(machine(), collector=lambda *_: Forgetful("fake", "timeline"))
+    tools = replace(machine(), collector=lambda *_: Forgetful("nsys", "timeline"))
     report = run_plan(wanted, tmp_path / "raw", replace(QUICK, chunk_seconds=5), machine=tools)
     assert (report.ok, report.failed) == (5, 1)
     first = read_chunk(chunk_folders(tmp_path / "raw")[0])

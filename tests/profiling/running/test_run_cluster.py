@@ -76,7 +76,7 @@ def test_types_measure_the_whole_plan_and_a_dead_node_costs_nothing(
 
     killer = threading.Thread(target=kill_midway)
     killer.start()
-    report = run_plan(wanted, raw, OPTIONS, machine=machine(collector="fake"))
+    report = run_plan(wanted, raw, OPTIONS, machine=machine(collector="nsys"))
     killer.join()
     assert killed, "the node outlived the test"
     assert (report.ok, report.failed, report.left, report.exit_code) == (54, 0, 0, 0)
@@ -86,7 +86,7 @@ def test_types_measure_the_whole_plan_and_a_dead_node_costs_nothing(
         assert measured(raw / part) == Counter({e.id: 1 if e.model is None else 2 for e in wanted.entries})
         assert read_run(raw / part).executor == "onnxruntime"
     assert not list(raw.glob("*/chunks/.aside-*"))
-    again = run_plan(wanted, raw, OPTIONS, machine=machine(collector="fake"))
+    again = run_plan(wanted, raw, OPTIONS, machine=machine(collector="nsys"))
     assert (again.ok, again.chunks) == (54, 0)
     with pytest.raises(UsageError, match="gpu-type H100: the cluster offers A, B"):
         run_plan(wanted, raw, replace(OPTIONS, gpu_types=("H100",)), machine=machine())
@@ -109,7 +109,7 @@ def test_without_ray_or_a_cluster_it_is_said_in_one_line(
 
 def a_job(wanted: SweepPlan, fakes: ModuleType) -> Any:
     campaign = Campaign(
-        wanted, OPTIONS, executor="onnxruntime", collector="fake", counters_collector=None,
+        wanted, OPTIONS, executor="onnxruntime", collector="nsys", counters_collector=None,
         facts={"cpu": fakes.facts("cpu")}, next_number=1,
     )  # fmt: skip
     campaign.resume(())
@@ -119,7 +119,7 @@ def a_job(wanted: SweepPlan, fakes: ModuleType) -> Any:
 def test_a_chunk_travels_whole(machine: Any, plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path) -> None:
     fake()
     job = a_job(plan(3), fakes)
-    result, data = measure(job, machine(collector="fake"), None)
+    result, data = measure(job, machine(collector="nsys"), None)
     assert result.kind == "whole" and data is not None
     (tmp_path / "here").mkdir()
     unpack(data, tmp_path / "here", job, result)
@@ -135,7 +135,7 @@ def test_what_comes_back_is_not_trusted(
 ) -> None:
     fake()
     job = a_job(plan(3), fakes)
-    result, data = measure(job, machine(collector="fake"), None)
+    result, data = measure(job, machine(collector="nsys"), None)
     assert data is not None
     folder = tmp_path / "here"
     folder.mkdir()

@@ -81,7 +81,7 @@ def kill_and_resume(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("collector", ["none", "fake"])
+@pytest.mark.parametrize("collector", ["none", "nsys"])
 def test_killed_at_ten_random_moments(
     plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path, collector: str
 ) -> None:

@@ -73,7 +73,7 @@ def test_an_entry_that_brings_the_child_down_is_recorded_and_the_rest_goes_on(
 ) -> None:
     wanted = plan(8)
     journal = fake({wanted.entries[2].id: word})
-    report = run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="fake"))
+    report = run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="nsys"))
     found = records(tmp_path / "raw")
     assert (report.ok, report.failed, report.left, report.exit_code) == (7, 1, 0, 1)
     assert found[wanted.entries[2].id].status == "failed"
@@ -161,11 +161,11 @@ def test_counters_come_in_a_pass_of_their_own_and_only_of_what_could_be_measured
     wanted = plan(6, counters=(0, 2, 4))
     journal = fake({wanted.entries[2].id: "skip"})
     options = replace(QUICK, devices=("cuda:0",))
-    report = run_plan(wanted, tmp_path / "raw", options, machine=machine(collector="fake", gpus=lambda: 1))
+    report = run_plan(wanted, tmp_path / "raw", options, machine=machine(collector="nsys", gpus=lambda: 1))
     assert report.counters == 2
     assert set(records(tmp_path / "raw", "counters")) == {wanted.entries[0].id, wanted.entries[4].id}
     assert [x.split()[1] for x in journal.read_text().splitlines()][-1] == "counters"
-    assert {read_chunk(f).collector for f in chunk_folders(tmp_path / "raw")} == {"fake", "ncu"}
+    assert {read_chunk(f).collector for f in chunk_folders(tmp_path / "raw")} == {"nsys", "ncu"}
     on_cpu = run_plan(wanted, tmp_path / "cpu", QUICK, machine=machine())
     assert any("counters of 3 entries left out" in m for m in on_cpu.messages)
 
@@ -188,10 +188,10 @@ def test_the_collector_ncu_counts_everything_and_times_under_the_best_there_is(
     fake()
     wanted, raw = plan(4, counters=(1,)), tmp_path / "raw"
     options = replace(QUICK, devices=("cuda:0",), collector="ncu")
-    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = machine(collector="nsys", gpus=lambda: 1)
     report = run_plan(wanted, raw, options, machine=tools)
     assert (report.ok, report.counters, read_run(raw).collector) == (4, 4, "ncu")
-    assert [read_chunk(f).collector for f in chunk_folders(raw)] == ["fake", "ncu"]
+    assert [read_chunk(f).collector for f in chunk_folders(raw)] == ["nsys", "ncu"]
     again = run_plan(wanted, raw, replace(options, collector="auto"), machine=tools)
     assert (again.counters, again.chunks) == (4, 0)
     with pytest.raises(UsageError, match="goes with counters"):
@@ -238,7 +238,7 @@ def test_several_devices_share_the_plan(machine: Any, plan: Any, fake: Any, tmp_
     ("changed", "said"),
     [
         ({"executor": "torch"}, "was measured with executor onnxruntime, found torch"),
-        ({"collector": "fake"}, "was measured with collector none, found fake"),
+        ({"collector": "nsys"}, "was measured with collector none, found nsys"),
     ],
 )
 def test_a_folder_of_another_run_is_refused(
@@ -324,7 +324,7 @@ def test_a_tool_that_hangs_or_fails_is_ended_with_all_it_started(
     machine: Any, plan: Any, fake: Any, tmp_path: Path, script: str, said: str
 ) -> None:
     fake()
-    tools = machine(collector="fake")
+    tools = machine(collector="nsys")
     make = tools.collector
     tools = replace(tools, collector=lambda *a: Wrapped(make(*a), script.replace("600", "61234")))
     report = run_plan(plan(1), tmp_path / "raw", QUICK, machine=tools)

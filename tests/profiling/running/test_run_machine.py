@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gkestimator.errors import UsageError
+from gkestimator.jobs.guard import descendants, guarded
 from gkestimator.profiling.captures import EntryRange, Launch
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.records import EntryRecord, HostKernel
 from gkestimator.profiling.running import Limits, Machine
-from gkestimator.profiling.running.guard import descendants, guarded
 from gkestimator.profiling.running.machine import child_device, device_present, executor_versions
 from gkestimator.profiling.running.run import choose_devices
 from gkestimator.profiling.running.spread import repeat_totals_us

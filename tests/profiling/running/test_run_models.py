@@ -31,7 +31,7 @@ def test_latency_comes_first_and_has_no_profiler_beside_it(
     journal, raw = fake(), tmp_path / "raw"
     wanted = plan(3, counters=(0,), models=2)
     models, operators = models_of(wanted), [e.id for e in wanted.entries[:3]]
-    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = machine(collector="nsys", gpus=lambda: 1)
     report = run_plan(wanted, raw, ON_GPU, machine=tools)
     assert begun(journal) == [
         *(("latency", m) for m in models),
@@ -43,7 +43,7 @@ def test_latency_comes_first_and_has_no_profiler_beside_it(
     assert (report.ok, report.left, report.counters, report.exit_code) == (5, 0, 1, 0)
     chunks = [read_chunk(f) for f in chunk_folders(raw)]
     collectors = {(c.pass_name, c.collector, bool(c.files)) for c in chunks}
-    assert collectors == {("latency", "none", False), ("timeline", "fake", True), ("counters", "ncu", True)}
+    assert collectors == {("latency", "none", False), ("timeline", "nsys", True), ("counters", "ncu", True)}
     assert chunk_folders(raw)[0].name == "000001-cuda0-latency"
     found = records(raw, "latency")
     assert list(found) == models
@@ -81,7 +81,7 @@ def test_a_model_that_brings_the_child_down_costs_itself_alone(
     wanted = plan(2, models=4)
     models = models_of(wanted)
     fake({f"latency:{models[1]}": "hang", f"timeline:{models[2]}": "segv"})
-    report = run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="fake"))
+    report = run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="nsys"))
     assert counts(report) == (4, 3, 2, 1, 0)
     assert (report.ok, report.failed, report.left, report.exit_code) == (5, 1, 0, 1)
     found = records(tmp_path / "raw", "latency")
@@ -97,7 +97,7 @@ def test_a_timeline_whose_capture_is_lost_leaves_the_latency_and_is_measured_aga
 ) -> None:
     wanted, raw = plan(2, models=3), tmp_path / "raw"
     bad, journal = models_of(wanted)[1], fake()
-    tools = machine(collector="fake", lose=lambda entries: bad in entries)
+    tools = machine(collector="nsys", lose=lambda entries: bad in entries)
     report = run_plan(wanted, raw, QUICK, machine=tools)
     assert (report.ok, report.failed, report.exit_code) == (5, 0, 1)
     assert counts(report) == (3, 3, 2, 1, 0)
@@ -105,9 +105,9 @@ def test_a_timeline_whose_capture_is_lost_leaves_the_latency_and_is_measured_aga
     assert "capture was lost three times" in (records(raw)[bad].reason or "")
     assert Counter(begun(journal))[("latency", bad)] == 1
     assert begun(journal)[-1] == ("timeline", bad)  # settled when all else is done
-    again = run_plan(wanted, raw, QUICK, machine=machine(collector="fake"))
+    again = run_plan(wanted, raw, QUICK, machine=machine(collector="nsys"))
     assert (again.chunks, counts(again)) == (0, (3, 3, 2, 1, 0))
-    again = run_plan(wanted, raw, replace(QUICK, retry_failed=True), machine=machine(collector="fake"))
+    again = run_plan(wanted, raw, replace(QUICK, retry_failed=True), machine=machine(collector="nsys"))
     assert (again.chunks, counts(again), again.exit_code) == (1, (3, 3, 3, 0, 0), 0)
     assert Counter(begun(journal))[("latency", bad)] == 1
 
@@ -117,14 +117,14 @@ def test_a_profiler_that_records_nothing_leaves_latencies_and_says_what_is_left(
 ) -> None:
     fake()
     wanted, raw = plan(0, models=3), tmp_path / "raw"
-    broken = machine(collector="fake", lose=lambda _: True, probe=lambda *_: "fake: no range at all")
+    broken = machine(collector="nsys", lose=lambda _: True, probe=lambda *_: "fake: no range at all")
     report = run_plan(wanted, raw, QUICK, machine=broken)
     assert (report.ok, counts(report), report.exit_code) == (3, (3, 3, 0, 0, 3), 1)
     words = "\n".join(report.words())
     assert "records nothing any more" in words
     assert "timelines of 3 whole models are left; the same command goes on with them" in words
     assert f"gkest profile table {raw}" in words and "profile build" not in words
-    report = run_plan(wanted, raw, QUICK, machine=machine(collector="fake"))
+    report = run_plan(wanted, raw, QUICK, machine=machine(collector="nsys"))
     assert (counts(report), report.exit_code) == ((3, 3, 3, 0, 0), 0)
 
 
@@ -161,7 +161,7 @@ def test_where_no_profiler_works_it_is_said_what_does(machine: Any, plan: Any, t
     def broken(*_: str) -> Any:
         raise CollectorError("kineto: CUPTI did not start")
 
-    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = machine(collector="nsys", gpus=lambda: 1)
     tools = replace(tools, collector=broken)
     for models, said in ((1, "CUPTI did not start; collector none would give"), (0, "CUPTI did not start$")):
         with pytest.raises(CollectorError, match=said):
@@ -173,7 +173,7 @@ def test_counters_of_models_are_never_taken(machine: Any, plan: Any, fake: Any, 
     journal, wanted = fake(), plan(1, models=1)
     wanted = replace(wanted, entries=tuple(replace(e, counters=True) for e in wanted.entries))
     options = replace(ON_GPU, collector="ncu")
-    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = machine(collector="nsys", gpus=lambda: 1)
     report = run_plan(wanted, tmp_path / "raw", options, machine=tools)
     assert [e for p, e in begun(journal) if p == "counters"] == [wanted.entries[0].id]
     assert report.counters == 1 and any(
@@ -190,7 +190,7 @@ def test_noisy_latencies_are_repeated_by_their_own_spread(
     steady, shaky, third = models_of(wanted)
     # A fifth of the median either way: too much for a GPU, as the operating system makes it on a CPU.
     fake(latency_us={shaky: [80.0, 90.0, 100.0, 120.0, 130.0], third: [100.0, 100.5, 101.0, 100.0, 900.0]})
-    tools = machine(collector="fake", gpus=lambda: 1, judge=judge)
+    tools = machine(collector="nsys", gpus=lambda: 1, judge=judge)
     report = run_plan(wanted, raw, ON_GPU, machine=tools)
     assert (report.ok, report.noisy, counts(report)) == (4, 1, (3, 3, 3, 0, 0))
     latency = [read_chunk(f) for f in chunk_folders(raw) if "latency" in f.name]
@@ -247,7 +247,7 @@ def test_killed_in_the_latency_pass_what_was_recorded_is_kept(
     """Although the timelines have a profiler: latencies need no capture."""
     journal, wanted, raw = fake(seconds=0.2), plan(0, models=6), tmp_path / "raw"
     write_plan(wanted, tmp_path / "plan.json")
-    command = [sys.executable, "-P", str(fakes.__file__), str(tmp_path / "plan.json"), str(raw), "fake"]
+    command = [sys.executable, "-P", str(fakes.__file__), str(tmp_path / "plan.json"), str(raw), "nsys"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     end = time.monotonic() + 20
     while time.monotonic() < end:
@@ -271,7 +271,7 @@ def test_ctrl_c_keeps_the_latencies_that_are_there(
     fake(seconds=0.2)
     wanted, raw = plan(0, models=12, seconds=0.01), tmp_path / "raw"
     write_plan(wanted, tmp_path / "plan.json")
-    command = [sys.executable, "-P", str(fakes.__file__), str(tmp_path / "plan.json"), str(raw), "fake"]
+    command = [sys.executable, "-P", str(fakes.__file__), str(tmp_path / "plan.json"), str(raw), "nsys"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     end = time.monotonic() + 20
     while time.monotonic() < end:
@@ -296,7 +296,7 @@ def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_pa
             shown.append(done)
 
     options = replace(QUICK, devices=("all",), chunk_seconds=0.2)
-    tools = machine(collector="fake", gpus=lambda: 2)
+    tools = machine(collector="nsys", gpus=lambda: 2)
     report = run_plan(wanted, tmp_path / "raw", options, machine=tools, progress=progress)
     assert (report.ok, counts(report)) == (10, (8, 8, 8, 0, 0))
     models = [f.name.split("-")[1] for f in chunk_folders(tmp_path / "raw") if "latency" in f.name]

@@ -25,7 +25,7 @@ from gkestimator.profiling.running.report import ModelCounts
 
 def a_campaign(wanted: SweepPlan, options: Any = QUICK, *, kind: str = "gpu") -> Campaign:
     campaign = Campaign(
-        wanted, options, executor="torch", collector="fake", counters_collector=None,
+        wanted, options, executor="torch", collector="nsys", counters_collector=None,
         facts={"cuda:0": DeviceFacts(kind=kind, name="Fake")}, next_number=1,
     )  # fmt: skip
     campaign.resume(())
@@ -130,13 +130,13 @@ def test_a_chunk_of_latencies_travels_over_a_cluster(
 ) -> None:
     fake()
     campaign = Campaign(
-        plan(2, models=3), replace(QUICK, devices=(), engine="ray"), executor="onnxruntime", collector="fake",
+        plan(2, models=3), replace(QUICK, devices=(), engine="ray"), executor="onnxruntime", collector="nsys",
         counters_collector=None, facts={"cpu": fakes.facts("cpu")}, next_number=1,
     )  # fmt: skip
     campaign.resume(())
     job = campaign.next_job("cpu", None)
     assert job is not None and (job.pass_name, job.collector) == ("latency", "none")
-    result, data = measure(job, machine(collector="fake"), None)
+    result, data = measure(job, machine(collector="nsys"), None)
     assert result.kind == "whole" and data is not None
     folder = tmp_path / job.folder_name
     folder.mkdir()
@@ -144,7 +144,7 @@ def test_a_chunk_of_latencies_travels_over_a_cluster(
     assert (read_chunk(folder).pass_name, read_chunk(folder).files) == ("latency", ())
     campaign.finished(job, result)
     following = campaign.next_job("cpu", None)
-    assert following is not None and (following.pass_name, following.collector) == ("timeline", "fake")
+    assert following is not None and (following.pass_name, following.collector) == ("timeline", "nsys")
 
 
 @pytest.mark.parametrize(

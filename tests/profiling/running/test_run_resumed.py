@@ -23,7 +23,7 @@ def test_failed_entries_and_counters_are_measured_again_on_request_and_counted_i
 ) -> None:
     wanted, raw = plan(3, counters=(0, 1)), tmp_path / "raw"
     options = replace(QUICK, devices=("cuda:0",))
-    tools = machine(collector="fake", gpus=lambda: 1)
+    tools = machine(collector="nsys", gpus=lambda: 1)
     fake({wanted.entries[0].id: "fail"})
     first = run_plan(wanted, raw, options, machine=tools)
     assert (first.ok, first.failed, first.counters) == (2, 1, 1)
@@ -52,7 +52,7 @@ def test_libraries_that_changed_in_between_are_refused_for_rows_would_name_the_o
 def test_counters_whose_turn_did_not_come_are_said(plan: Any, fakes: Any) -> None:
     wanted = plan(4, counters=range(3))
     campaign = Campaign(
-        wanted, QUICK, executor="torch", collector="fake", counters_collector="ncu",
+        wanted, QUICK, executor="torch", collector="nsys", counters_collector="ncu",
         facts={"cuda:0": fakes.facts("cuda:0")}, next_number=1,
     )  # fmt: skip
     campaign.resume(())

@@ -16,7 +16,7 @@ from _dying import dying
 from _specs import cells, command, environment, results, write_spec
 
 from gkestimator.errors import UsageError
-from gkestimator.simulation.comparing import local
+from gkestimator.simulation.comparing import run as comparing_run
 from gkestimator.simulation.comparing.report import write_report
 from gkestimator.simulation.comparing.run import run_comparison
 from gkestimator.simulation.comparing.spec import read_spec
@@ -53,7 +53,7 @@ def test_killed_in_its_midst_it_goes_on_where_it_was(tmp_path: Path, processes: 
 def test_a_worker_that_dies_takes_its_own_cells_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "compute", dying)
+    monkeypatch.setattr(comparing_run, "compute", dying)
     monkeypatch.setenv("GKEST_TEST_DIES", str(tmp_path))
     spec = read_spec(write_spec(tmp_path, rate_scale=[0.25, 0.5, 1.0, 1.5], policies=["exclusive"]))
     found = run_comparison(spec, tmp_path / "out", processes=2)

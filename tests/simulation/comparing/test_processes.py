@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.simulation.comparing import local
+from gkestimator.jobs import processes
 
 
 class Pool:
@@ -29,16 +29,23 @@ class Pool:
         return future
 
 
+def computed(job: Any) -> Any:
+    return {job: {"status": "ok"}}
+
+
+def lost(job: Any, reason: str) -> Any:
+    return {job: {"status": "failed", "reason": reason}}
+
+
 @pytest.mark.parametrize("breaks", [0, 1, 3])
 def test_a_pool_that_refuses_a_job(monkeypatch: pytest.MonkeyPatch, breaks: int) -> None:
     pools = iter([Pool(breaks)])
 
     @contextlib.contextmanager
-    def pool(processes: int) -> Iterator[Any]:
+    def pool(count: int) -> Iterator[Any]:
         yield next(pools, Pool(None))
 
-    monkeypatch.setattr(local, "_pool", pool)
-    monkeypatch.setattr(local, "compute", lambda job: {job: {"status": "ok"}})
+    monkeypatch.setattr(processes, "_pool", pool)
     jobs: list[Any] = ["a", "b", "c", "d", "e"]
-    found = dict(local.run_locally(jobs, 2))
+    found = dict(processes.work_in_processes(jobs, 2, computed, lost))
     assert found == {job: {job: {"status": "ok"}} for job in jobs}

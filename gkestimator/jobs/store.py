@@ -1,4 +1,4 @@
-"""The folder of a comparison: one file for each finished cell, written aside and renamed, so that what was
+"""A folder of results: one file for each finished cell of a comparison, written aside and renamed, so that what was
 computed is never lost and never half there."""
 
 from __future__ import annotations

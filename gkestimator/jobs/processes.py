@@ -5,22 +5,29 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
 
-from gkestimator.simulation.comparing.cells import Job
-from gkestimator.simulation.comparing.compute import Cells, compute
+__all__ = ["DIED_TWICE", "work_in_processes"]
 
-__all__ = ["run_locally"]
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 _TRIES = 2
+DIED_TWICE = "the process that computed it died twice (out of memory?)"
 
 
-def run_locally(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Cells]]:
-    """Each of ``jobs`` with its cells, as they are finished. A job whose process dies (killed, out of memory) is tried
-    once more by itself, then answered with cells that say so."""
+def work_in_processes(
+    jobs: Sequence[Job],
+    processes: int,
+    compute: Callable[[Job], Result],
+    lost: Callable[[Job, str], Result],
+) -> Iterator[tuple[Job, Result]]:
+    """Yield each of ``jobs`` with its result, as they are finished. A job whose process dies (killed, out of memory) is
+    tried once more by itself, then answered by ``lost`` with the reason. ``compute`` is sent to the processes: a
+    function of a module."""
     if processes <= 1:
         for job in jobs:
             yield job, compute(job)
@@ -31,7 +38,7 @@ def run_locally(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Cell
         alone = max(tries[n] for n, _ in left) > 0
         died: list[tuple[int, Job]] = []
         with _pool(1 if alone else processes) as pool:
-            waiting: dict[Future[Cells], tuple[int, Job]] = {}
+            waiting: dict[Future[Result], tuple[int, Job]] = {}
             todo = iter(left[:1] if alone else left)
             rest = left[1:] if alone else []
             # Two jobs a process are handed out at a time: a pool that breaks loses no more.
@@ -53,13 +60,13 @@ def run_locally(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Cell
             tries[n] += 1
         given_up = [(n, job) for n, job in died if tries[n] >= _TRIES]
         for _, job in given_up:
-            yield job, _lost(job)
+            yield job, lost(job, DIED_TWICE)
         left = [(n, job) for n, job in died if tries[n] < _TRIES] + rest
 
 
 def _finished(
-    waiting: dict[Future[Cells], tuple[int, Job]], died: list[tuple[int, Job]]
-) -> Iterator[tuple[Job, Cells]]:
+    waiting: dict[Future[Result], tuple[int, Job]], died: list[tuple[int, Job]]
+) -> Iterator[tuple[Job, Result]]:
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
         n, job = waiting.pop(future)
@@ -69,11 +76,6 @@ def _finished(
             died.append((n, job))
         else:
             yield job, found
-
-
-def _lost(job: Job) -> Cells:
-    reason = "the process that computed it died twice (out of memory?)"
-    return {cell.key: {"status": "failed", "reason": reason} for cell in job.cells}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,101 @@
+"""A journal on the disk: one JSON object a line, each there for good when it has been added."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, ClassVar, Self
+
+from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.jobs.disk import lock_alone
+
+__all__ = ["LineJournal"]
+
+
+class LineJournal(ABC):
+    """The journal at ``path``, locked while the context is open. Lines of earlier runs are taken (:meth:`take`) when it
+    is opened; what a killed run left of a line is cut off. Raises UsageError where another run holds it, TableError
+    where it is no such journal, OutputError."""
+
+    content: ClassVar[str]
+    """What it is a journal of, in words."""
+    version: ClassVar[int] = 1
+    most_bytes: ClassVar[int] = 512 * 2**20
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: IO[bytes] | None = None
+        self._new = False
+
+    @abstractmethod
+    def take(self, found: dict[str, Any]) -> None:
+        """Take one line of an earlier run. Raises ValueError, TypeError or KeyError where it is none of this kind."""
+
+    @property
+    @abstractmethod
+    def begun(self) -> bool:
+        """Return whether anything was added, now or earlier; a new file without is removed."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._new = not self.path.exists()
+            stream = open(self.path, "a+b")
+        except OSError as e:
+            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
+        try:
+            lock_alone(stream, self.path)
+            self._read(stream)
+        except BlockingIOError as e:
+            stream.close()
+            raise UsageError(f"{self.path}: another run measures into it, expected one at a time") from e
+        except BaseException:
+            stream.close()
+            raise
+        self._stream = stream
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is None:
+            return
+        if self._new and not self.begun:  # a wrong command leaves nothing behind
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        # Of a full disk: the line that did not fit was reported, and is not kept.
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        self._stream = None
+
+    def append(self, document: Mapping[str, Any]) -> None:
+        """Add one line, on the disk when this returns. Raises OutputError."""
+        assert self._stream is not None, "the journal is not open"
+        line = json.dumps({"v": self.version, **document}, separators=(",", ":"), allow_nan=False) + "\n"
+        try:
+            self._stream.write(line.encode())
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as e:
+            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
+
+    def _read(self, stream: IO[bytes]) -> None:
+        size = os.fstat(stream.fileno()).st_size
+        if size > self.most_bytes:
+            raise TableError(f"{self.path}: found {size:,} bytes, expected at most {self.most_bytes:,}")
+        stream.seek(0)
+        whole = stream.read()
+        complete = whole.rfind(b"\n") + 1
+        for number, line in enumerate(whole[:complete].split(b"\n")[:-1], start=1):
+            try:
+                found = json.loads(line)
+                if not isinstance(found, dict) or found.pop("v", None) != self.version:
+                    raise ValueError(f"expected an object of version {self.version}")
+                self.take(found)
+            except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as e:
+                raise TableError(f"{self.path}: line {number}: no line of {self.content}: {e}") from e
+        stream.truncate(complete)
