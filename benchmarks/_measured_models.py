@@ -9,9 +9,10 @@ from pathlib import Path
 
 from _measured_operators import sizes_of
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.naming import find_models
 from gkestimator.estimation.engine import Engine
-from gkestimator.estimation.recall import Source
+from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.api import Evaluation, evaluate
 from gkestimator.evaluation.compare import summaries
@@ -19,9 +20,8 @@ from gkestimator.evaluation.compared import ComparedRow, SummaryRow
 from gkestimator.evaluation.host import fit_host
 from gkestimator.evaluation.matching import Matched, match_rows
 from gkestimator.evaluation.truth import read_truth
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.host_profile import write_host_file
-from gkestimator.naming import find_models
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.host_profile import write_host_file
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
 __all__ = ["MeasuredModels", "Occurring", "read_models", "summaries_with_other_hosts"]
@@ -76,7 +76,9 @@ class MeasuredModels:
                 gpu_specs=list(self.specs),
             )
         )
-        for lowering in engine.lower_model(Source(row.path, row.name), row.measurement.batch_size).values():
+        for lowering in engine.lower_model(
+            ModelSource(row.path, row.name), row.measurement.batch_size
+        ).values():
             kernels = {id(k): k for step in lowering.graph.steps for k in step.kernels}
             yield from sizes_of(list(kernels.values())).tolist() if kernels else ()
 

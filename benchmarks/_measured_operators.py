@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.bundles import Bundle, load_bundle
-from gkestimator.errors import UsageError
+from gkestimator.bundles.bundle import Bundle, load_bundle
+from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import Kernel, KernelTable
 from gkestimator.evaluation.metrics import absolute_errors_pct
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Kernel, KernelTable
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table, write_table
 from gkestimator.training.calls import DOMINATED, MeasuredCall, read_calls
 from gkestimator.training.importers.kernel_dataset import dataset_files, specification_files

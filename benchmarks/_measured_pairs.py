@@ -8,14 +8,14 @@ from pathlib import Path
 
 from _measured_models import MeasuredModels
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.naming import find_models
 from gkestimator.estimation import estimate_rows
 from gkestimator.evaluation.matching import match_rows
 from gkestimator.evaluation.truth import truth_of
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.naming import find_models
-from gkestimator.simulation.interference.pairs import DEMANDS
-from gkestimator.simulation.interference.training import train_interference
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.interference.pairs import DEMANDS
+from gkestimator.interference.training import train_interference
 from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
 
 __all__ = ["fitted_to_pairs", "read_groups"]

@@ -37,8 +37,8 @@ def own_estimates(
     sm_shares: Sequence[float] = SM_SHARES,
 ) -> tuple[Requirement, ...]:
     """Estimates (torch, fp32) of the ONNX files in the folder ``models`` (None: the golden set of tests/golden)."""
+    from gkestimator.core.naming import find_models
     from gkestimator.estimation import estimate_rows
-    from gkestimator.naming import find_models
 
     key = hashlib.sha256(repr((models, gpus, batch_sizes, sm_shares, _sources(models))).encode()).hexdigest()[
         :20

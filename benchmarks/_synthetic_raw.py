@@ -14,8 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, plan_of, write_plan
 from gkestimator.profiling.raw import (
     RAW_VERSION,

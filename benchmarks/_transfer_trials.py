@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.analytical import analytical_duration_us
-from gkestimator.attainable import attainable_us, compute_us, memory_us, tile_slowdown
-from gkestimator.features import feature_matrix
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import KernelTable
-from gkestimator.roofline import MATRIX_FAMILIES, roofline
-from gkestimator.sustained import sustained_bytes_per_s, sustained_flops_per_s
+from gkestimator.core.kernels import KernelTable
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.attainable import attainable_us, compute_us, memory_us, tile_slowdown
+from gkestimator.kernel_models.features.vector import feature_matrix
+from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, roofline
+from gkestimator.kernel_models.sustained import sustained_bytes_per_s, sustained_flops_per_s
 from gkestimator.training.fit import fit_stack, problem
 from gkestimator.training.members import fit_member
 from gkestimator.training.plan import PLANS, ModelPlan
@@ -33,7 +33,7 @@ def _plan(family: str, **changes: object) -> ModelPlan:
 
 def _of_plan(plan: ModelPlan, rows: TrainingRows, gpus: Gpus) -> Predict:
     """What the recipe fits for ``plan``: weights from folds, members on all rows."""
-    from gkestimator.anchors import ANCHORS
+    from gkestimator.kernel_models.anchors import ANCHORS
 
     stack = fit_stack(plan, problem(plan, rows, gpus), seed=0).stack
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from _shared import shared_dir, with_zero_weights
 
-from gkestimator.dtypes import Precision
+from gkestimator.core.dtypes import Precision
 from gkestimator.lowering import lower
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.onnx_io import read_model
+from gkestimator.operators.registry import LoweringOptions
 
 REPEATS = 5
 OPTIONS = LoweringOptions(

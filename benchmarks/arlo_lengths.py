@@ -27,14 +27,20 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.picture_style import INK, STYLE
+from gkestimator.core.compiled import COMPILED
+from gkestimator.reporting.style import INK, STYLE
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay
-from gkestimator.simulation.compiled import COMPILED
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED
-from gkestimator.simulation.lengths.requests import Drawn, LengthChunk, Lengths, Replayed, Requests
+from gkestimator.simulation.lengths.requests import (
+    Drawn,
+    LengthChunk,
+    LengthRequests,
+    Lengths,
+    ReplayedRequests,
+)
 from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
 from gkestimator.simulation.lengths.serving import (
     Autoscaling,
@@ -160,7 +166,7 @@ def ordered(p98: dict[str, float]) -> bool:
 
 
 def run(
-    ladder: Ladder, requests: Requests, gpus: int, start: tuple[int, ...], scheme: str, seconds: float
+    ladder: Ladder, requests: LengthRequests, gpus: int, start: tuple[int, ...], scheme: str, seconds: float
 ) -> Served:
     options = ServeOptions(
         gpus=gpus, duration_ms=1e3 * seconds, start=start, keep=True, dispatching=Dispatching(scheme=scheme)
@@ -190,11 +196,13 @@ def speed(ladder: Ladder, given: argparse.Namespace) -> None:
         )
 
 
-class Scaled(Requests):
+class Scaled(LengthRequests):
     """The requests of a trace, lengths times ``factor`` (rounded up)."""
 
     def __init__(self, path: Path, rate: float | None, factor: float) -> None:
-        self.trace = Replayed(path, replay=Replay(), rate_rps=rate, seed=0, longest=10**7, truncate=True)
+        self.trace = ReplayedRequests(
+            path, replay=Replay(), rate_rps=rate, seed=0, longest=10**7, truncate=True
+        )
         self.factor = factor
 
     def chunks(self, until_ms: float) -> Iterator[LengthChunk]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Profile
-from gkestimator.simulation.arrivals.replay import Replay, Replayed
+from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.traces.reading import Trace
 
 SOURCES, RATE, SECONDS = 20, 5_000.0, 100
@@ -60,7 +60,7 @@ def main() -> None:
         line(f"{name}, recorded", recorded, float(recorded[-1]))
         for scaling in ("copies", "time"):
             arrivals = make_arrivals(path, [REPLAYED_RPS], ["m"], replay=Replay(scaling=scaling))
-            assert isinstance(arrivals, Replayed)
+            assert isinstance(arrivals, ReplayedArrivals)
             times = np.concatenate([c.times_ms[0] for c in arrivals.chunks(arrivals.length_ms)]) / 1e3
             line(f"{name}, {scaling}", times, arrivals.length_ms / 1e3)
 

@@ -29,7 +29,7 @@ from _placement_tables import V100, own_estimates, table_a1
 
 from gkestimator.documents.cluster import Cluster, ElasticGpu
 from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Profile
 from gkestimator.simulation.options import Options

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from _shared import shared_dir
 
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import Family
-from gkestimator.roofline import roofline
+from gkestimator.core.kernels import Family
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.importers import neusight
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.rows import TrainingRows, shape_hash

@@ -26,17 +26,18 @@ from typing import TypeVar
 
 from _placement_tables import V100, table_a1
 
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.documents import Cluster, GpuCount, ModelLoad, Workload
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.goodput import goodput_rps
-from gkestimator.placement.policies.usher import groups_of
+from gkestimator.placement.papers.usher.policy import groups_of
 from gkestimator.placement.policy import Policy, checked_problem, verify
-from gkestimator.placement.problem import CREQ_COLUMNS, Problem
+from gkestimator.placement.problem import Problem
 from gkestimator.placement.registry import make_policy, policy_class
 from gkestimator.placement.run import plan_of
 from gkestimator.tables import Requirement
+from gkestimator.tables.candidate import CREQ_COLUMNS
 
 T = TypeVar("T")
 SLO_MS = 300.0

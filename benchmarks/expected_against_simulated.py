@@ -24,8 +24,8 @@ from types import FrameType
 import numpy as np
 from placement_instances import instance
 
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.documents import PlacementPlan
-from gkestimator.errors import GkestimatorError
 from gkestimator.placement.registry import make_policy, policy_class
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.making import make_arrivals

@@ -24,7 +24,7 @@ from _placement_tables import V100, own_estimates, table_a1
 
 from gkestimator.documents.cluster import Cluster, GpuCount
 from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed

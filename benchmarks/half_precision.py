@@ -2,7 +2,7 @@
 
     GKEST_SHARED=... python benchmarks/half_precision.py [--constants] [--shapes] [--gpus]
 
-``--constants`` fits the constants of ``gkestimator.tensor_cores`` and ``gkestimator.tensor_attention`` anew, on all
+``--constants`` fits the constants of ``gkestimator.kernel_models.features.tensor_cores`` and ``gkestimator.kernel_models.features.tensor_attention`` anew, on all
 GPUs and with each left out, and prints the error of the model alone. ``--gpus`` leaves the boards of one chip out of
 the whole recipe. ``--shapes`` holds out the shapes whose hash is below 0.15. Without an option: all three. Errors are
 mean / median absolute percentages of the time published (the median over frameworks of one shape, unless said).
@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 from _shared import shared_dir
 
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import KernelTable
-from gkestimator.tensor_attention import ATTENTION_CONSTANTS, AttentionConstants, fused_attention_us
-from gkestimator.tensor_cores import CONSTANTS, TensorConstants, tensor_core_us
+from gkestimator.core.kernels import KernelTable
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.tensor_attention import (
+    ATTENTION_CONSTANTS,
+    AttentionConstants,
+    fused_attention_us,
+)
+from gkestimator.kernel_models.features.tensor_cores import CONSTANTS, TensorConstants, tensor_core_us
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.plan import PLANS
 from gkestimator.training.recipe import fit_bundle

@@ -24,15 +24,15 @@ from _pairs import pairs, written
 from _placement_tables import GPUS, own_estimates
 
 from gkestimator.documents.interference import ContentionWeights
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.placement.policies.gpulet_interference import Coefficients
-from gkestimator.simulation.interference.base import Interference
-from gkestimator.simulation.interference.contention import Contention
-from gkestimator.simulation.interference.fitting import fit_interference
-from gkestimator.simulation.interference.gpulet import Gpulet
-from gkestimator.simulation.interference.laws import slowdown
-from gkestimator.simulation.interference.pairs import read_pairs
-from gkestimator.simulation.interference.registry import make_interference
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.interference.base import Interference
+from gkestimator.interference.contention import Contention
+from gkestimator.interference.fitting import fit_interference
+from gkestimator.interference.gpulet import Gpulet
+from gkestimator.interference.gpulet_law import GpuletCoefficients
+from gkestimator.interference.laws import slowdown
+from gkestimator.interference.pairs import read_pairs
+from gkestimator.interference.registry import make_interference
 from gkestimator.tables.layout import TextColumn, markdown_table
 
 BATCH = 8
@@ -48,7 +48,7 @@ TRUTHS: dict[str, Interference] = {
         )
     ),
     "gpulet's, other coefficients": Gpulet(
-        Coefficients(constant=0.9, l2_own=0.1, l2_other=0.4, dram_own=0.05, dram_other=0.6)
+        GpuletCoefficients(constant=0.9, l2_own=0.1, l2_other=0.4, dram_own=0.05, dram_other=0.6)
     ),
 }
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from _shared import shared_dir
 
-from gkestimator.geometry import PICKED, Picker, tile_launch
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.launch import launch_geometry, memory_launch, sm_utilisation_pct
-from gkestimator.tiles import parse_tile
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.kernel_models.geometry import PICKED, Picker, tile_launch
+from gkestimator.kernel_models.launch import launch_geometry, memory_launch, sm_utilisation_pct
+from gkestimator.kernel_models.tiles import parse_tile
 from gkestimator.training.geometry import fit_picker
 from gkestimator.training.importers import load_source
 from gkestimator.training.rows import TrainingRows, shape_hash
@@ -32,17 +32,17 @@ Written by `python benchmarks/launch_geometry.py`; do not edit.
 Which kernel a matrix library launches for a shape is not published. NeuSight's rows name it, with grid and block, for
 FP32 on five chips (cuBLAS and cuDNN of CUDA 12.1, cuDNN 8.9). From these:
 
-- **The grid follows from the kernel's tile exactly** (`gkestimator/tiles.py`, one rule per kind, each reproducing every
+- **The grid follows from the kernel's tile exactly** (`gkestimator/kernel_models/tiles.py`, one rule per kind, each reproducing every
   grid recorded for it but a few transforms' and batches beyond 65,535). cuBLAS: output columns / tile rows x output rows / tile columns x
   batch x parts of k. Implicit GEMM: pixels / rows x filters / columns. Winograd as 36 products (F(4x4,3x3)): the same
   over 4 x 4 output tiles, the batch padded to 16 images. Winograd in one kernel (F(2x2,3x3)): images x rows x columns
   of 2 x 2 outputs that its name gives, 32 filters a block. Transforms: filters x images per frequency.
-- **The tile and the split of k are learned** (`gkestimator/geometry.py`): trees rank the kernels that the chip's library
+- **The tile and the split of k are learned** (`gkestimator/kernel_models/geometry.py`): trees rank the kernels that the chip's library
   offers, per family linear (weight transposed), bmm and single products by a plain matrix, convolution (3 x 3, stride 1
   in the data: Winograd and transforms are offered where they apply, every other convolution takes a direct kernel).
-- **Elementwise, softmax and layer norm** follow PyTorch's launch rules (`gkestimator/launch.py`).
+- **Elementwise, softmax and layer norm** follow PyTorch's launch rules (`gkestimator/kernel_models/launch.py`).
 - **Not learned**: other precisions (no public grids of tensor-core kernels), attention, recurrent layers, transposed
-  convolution, pooling, batch norm: rules of `gkestimator/launch.py`. A Winograd convolution launches transforms beside
+  convolution, pooling, batch norm: rules of `gkestimator/kernel_models/launch.py`. A Winograd convolution launches transforms beside
   its products; the row is its main kernel.
 - **Registers and shared memory** are estimates from the tile (`Tile.registers`, `Tile.shared_bytes`); profilers show
   122 registers for the tiles of 64 outputs a thread, and the rule meets that figure. Everything that occupancy and
@@ -50,7 +50,7 @@ FP32 on five chips (cuBLAS and cuDNN of CUDA 12.1, cuDNN 8.9). From these:
 
 `exact`: share of rows whose grid is the recorded one. `error`: mean |predicted / recorded - 1| of the grid. `SM`: mean
 absolute difference in points between SM utilisation from the predicted and from the recorded kernel.
-`rule`: the rule of `gkestimator/launch.py`, which looks at no measurement. `chip left out`: the same shapes with the chip
+`rule`: the rule of `gkestimator/kernel_models/launch.py`, which looks at no measurement. `chip left out`: the same shapes with the chip
 left out of the training too: then grids are guesses, but SM utilisation is nearer than by the rule on the mean. (Of the P4, linear
 rows of the larger shapes alone are imported.) Elementwise tensors beyond 2 GiB are launched in halves, which the rule
 counts as one grid.

@@ -28,8 +28,8 @@ from _measured_operators import Operators, Split, judged, read_operators, split,
 from _measured_page import Judged, page
 from _measured_pairs import fitted_to_pairs, read_groups
 
-from gkestimator.bundles import load_bundle
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.bundles.bundle import load_bundle
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.tables import CoRun, write_bytes
 
 HELD_OUT = 0.3

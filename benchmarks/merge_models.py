@@ -23,7 +23,7 @@ from _shared import shared_dir
 from onnx import TensorProto, helper
 
 import gkestimator
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 

@@ -29,7 +29,7 @@ import families
 
 import gkestimator
 from gkestimator.merging.report import MergeReport
-from gkestimator.picture_style import BLUE, GREY, INK, STYLE, saved
+from gkestimator.reporting.style import BLUE, GREY, INK, STYLE, saved
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 

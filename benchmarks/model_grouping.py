@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "merging" / "grouping"
 
 from random_skeletons import drawn, exact
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.merging.grouping import EditDistance, graph_edit_distance, group_models
 from gkestimator.merging.grouping.edit_distance import distance
 from gkestimator.merging.options import MergeOptions

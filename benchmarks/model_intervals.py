@@ -2,7 +2,7 @@
 
 Reads the development group of the published whole models (no other row), for the bundle that is shipped. First the
 host's factor, on the rows that the host bounds; then, on a grid of common shares, structure terms (both of
-gkestimator/estimation/intervals.py) and factors of streaming families (gkestimator/analytical.py), the share of rows
+gkestimator/estimation/intervals.py) and factors of streaming families (gkestimator/kernel_models/analytical.py), the share of rows
 inside the 90 % interval and the median half-width. The narrowest that holds nine rows in ten is printed last. Every
 model counts alike, however many batch sizes it was measured at.
 """
@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.accuracy.whole import DEVELOPMENT, WholeCase, compare
 from benchmarks.accuracy.workspace import Workspace, shared_folder
-from gkestimator import analytical
-from gkestimator.bundles import load_bundle
+from gkestimator.bundles.bundle import load_bundle
 from gkestimator.estimation import intervals, requirement
+from gkestimator.kernel_models import analytical
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
 STRUCTURES = (0.05, 0.075, 0.1, 0.125, 0.15)  # no lowering is exact, so never 0

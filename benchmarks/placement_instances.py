@@ -27,7 +27,7 @@ from _placement_tables import GPUS, V100, own_estimates, table_a1
 
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
 from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.problem import Problem
 from gkestimator.tables import Requirement

@@ -14,10 +14,10 @@ import time
 import numpy as np
 
 from gkestimator.estimation.sources import load_bundles
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.profiling.plan import DTYPES
 from gkestimator.profiling.sweep import PlanRequest, make_plan
-from gkestimator.profiling.sweep.candidates import Collector, lowering_options
+from gkestimator.profiling.sweep.candidates import CandidateCollector, lowering_options
 from gkestimator.profiling.sweep.catalogue import catalogue
 from gkestimator.profiling.sweep.cost import GENERIC_GPU, GENERIC_KERNELS
 from gkestimator.profiling.sweep.valuation import Valued, value
@@ -39,7 +39,9 @@ def main() -> None:
     )
     print("\n".join(planned.messages))
     gpus = gpu_catalogue()
-    collector = Collector(options=lowering_options(given.runtime, DTYPES, gpus.spec(GENERIC_KERNELS)))
+    collector = CandidateCollector(
+        options=lowering_options(given.runtime, DTYPES, gpus.spec(GENERIC_KERNELS))
+    )
     for item in catalogue(2500, 0):
         collector.add(item.fragment, item.source)
     valued = value(collector.candidates, load_bundles(()), gpus.spec(GENERIC_GPU), doubt=False)

@@ -32,7 +32,7 @@ import numpy as np
 from _placement_tables import own_estimates
 from placement_instances import FAMILIES, instance
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.placement.building import impossible
 from gkestimator.placement.expected import expect
 from gkestimator.placement.goodput import goodput_rps

@@ -41,7 +41,7 @@ from _placement_tables import own_estimates
 from _shared import shared_dir
 
 from gkestimator.cli import run
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.report import panel_table
 from gkestimator.simulation.comparing.results import Row, rows_from

@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 from _shared import shared_dir
 
-from gkestimator.bundles import Bundle, load_bundle
-from gkestimator.corrections import correction_features, feature_set
+from gkestimator.bundles.bundle import Bundle, load_bundle
+from gkestimator.bundles.corrections import correction_features, feature_set
+from gkestimator.core.kernels import KernelTable
 from gkestimator.evaluation.splits import chip_of, hold_out_chip
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import KernelTable
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.training.measured import fit_correction
 from gkestimator.training.plan import PLAN
 from gkestimator.training.recipe import fit_bundle

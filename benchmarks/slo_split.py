@@ -22,10 +22,11 @@ from _placement_tables import table_a1
 
 from gkestimator.documents import Application, Workload, read_cluster, read_workload
 from gkestimator.placement.building import build_problem, candidates_of, impossible
-from gkestimator.placement.problem import Candidate, Problem
+from gkestimator.placement.problem import Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.placement.slo import choices, proportional_split
+from gkestimator.tables.candidate import Candidate
 
 ROOT = Path(__file__).parents[1]
 APPLICATIONS = ("video-surveillance", "social-media", "game", "traffic")

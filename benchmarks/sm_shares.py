@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from _placement_tables import SM_SHARES, golden_set
 
+from gkestimator.core.naming import find_models
 from gkestimator.estimation import estimate_rows
-from gkestimator.naming import find_models
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 KNEE = 0.95

@@ -15,7 +15,16 @@ PRODUCT = ("gkestimator", "profiling", "cli")
 PREPOSITIONS = ("Of", "What", "Whether", "Where", "How", "By", "As", "Under", "With", "In", "On", "At")
 MOST_COMPLEXITY = 15
 LOOSE_ALLOWED = ("__init__.py", "__main__.py")
-BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.IfExp,
+    ast.Assert,
+    ast.match_case,
+)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -45,9 +54,7 @@ def complexity(function: ast.AST) -> int:
     """
     total = 1
     for node in ast.walk(function):
-        if isinstance(node, BRANCHES):
-            total += 1
-        elif isinstance(node, ast.comprehension):
+        if isinstance(node, BRANCHES) or isinstance(node, ast.comprehension):
             total += 1
         elif isinstance(node, ast.BoolOp):
             total += len(node.values) - 1
@@ -71,7 +78,14 @@ def comment_and_code_lines(source: str) -> tuple[set[int], set[int]]:
     """Return the numbers of the lines that hold a comment, and of those that hold any code."""
     comments: set[int] = set()
     code: set[int] = set()
-    layout = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
+    layout = {
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+        tokenize.ENCODING,
+    }
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             comments.add(token.start[0])
@@ -161,7 +175,9 @@ def top_level(tree: ast.Module) -> list[ast.AST]:
         if isinstance(node, FUNCTIONS):
             continue
         statements.append(node)
-        waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.excepthandler)))
+        waiting.extend(
+            child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.excepthandler))
+        )
     return statements
 
 

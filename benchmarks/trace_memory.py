@@ -3,7 +3,7 @@
     python benchmarks/trace_memory.py [--gigabytes 0.1,1,10] [--format azure-llm|azure-functions-2021] [--folder /tmp]
 
 Each size is a file written for it (rows made up, in order of the end of requests), read and replayed for 20 models in a
-process of its own, then deleted. ``read`` is :class:`Replayed`: parse, deal to the models, keep times in a temporary
+process of its own, then deleted. ``read`` is :class:`ReplayedArrivals`: parse, deal to the models, keep times in a temporary
 file; ``replay`` is one pass over its chunks. Peak memory is the process's, interpreter and numpy included.
 """
 
@@ -59,12 +59,12 @@ def main() -> None:
 def replay(path: Path) -> None:
     """Read and replay ``path``; prints rows, seconds and CPU seconds of reading, seconds of the replay, peak memory."""
     from gkestimator.simulation.arrivals.making import make_arrivals
-    from gkestimator.simulation.arrivals.replay import Replay, Replayed
+    from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 
     names = [f"m{i}" for i in range(20)]
     start, cpu = time.perf_counter(), time.process_time()
     arrivals = make_arrivals(path, [1.0] * 20, names, replay=Replay(rates="trace"))
-    assert isinstance(arrivals, Replayed)
+    assert isinstance(arrivals, ReplayedArrivals)
     middle, cpu = time.perf_counter(), time.process_time() - cpu
     rows = sum(sum(map(len, c.times_ms)) for c in arrivals.chunks(arrivals.length_ms))
     end = time.perf_counter()

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.accuracy.figures import nested
 from benchmarks.accuracy.kernels import shipped_folder
 from benchmarks.accuracy.workspace import ROOT, Workspace, shared_folder
-from gkestimator.bundle_files import read_arrays, read_json, write_bundle
+from gkestimator.bundles.files import read_arrays, read_json, write_bundle
 
 
 def main() -> int:

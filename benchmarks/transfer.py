@@ -17,10 +17,14 @@ import numpy as np
 from _shared import shared_dir
 from _transfer_trials import TRIALS, Gpus, Predict, shipped
 
+from gkestimator.core.kernels import KernelTable
 from gkestimator.evaluation.splits import chips, hold_out_chip, thin
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import KernelTable
-from gkestimator.sustained import sustained_bytes_per_s, sustained_clock_mhz, sustained_flops_per_s
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.sustained import (
+    sustained_bytes_per_s,
+    sustained_clock_mhz,
+    sustained_flops_per_s,
+)
 from gkestimator.training.rows import TrainingRows, kernel_table
 from gkestimator.training.train import measured_rows
 
@@ -35,10 +39,10 @@ HEAD = """# GPUs that were not measured
 
 Written by `python benchmarks/transfer.py`; do not edit.
 
-An estimate for a GPU that nobody measured starts from what its specification sustains (`gkestimator/sustained.py`): the
+An estimate for a GPU that nobody measured starts from what its specification sustains (`gkestimator/kernel_models/sustained.py`): the
 clock from a power balance against one reference board per process, the DRAM bandwidth by kind of memory, the L2. The
-attainable time (`gkestimator/attainable.py`) adds tiles and waves, repeated passes over rows, and traffic that L2 keeps.
-Regressors learn the rest on features that mean the same on every GPU (`gkestimator/transfer_features.py`), with weights
+attainable time (`gkestimator/kernel_models/attainable.py`) adds tiles and waves, repeated passes over rows, and traffic that L2 keeps.
+Regressors learn the rest on features that mean the same on every GPU (`gkestimator/kernel_models/features/transfer.py`), with weights
 from predictions of chips left out.
 
 **How the error is counted.** Each chip is left out with every board of it (DeepBench's V100 and P100 go with

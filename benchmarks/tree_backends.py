@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.bundles import load_bundle
-from gkestimator.regressors import Forest
+from gkestimator.bundles.bundle import load_bundle
+from gkestimator.kernel_models.regressors import Forest
 
 _COLD = {
-    "numpy": "from gkestimator.bundles import load_bundle\n[m.stack for m in load_bundle().models]",
+    "numpy": "from gkestimator.bundles.bundle import load_bundle\n[m.stack for m in load_bundle().models]",
     "onnxruntime": "import onnxruntime\nonnxruntime.InferenceSession({path!r}, providers=['CPUExecutionProvider'])",
     "nothing": "import numpy",
 }

@@ -20,8 +20,8 @@ import numpy as np
 from _shared import shared_dir
 
 from gkestimator.estimation import estimate_rows
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.launch import Launch, blocks_per_sm
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.launch import Launch, blocks_per_sm
 from gkestimator.tables import KernelRow, Requirement
 
 DEVELOPMENT = ("densenet121", "mobilenet_v2", "inception_v3", "gpt2", "bloom_560")

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError
-from gkestimator.graph import Tensor
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.graph import Tensor
 from gkestimator.profiling.executors.torch_calls.program import program_of
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.sweep import PlanRequest

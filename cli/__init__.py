@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import click
 
-from gkestimator.cli.group import Session, gkest
-from gkestimator.errors import GkestimatorError, GkestimatorWarning, OutputError, one_line
+from gkestimator.cli.group import CliSession, gkest
+from gkestimator.core.errors import GkestimatorError, GkestimatorWarning, OutputError, one_line
 
 __all__ = ["main", "run"]
 
@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Every error is one line on stderr; ``--debug`` adds the traceback.
     """
-    session = Session()
+    session = CliSession()
     stdout = sys.stdout
     warnings.showwarning = _show_warning
     try:
@@ -37,7 +37,10 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(e.format_message(), err=True)
         return 2
     except click.ClickException as e:
-        command = e.ctx.command_path if isinstance(e, click.UsageError) and e.ctx else "gkest"
+        if isinstance(e, click.UsageError) and e.ctx:
+            command = e.ctx.command_path
+        else:
+            command = "gkest"
         return _fail(session, e, f"{e.format_message().rstrip('.')} (see {command} --help)", 2)
     except click.exceptions.Exit as e:
         return e.exit_code
@@ -63,14 +66,16 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as e:  # noqa: BLE001 - the last net: a defect of ours must still end in one line
         text = f"a defect of gkestimator, please report it with --debug: {type(e).__name__}: {e}"
         return _fail(session, e, text, 2)
-    return status if isinstance(status, int) else 0
+    if isinstance(status, int):
+        return status
+    return 0
 
 
 def _drop_unwritten() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(session: Session, error: BaseException, text: str, status: int) -> int:
+def _fail(session: CliSession, error: BaseException, text: str, status: int) -> int:
     if session.debug:
         traceback.print_exception(error)
     click.echo(f"gkest: error: {one_line(text)}", err=True)

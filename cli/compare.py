@@ -11,8 +11,6 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH
 
-__all__ = ["command"]
-
 
 @click.command(name="compare")
 @click.argument("spec", type=PATH, metavar="SPEC.yaml")
@@ -56,4 +54,6 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
 
 def _cores() -> int:
     """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -13,8 +13,6 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say_written
 from gkestimator.cli.parameters import PATH
 
-__all__ = ["command"]
-
 
 @click.command(name="demo")
 @click.option("--dir", "folder", type=PATH, help="Keep the model in this folder.")

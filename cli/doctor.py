@@ -6,8 +6,6 @@ import click
 
 from gkestimator.cli.group import debug_option
 
-__all__ = ["command"]
-
 
 @click.command(name="doctor")
 @click.option("--probe", is_flag=True, help="Also make a small capture with each profiler (some seconds).")
@@ -19,7 +17,7 @@ def command(probe: bool) -> None:
     """
     from functools import partial
 
-    from gkestimator.doctor import diagnose
+    from gkestimator.estimation.doctor import diagnose
     from gkestimator.profiling.diagnosis import profiler_facts
 
     for section, facts in diagnose(partial(profiler_facts, probing=probe)):

@@ -9,8 +9,6 @@ import click
 from gkestimator.cli.estimating import estimate_options
 from gkestimator.cli.group import debug_option
 
-__all__ = ["command"]
-
 
 @click.command(name="estimate")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
@@ -24,7 +22,7 @@ def command(models: tuple[str, ...], **options: Any) -> int:
     failed, 2 all did or the command was wrong.
     """
     from gkestimator.cli.estimating import run_estimate
-    from gkestimator.naming import find_models
+    from gkestimator.core.naming import find_models
 
     paths, failures = find_models(models)
     return run_estimate(paths, failures, **options)

@@ -12,12 +12,10 @@ import click
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.outputs import refuse_overwriting
 from gkestimator.tables import FORMATS, format_of, render
-
-__all__ = ["estimate_options", "run_estimate"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +56,8 @@ def run_estimate(
 
         with Progress() as progress:
             result = estimate_rows(models, progress=progress, **options)
-        rows, messages = result.rows, result.messages
+        rows = result.rows
+        messages = result.messages
         bad += result.failures
         if rows:
             kernels = result.kernel_rows if options["kernels"] else None

@@ -11,14 +11,13 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written, to_stdout
 from gkestimator.cli.parameters import PATH, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.evaluation.options import EvaluateRequest
-from gkestimator.outputs import refuse_overwriting
 
 if TYPE_CHECKING:
     from gkestimator.evaluation.host import HostFit
 
-__all__ = ["command"]
 
 _FORMATS = ("table", "csv", "json", "markdown")
 

@@ -10,9 +10,7 @@ import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written, to_stdout
 from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option
-from gkestimator.errors import GkestimatorError, UsageError
-
-__all__ = ["command"]
+from gkestimator.core.errors import GkestimatorError, UsageError
 
 _TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton, kserve, mps"
 
@@ -59,10 +57,20 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 @debug_option
 def command(
-    source: Path, names: tuple[str, ...], output: Path | None, models: tuple[str, ...],
-    gpu_specs: tuple[Path, ...], creq: str | None, image: str | None, queue: str | None, storage_uri: str | None,
-    sm_share: float | None, gpus_per_server: int | None, only_models: tuple[str, ...], **only: Any,
-) -> int:  # fmt: skip
+    source: Path,
+    names: tuple[str, ...],
+    output: Path | None,
+    models: tuple[str, ...],
+    gpu_specs: tuple[Path, ...],
+    creq: str | None,
+    image: str | None,
+    queue: str | None,
+    storage_uri: str | None,
+    sm_share: float | None,
+    gpus_per_server: int | None,
+    only_models: tuple[str, ...],
+    **only: Any,
+) -> int:
     """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
 
     Demands are rounded up, replica counts down; what a target cannot express is refused. Every file says which limits
@@ -101,11 +109,20 @@ def command(
         if output is None:
             to_stdout(files[0].text.encode())
         else:
-            more = f" and {len(written) - 3} more files" if len(written) > 3 else ""
+            if len(written) > 3:
+                more = f" and {len(written) - 3} more files"
+            else:
+                more = ""
             say_written(*written[:2], f"{written[2]}{more}") if more else say_written(*written)
         say(_named(exporter.name, line) for line in (exporter.limits, *exporter.messages(deployment)))
-    return 0 if not failed else 2 if failed == len(exporters) else 1
+    if not failed:
+        return 0
+    if failed == len(exporters):
+        return 2
+    return 1
 
 
 def _named(target: str, line: str) -> str:
-    return line if line.startswith(f"{target}: ") else f"{target}: {line}"
+    if line.startswith(f"{target}: "):
+        return line
+    return f"{target}: {line}"

@@ -10,8 +10,6 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import gpu_spec_option
 
-__all__ = ["command"]
-
 
 @click.command(name="gpus")
 @click.argument("name", required=False)
@@ -20,8 +18,8 @@ __all__ = ["command"]
 def command(name: str | None, gpu_specs: tuple[Path, ...]) -> None:
     """What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and
     source."""
-    from gkestimator.gpu_report import describe, overview
-    from gkestimator.gpus import gpu_catalogue
+    from gkestimator.hardware.gpu_report import describe, overview
+    from gkestimator.hardware.gpus import gpu_catalogue
 
     catalogue = gpu_catalogue(gpu_specs)
     if name is None:

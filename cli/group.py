@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["COMMANDS", "Session", "debug_option", "gkest"]
-
 COMMANDS = {
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
     "schedule": "Place models on GPUs by what a requirement table says they need.",
@@ -31,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     """What one run of the program was told besides its command."""
 
     debug: bool = False
@@ -39,7 +37,7 @@ class Session:
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        ctx.ensure_object(Session).debug = True
+        ctx.ensure_object(CliSession).debug = True
 
 
 def debug_option(function: F) -> F:

@@ -11,8 +11,6 @@ from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, SEED, form_option
 from gkestimator.cli.progress import Progress
 
-__all__ = ["command"]
-
 
 @click.command(name="lengths")
 @click.argument("spec", type=PATH, metavar="SPEC.yaml")
@@ -31,9 +29,14 @@ __all__ = ["command"]
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
 @debug_option
 def command(
-    spec: Path, tables: tuple[Path, ...], rate_scale: float, seed: int | None, form: str | None, plot: Path | None,
+    spec: Path,
+    tables: tuple[Path, ...],
+    rate_scale: float,
+    seed: int | None,
+    form: str | None,
+    plot: Path | None,
     output: Path | None,
-) -> int:  # fmt: skip
+) -> int:
     """Serve requests of many lengths by runtimes of fixed lengths, simulated.
 
     SPEC.yaml names a model, GPUs, an SLO, the requests and the schemes to compare (docs/lengths.md). TABLE is a
@@ -41,7 +44,7 @@ def command(
     result goes to stdout, or with -o to the file alone. Exit status: 0 done, 1 only the picture could not be written, 2
     the command or a file was wrong.
     """
-    from gkestimator.outputs import by_suffix, refuse_overwriting
+    from gkestimator.core.outputs import by_suffix, refuse_overwriting
     from gkestimator.simulation.lengths.picture import PICTURE_SUFFIXES, check_drawable, draw_lengths
     from gkestimator.simulation.lengths.report import LENGTHS_SUFFIXES, lengths_words, render_lengths
     from gkestimator.simulation.lengths.running import simulate_lengths_files

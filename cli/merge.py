@@ -17,11 +17,9 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written, to_stdout
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
+from gkestimator.core.errors import UsageError
 from gkestimator.core.options import option_of
-from gkestimator.errors import UsageError
 from gkestimator.merging.options import MergeOptions, MergeRequest
-
-__all__ = ["command"]
 
 _OF_A_PLAN = ("gpu", "runtime", "dtype", "batch_sizes", "dims")
 
@@ -41,9 +39,14 @@ _OF_A_PLAN = ("gpu", "runtime", "dtype", "batch_sizes", "dims")
 )
 @debug_option
 def command(
-    models: tuple[str, ...], plan: Path | None, wanted: bool, samples: int | None, form: str | None,
-    output: Path | None, **given: Any,
-) -> int:  # fmt: skip
+    models: tuple[str, ...],
+    plan: Path | None,
+    wanted: bool,
+    samples: int | None,
+    form: str | None,
+    output: Path | None,
+    **given: Any,
+) -> int:
     """Merge the operator graphs of models that share a GPU and weights into one ONNX file (USHER's OG-Merger).
 
     Blocks of weights that the models have in common are multiplied once, by all their inputs; inputs and outputs keep
@@ -51,11 +54,11 @@ def command(
     kept only where the estimator expects it to pay. Exit status: 0 done, even where nothing was merged (said on
     stderr); 1 with --plan, where some GPUs' models could not be merged; 2 the command or a file was wrong.
     """
+    from gkestimator.core.outputs import refuse_overwriting
     from gkestimator.merging.merge import merge_sources
     from gkestimator.merging.output import planned_output, render_report
     from gkestimator.merging.planned import merge_plan
     from gkestimator.merging.sources import files_of, sources_of
-    from gkestimator.outputs import refuse_overwriting
 
     shown = wanted or form is not None or output is None
     runs = samples if samples is not None else 4 if shown else 0
@@ -69,7 +72,8 @@ def command(
                 sources_of(files, options), options, output, samples=runs, progress=progress
             )
             data = render_report(result.report, form or "table")
-            words, written = result.report.words(), result.files
+            words = result.report.words()
+            written = result.files
         else:
             _refuse_what_a_plan_says()
             planned = merge_plan(plan, files, output, options, samples=runs, progress=progress)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import click
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.tables import write_bytes
-
-__all__ = ["deliver", "say", "say_written", "to_stdout", "write_beside"]
 
 
 def say(lines: Iterable[object], kind: str = "") -> None:

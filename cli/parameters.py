@@ -12,8 +12,6 @@ from gkestimator.core.option_kinds import Flag, Many, Number, Text, UnfitError
 from gkestimator.core.options import REQUIRED, Option, options_of
 from gkestimator.estimation.request import EstimateRequest
 
-__all__ = ["PATH", "SEED", "form_option", "gpu_spec_option", "names_option", "options_from"]
-
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
 else:
@@ -45,7 +43,9 @@ class _Kind(_ParamType):
             checked = kind.checked(parsed)
         except UnfitError as e:
             self.fail(str(e), param, ctx)
-        return parsed if self._option.repeat else checked
+        if self._option.repeat:
+            return parsed
+        return checked
 
 
 def options_from(
@@ -76,7 +76,8 @@ def names_option(
 
 
 def _click_option(name: str, option: Option[Any, Any], **more: Any) -> Decorator[Any]:
-    flag, default = option.flag, option.default
+    flag = option.flag
+    default = option.default
     assert flag is not None
     if isinstance(option.kind, Flag):
         spelling = f"{flag}/--no-{flag[2:]}" if default else flag
@@ -84,7 +85,10 @@ def _click_option(name: str, option: Option[Any, Any], **more: Any) -> Decorator
             spelling, name, is_flag=True, default=default, show_default=bool(default), help=option.help
         )
     words = f"{option.help} Repeatable." if option.repeat else option.help
-    bounds = f"  [{option.kind.bounds}]" if isinstance(option.kind, Number) else ""
+    if isinstance(option.kind, Number):
+        bounds = f"  [{option.kind.bounds}]"
+    else:
+        bounds = ""
     settings: dict[str, Any] = {
         "type": _Kind(option),
         "help": f"{words}{bounds}",

@@ -8,8 +8,6 @@ import click
 
 from gkestimator.cli.group import debug_option
 
-__all__ = ["command"]
-
 SUBCOMMANDS = {
     "plan": "Choose the operators to measure, and say how long it will take.",
     "run": "Work a plan off under a profiler; resumes what was cut off.",

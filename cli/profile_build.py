@@ -11,8 +11,6 @@ from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
-__all__ = ["command"]
-
 
 @click.command(name="build")
 @click.argument("raws", nargs=-1, required=True, type=PATH, metavar="RAW...")
@@ -31,7 +29,7 @@ def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs
     was wrong. What was there under those names is replaced, save a .json that is no provenance (refused) and a .toml
     whose figures differ (used).
     """
-    from gkestimator.errors import GkestimatorError
+    from gkestimator.core.errors import GkestimatorError
     from gkestimator.profiling.building import build_dataset
     from gkestimator.profiling.building.report import write_report
     from gkestimator.profiling.building.words import build_words, kernels_table, summary_words

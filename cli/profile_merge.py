@@ -10,8 +10,6 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH
 
-__all__ = ["command"]
-
 
 @click.command(name="merge")
 @click.argument("datasets", nargs=-1, required=True, type=PATH, metavar="DATASET...")

@@ -13,9 +13,7 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH, gpu_spec_option
 from gkestimator.cli.progress import Progress
-from gkestimator.runtime_traits import RUNTIMES
-
-__all__ = ["command"]
+from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]

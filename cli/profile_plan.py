@@ -14,8 +14,6 @@ from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option, options_from
 from gkestimator.estimation.request import EstimateRequest
 
-__all__ = ["command"]
-
 _LARGE = 20_000_000
 """Bytes of a plan that are worth telling."""
 
@@ -73,7 +71,7 @@ def command(
     failed (the plan is of the rest and the catalogue), 2 nothing was left to plan or the command was wrong.
     """
     from gkestimator.cli.progress import Progress
-    from gkestimator.errors import UsageError
+    from gkestimator.core.errors import UsageError
     from gkestimator.profiling.sweep import PlanRequest, make_plan, make_whole_plan
     from gkestimator.profiling.sweep.writing import write_plans
 
@@ -99,6 +97,9 @@ def command(
     say(planned.messages)
     for path in written:
         size = path.stat().st_size
-        megabytes = f" ({size / 1e6:.0f} MB)" if size > _LARGE else ""
+        if size > _LARGE:
+            megabytes = f" ({size / 1e6:.0f} MB)"
+        else:
+            megabytes = ""
         say_written(f"{path}{megabytes}")
     return 1 if planned.failures else 0

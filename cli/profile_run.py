@@ -11,9 +11,7 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH, names_option
 from gkestimator.cli.progress import Progress
-from gkestimator.runtime_traits import RUNTIMES
-
-__all__ = ["command"]
+from gkestimator.hardware.runtimes import RUNTIMES
 
 
 class _WithCollectors(click.Command):

@@ -11,8 +11,6 @@ from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
-__all__ = ["command"]
-
 
 @click.command(name="table")
 @click.argument("raws", nargs=-1, required=True, type=PATH, metavar="RAW...")

@@ -12,8 +12,6 @@ from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, SEED, form_option, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
-__all__ = ["command"]
-
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
 
 
@@ -63,9 +61,14 @@ class _WithPolicies(click.Command):
 @click.option("-o", "--output", type=PATH, help="File to write the plan to, wholly or not at all.")
 @debug_option
 def command(
-    tables: tuple[Path, ...], workload: Path, cluster: Path, form: str | None, plot: Path | None, output: Path | None,
+    tables: tuple[Path, ...],
+    workload: Path,
+    cluster: Path,
+    form: str | None,
+    plot: Path | None,
+    output: Path | None,
     **options: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Place the models of a workload on GPUs by what TABLE says they need.
 
     TABLE is a requirement table (CSV, JSON, Parquet), estimated or measured. The plan goes to stdout, or with -o to the
@@ -73,7 +76,7 @@ def command(
     GPU here could serve in time is refused unless --allow-unserved. Exit status: 0 done, 1 with --allow-unserved and
     such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
-    from gkestimator.outputs import by_suffix, refuse_overwriting
+    from gkestimator.core.outputs import by_suffix, refuse_overwriting
     from gkestimator.placement.options import policy_options
     from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
@@ -95,10 +98,15 @@ def command(
         say([f"{line} (--allow-unserved places the others)" for line in e.lines], "error")
         return e.exit_code
     data = render_plan(result.plan, form)
-    picture = None if plot is None else draw(result.plan, by_suffix("--plot", plot, PICTURE_SUFFIXES))
+    if plot is None:
+        picture = None
+    else:
+        picture = draw(result.plan, by_suffix("--plot", plot, PICTURE_SUFFIXES))
     deliver(data, output)
     drawn = write_beside("--plot", plot, lambda: picture or b"")
     if form == "csv" or output is not None:
         say(result.plan.notes, "note")
     say(plan_words(result.plan, result.problem))
-    return 1 if result.unservable or not drawn else 0
+    if result.unservable or not drawn:
+        return 1
+    return 0

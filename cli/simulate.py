@@ -11,10 +11,8 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.run_options import SimulateOptions
-
-__all__ = ["COMPILING", "command"]
 
 COMPILING = "gkest: note: compiling the simulator once, which may take a minute ..."
 
@@ -24,39 +22,56 @@ _WORDS = ("poisson", "mmpp", "constant", "none")
 @click.command(name="simulate")
 @click.argument("plan", type=PATH)
 @click.option(
-    "--table", "tables", type=PATH, multiple=True, required=True,
+    "--table",
+    "tables",
+    type=PATH,
+    multiple=True,
+    required=True,
     help="Requirement table by which replicas run; repeatable.",
-)  # fmt: skip
+)
 @options_from(SimulateOptions)
 @click.option(
-    "--replan", type=click.Choice(["none", "usher", "gpulet"]), default="none", show_default=True,
+    "--replan",
+    type=click.Choice(["none", "usher", "gpulet"]),
+    default="none",
+    show_default=True,
     help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",
-)  # fmt: skip
+)
 @click.option("--cluster", type=PATH, help="With --replan: the GPUs there are (YAML).")
 @click.option("--policy", help="With --replan: who plans again; default: the plan's.")
 @click.option(
-    "--replan-option", "replan_pairs", multiple=True, metavar="NAME=VALUE",
+    "--replan-option",
+    "replan_pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
-)  # fmt: skip
+)
 @click.option("--requests", type=PATH, help="Write every request: .csv or .parquet.")
 @form_option("table", "csv", "json")
 @click.option("--plot", type=PATH, help="Picture of latencies and time: .png, .svg or .pdf.")
 @click.option("-o", "--output", type=PATH, help="File to write the report to, wholly or not at all.")
 @debug_option
 def command(
-    plan: Path, tables: tuple[Path, ...], requests: Path | None,
-    replan: str, cluster: Path | None, policy: str | None, replan_pairs: tuple[str, ...],
-    form: str | None, plot: Path | None, output: Path | None,
+    plan: Path,
+    tables: tuple[Path, ...],
+    requests: Path | None,
+    replan: str,
+    cluster: Path | None,
+    policy: str | None,
+    replan_pairs: tuple[str, ...],
+    form: str | None,
+    plot: Path | None,
+    output: Path | None,
     **options: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Serve the placement in PLAN (JSON of gkest schedule) under arrivals, without a cluster.
 
     Every request is followed from its arrival through router, network, queue and GPU to its answer. The report goes
     to stdout, or with -o to the file alone. One seed, one result. Exit status: 0 done, 1 where only the picture or the
     requests could not be written, 2 the command or a file was wrong.
     """
-    from gkestimator.outputs import refuse_overwriting
-    from gkestimator.simulation.compiled import when_compiling
+    from gkestimator.core.compiled import when_compiling
+    from gkestimator.core.outputs import refuse_overwriting
     from gkestimator.simulation.output import forms, replanned_output, simulated_output
     from gkestimator.simulation.running import FileRun, replan_files, simulate_files
 

@@ -10,8 +10,6 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say_written
 from gkestimator.cli.parameters import PATH
 
-__all__ = ["command"]
-
 
 @click.command(name="train")
 @click.argument("datasets", nargs=-1, type=PATH, metavar="[DATASET]...")
@@ -72,7 +70,7 @@ def command(
     either with --coefficients.
     """
     from gkestimator.cli.progress import Progress
-    from gkestimator.errors import UsageError
+    from gkestimator.core.errors import UsageError
 
     if not datasets and pairs is None:
         raise UsageError("found neither a DATASET nor --interference PAIRS, expected one of them")
@@ -80,7 +78,7 @@ def command(
         raise UsageError("--table: found without --interference PAIRS, which it belongs to")
     fitted = None
     if pairs is not None:
-        from gkestimator.simulation.interference.training import coefficients_path, train_interference
+        from gkestimator.interference.training import coefficients_path, train_interference
 
         # Before the bundle: what is wrong with the pairs is said in seconds, not after minutes.
         into = coefficients_path(output, bundle=bool(datasets), read=(pairs, *tables))

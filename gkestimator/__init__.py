@@ -8,15 +8,20 @@ error is a ``gkestimator.errors.GkestimatorError``. Nothing heavy is imported be
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from gkestimator.core import errors
+
 if TYPE_CHECKING:
-    from gkestimator import errors
     from gkestimator.estimation import estimate
     from gkestimator.evaluation.api import evaluate
     from gkestimator.merging.merge import merge
 
     __version__: str
+
+# The name that users catch errors by; the room it lies in is nobody's business outside.
+sys.modules[f"{__name__}.errors"] = errors
 
 __all__ = ["__version__", "errors", "estimate", "evaluate", "merge"]
 
@@ -35,10 +40,6 @@ def __getattr__(name: str) -> Any:
         from gkestimator.merging.merge import merge
 
         return merge
-    if name == "errors":
-        import importlib
-
-        return importlib.import_module("gkestimator.errors")
     if name == "__version__":
         from importlib.metadata import version
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-__all__ = ["LAUNCH_KINDS", "NVTX_DOMAIN", "Capture", "EntryRange", "Launch"]
+from gkestimator.core.records import frozen
 
 NVTX_DOMAIN = "gkestimator"
 """Every range of ours is a push/pop range in this NVTX domain; its text is ``<entry id>#<repeats>``."""
 LAUNCH_KINDS = ("kernel", "memcpy", "memset", "host")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+@frozen
+class CapturedLaunch:
     """One thing that ran, in the order of the host's launches.
 
     ``kind``: one of ``LAUNCH_KINDS`` (``host``: an operator of a CPU executor, for which there is no launch geometry).
@@ -39,7 +39,7 @@ class Launch:
     counters: Mapping[str, float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EntryRange:
     """One NVTX range of an entry: ``repeats`` calls, and the launches that the host issued inside, in order."""
 
@@ -47,10 +47,10 @@ class EntryRange:
     repeats: int
     start_ns: int
     end_ns: int
-    launches: tuple[Launch, ...]
+    launches: tuple[CapturedLaunch, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Capture:
     """One parsed file. ``tool``: nsys, ncu, kineto or executor. ``device``: what the tool says of the GPU, by the
     tool's own names. ``unjoined``: launches of which it cannot be told to which entry they belong, counted by reason.

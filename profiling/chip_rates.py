@@ -8,15 +8,15 @@ B200), dense, with 32-bit accumulation, which GeForce cards of compute capabilit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-__all__ = ["ChipRates", "architecture_of", "chip_rates"]
+from gkestimator.core.records import frozen
 
 _GUIDE = "CUDA C++ Programming Guide, table 'Throughput of Native Arithmetic Instructions', column"
 _FLOAT_TENSOR = ("tf32", "fp16", "bf16", "fp8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChipRates:
     """``cores``: fp32 results per clock and SM. ``vector``: rate of other types as a multiple of fp32's. ``tensor``:
     dense operations (a multiply-add counted as two) of the tensor cores per clock and SM. ``source``: for both."""
@@ -88,8 +88,16 @@ _RATES = {
         "RTX Blackwell white paper",
     ),
 }
-_ARCHITECTURES = {3: "Kepler", 5: "Maxwell", 6: "Pascal", 7: "Volta", 8: "Ampere", 9: "Hopper", 10: "Blackwell",
-                  12: "Blackwell"}  # fmt: skip
+_ARCHITECTURES = {
+    3: "Kepler",
+    5: "Maxwell",
+    6: "Pascal",
+    7: "Volta",
+    8: "Ampere",
+    9: "Hopper",
+    10: "Blackwell",
+    12: "Blackwell",
+}
 
 
 def chip_rates(capability: tuple[int, int], name: str) -> ChipRates | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import ctypes
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CudaDevice", "cuda_device", "cuda_device_count"]
+from gkestimator.core.records import frozen
 
 _ATTRIBUTES = {
     "threads_per_block_max": 1,
@@ -33,7 +32,7 @@ _ATTRIBUTES = {
 _LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CudaDevice:
     """A device as the driver describes it. ``uuid``: ``GPU-...`` or, of a MIG instance, its own. ``memory_bytes``:
     what a program can allocate at most. ``driver_cuda``: the newest CUDA version that the driver runs. ``attributes``
@@ -117,5 +116,7 @@ def _library() -> Any | None:
         except OSError:
             continue
         # cuInit makes no context: it takes no memory on the GPU and stays out of the profiled child's way.
-        return library if library.cuInit(0) == 0 else None
+        if library.cuInit(0) == 0:
+            return library
+        return None
     return None

@@ -6,22 +6,44 @@ import re
 import shutil
 from collections.abc import Mapping
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device, cuda_device_count
 from gkestimator.profiling.gpu_files import gpu_name, gpu_toml, known_gpu
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.tools import ToolError, run_tool
 
-__all__ = ["DeviceError", "cuda_devices", "device_facts",
-           "facts_without_measuring", "gpu_name", "gpu_toml", "known_gpu", "parse_device"]  # fmt: skip
+__all__ = [
+    "DeviceError",
+    "cuda_devices",
+    "device_facts",
+    "facts_without_measuring",
+    "gpu_name",
+    "gpu_toml",
+    "known_gpu",
+    "parse_device",
+]
 
 _WARP = 32
-_PCIE_BYTES_PER_LANE = {1: 0.25e9, 2: 0.5e9, 3: 8e9 * 128 / 130 / 8, 4: 16e9 * 128 / 130 / 8, 5: 32e9 * 128 / 130 / 8,
-                        6: 64e9 * 242 / 256 / 8}  # fmt: skip
+_PCIE_BYTES_PER_LANE = {
+    1: 0.25e9,
+    2: 0.5e9,
+    3: 8e9 * 128 / 130 / 8,
+    4: 16e9 * 128 / 130 / 8,
+    5: 32e9 * 128 / 130 / 8,
+    6: 64e9 * 242 / 256 / 8,
+}
 """One direction of one lane by generation: transfers a second x the code's payload / 8 (PCI-SIG)."""
-_DIRECT = ("sms", "l2_bytes", "registers_per_sm", "shared_bytes_per_sm", "shared_bytes_per_block_max", "blocks_per_sm",
-           "threads_per_block_max", "memory_bus_bits")  # fmt: skip
+_DIRECT = (
+    "sms",
+    "l2_bytes",
+    "registers_per_sm",
+    "shared_bytes_per_sm",
+    "shared_bytes_per_block_max",
+    "blocks_per_sm",
+    "threads_per_block_max",
+    "memory_bus_bits",
+)
 _SMI_S = 20.0
 
 
@@ -83,7 +105,8 @@ def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str |
         limits["dram_bytes_per_s"] = 2.0 * clocks["memory"] * 1e6 * limits["memory_bus_bits"] / 8.0
     if gpu is not None:
         limits |= _from_nvml(gpu, limits.get("sms"))
-    major, minor = has.get("compute_major"), has.get("compute_minor", 0)
+    major = has.get("compute_major")
+    minor = has.get("compute_minor", 0)
     return DeviceFacts(
         kind="gpu",
         name=cuda.name,
@@ -115,10 +138,8 @@ def _from_nvml(gpu: NvmlGpu, sms: float | None) -> dict[str, float]:
     power = gpu.power_limit_w()
     if power:
         found["power_limit_w"] = power
-    generation, width = (
-        gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-        gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
-    )
+    generation = gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration")
+    width = gpu.ask("nvmlDeviceGetMaxPcieLinkWidth")
     if generation in _PCIE_BYTES_PER_LANE and width:
         found["pcie_bytes_per_s"] = _PCIE_BYTES_PER_LANE[generation] * width
     cores = gpu.ask("nvmlDeviceGetNumGpuCores")
@@ -137,4 +158,6 @@ def _driver_by_smi() -> str | None:
     except ToolError:
         return None
     found = re.match(r"\d+(\.\d+)+", result.output.strip())
-    return found[0] if result.status == 0 and found else None
+    if result.status == 0 and found:
+        return found[0]
+    return None

@@ -11,8 +11,6 @@ from gkestimator.profiling.collectors.ncu import mps_process
 from gkestimator.profiling.cuda_driver import cuda_device_count
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
 
-__all__ = ["profiler_facts"]
-
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 
 
@@ -42,7 +40,9 @@ def _tool(tool: Tool) -> str:
     if path is None:
         return missing_tool(tool)
     version = tool_version(path)
-    return f"{path}: does not answer" if version is None else f"{version} ({path})"
+    if version is None:
+        return f"{path}: does not answer"
+    return f"{version} ({path})"
 
 
 def _probed(name: str, device: str) -> str:

@@ -15,13 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, document_of
 from gkestimator.profiling.records import EntryRecord
-
-__all__ = ["HOLDS_BACK", "LOW_CLOCK", "NOISY_CV", "NOISY_CV_HOST", "Sampler", "during", "judge", "noise_limit",
-           "reference_clock_mhz", "sample"]  # fmt: skip
 
 INTERVAL_S = 0.2
 HOLDS_BACK = frozenset(
@@ -95,7 +92,9 @@ def during(samples: Sequence[EnvironmentSample], record: EntryRecord) -> list[En
 def reference_clock_mhz(samples: Sequence[EnvironmentSample]) -> float | None:
     """The median SM clock of the samples at work; None without any."""
     clocks = [s.sm_clock_mhz for s in samples if s.sm_clock_mhz is not None and _at_work(s)]
-    return statistics.median(clocks) if clocks else None
+    if clocks:
+        return statistics.median(clocks)
+    return None
 
 
 def _at_work(sample: EnvironmentSample) -> bool:
@@ -103,7 +102,7 @@ def _at_work(sample: EnvironmentSample) -> bool:
     return sample.throttled is None or "gpu_idle" not in sample.throttled
 
 
-class Sampler:
+class EnvironmentSampler:
     """Appends a sample every ``interval_s`` seconds to ``path`` (JSON lines) while the context is open.
 
     Enter it before the child starts: processes that use the GPU by then, and are not descendants of this one, are
@@ -119,7 +118,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> EnvironmentSampler:
         try:
             stream = open(self._path, "a", encoding="utf-8")
         except OSError as e:
@@ -156,13 +155,13 @@ class Sampler:
 
 
 @contextmanager
-def sample(path: Path, device: DeviceFacts | str) -> Iterator[Sampler]:
-    """:class:`Sampler` for facts, or for ``cpu`` or ``cuda:N``."""
+def sample(path: Path, device: DeviceFacts | str) -> Iterator[EnvironmentSampler]:
+    """:class:`EnvironmentSampler` for facts, or for ``cpu`` or ``cuda:N``."""
     if isinstance(device, str):
         from gkestimator.profiling.device import facts_without_measuring
 
         device = facts_without_measuring(device)
-    with Sampler(device, path) as sampler:
+    with EnvironmentSampler(device, path) as sampler:
         yield sampler
 
 
@@ -179,8 +178,14 @@ def sampling(device: DeviceFacts) -> Callable[[], EnvironmentSample]:
     def take() -> EnvironmentSample:
         now = time.time_ns()
         found = gpu.processes()
-        others = None if found is None else tenants.others(found, own=_family(os.getpid()))
-        busy = None if not others else gpu.sm_pct_by_process(now // 1000 - 1_000_000)
+        if found is None:
+            others = None
+        else:
+            others = tenants.others(found, own=_family(os.getpid()))
+        if not others:
+            busy = None
+        else:
+            busy = gpu.sm_pct_by_process(now // 1000 - 1_000_000)
         sizes = [size for size in (others or {}).values() if size is not None]
         return EnvironmentSample(
             unix_ns=now,
@@ -202,7 +207,9 @@ def _share_of(others: dict[int, int | None] | None, busy: dict[int, float] | Non
         return None
     if not others:
         return 0.0
-    return None if busy is None else min(100.0, sum(busy.get(pid, 0.0) for pid in others))
+    if busy is None:
+        return None
+    return min(100.0, sum(busy.get(pid, 0.0) for pid in others))
 
 
 class Tenants:

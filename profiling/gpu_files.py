@@ -8,12 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gkestimator.errors import SpecError, UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.core.errors import SpecError, UsageError
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.profiling.chip_rates import ChipRates, architecture_of, chip_rates
 from gkestimator.profiling.raw import DeviceFacts
-
-__all__ = ["gpu_name", "gpu_toml", "known_gpu"]
 
 _READ = "read from the device"
 _MEASURED = "measured on the device"
@@ -70,7 +68,10 @@ def known_gpu(facts: DeviceFacts, extra_files: tuple[str, ...] = ()) -> GpuSpec 
     """The catalogue's specification of the device, by its name, memory and number of SMs; None where the catalogue
     has none (a MIG instance is not its whole GPU). ``extra_files``: as ``--gpu-spec``. Raises SpecError."""
     catalogue = gpu_catalogue(extra_files)
-    names = [facts.name, _clean(facts.name), gpu_name(facts)] if facts.kind == "gpu" else [gpu_name(facts)]
+    if facts.kind == "gpu":
+        names = [facts.name, _clean(facts.name), gpu_name(facts)]
+    else:
+        names = [gpu_name(facts)]
     for name in dict.fromkeys(names):
         try:
             spec = catalogue.spec(name)
@@ -120,7 +121,9 @@ def _whole_gib(size: int) -> int:
     """The size that such a device is sold with: the driver keeps back up to a tenth of it."""
     gib = size / 2**30
     sold = next((s for s in _SOLD_GIB if s >= gib), None)
-    return sold if sold is not None and gib >= (1.0 - _SAME_MEMORY) * sold else max(1, math.ceil(gib))
+    if sold is not None and gib >= (1.0 - _SAME_MEMORY) * sold:
+        return sold
+    return max(1, math.ceil(gib))
 
 
 @dataclass(slots=True)
@@ -139,7 +142,7 @@ class _Toml:
 
 
 def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) -> str:
-    """The text of a specification file (``gkestimator.gpus.load_gpu_file`` reads it) for the device. ``measured``:
+    """The text of a specification file (``gkestimator.hardware.gpus.load_gpu_file`` reads it) for the device. ``measured``:
     ``dram_sustained_bytes_per_s``, where streaming kernels were measured. Raises SpecError naming what the device
     does not tell and the file cannot do without."""
     if facts.kind == "cpu":
@@ -147,7 +150,8 @@ def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) ->
     major, minor = _capability(facts)
     rates = chip_rates((major, minor), facts.name)
     need = _Needed(facts)
-    sms, clock = int(need.limit("sms")), need.clock("sm")
+    sms = int(need.limit("sms"))
+    clock = need.clock("sm")
     cores = rates.cores if rates else int(need.limit("cuda_cores_per_sm"))
     toml = _header(facts, architecture_of((major, minor)), "")
     toml.figure("compute_capability", f"{major}.{minor}", "1", _READ)
@@ -165,13 +169,29 @@ def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) ->
     if measured and "dram_sustained_bytes_per_s" in measured:
         rate = min(measured["dram_sustained_bytes_per_s"], need.limit("dram_bytes_per_s"))
         toml.figure("dram_sustained_bytes_per_s", rate, "B/s", _MEASURED)
-    for name in ("l2_bytes", "memory_visible_bytes", "registers_per_sm", "shared_bytes_per_sm",
-                 "shared_bytes_per_block_max", "warps_per_sm", "blocks_per_sm", "threads_per_block_max"):  # fmt: skip
+    for name in (
+        "l2_bytes",
+        "memory_visible_bytes",
+        "registers_per_sm",
+        "shared_bytes_per_sm",
+        "shared_bytes_per_block_max",
+        "warps_per_sm",
+        "blocks_per_sm",
+        "threads_per_block_max",
+    ):
         toml.figure(name, int(need.limit(name)), "B" if "bytes" in name else "1", _READ)
-    toml.figure("memory_bytes", _whole_gib(int(need.limit("memory_visible_bytes"))), "GiB",
-                f"{_READ}: what programs see, rounded up to a size that is sold")  # fmt: skip
-    toml.figure("pcie_bytes_per_s", need.limit("pcie_bytes_per_s"), "B/s",
-                f"{_READ}: highest generation and width of its link")  # fmt: skip
+    toml.figure(
+        "memory_bytes",
+        _whole_gib(int(need.limit("memory_visible_bytes"))),
+        "GiB",
+        f"{_READ}: what programs see, rounded up to a size that is sold",
+    )
+    toml.figure(
+        "pcie_bytes_per_s",
+        need.limit("pcie_bytes_per_s"),
+        "B/s",
+        f"{_READ}: highest generation and width of its link",
+    )
     toml.figure("power_limit_w", need.limit("power_limit_w"), "W", f"{_READ}: its default limit")
     _no_price(toml)
     return "\n".join(toml.lines) + "\n"
@@ -217,7 +237,10 @@ def _header(facts: DeviceFacts, architecture: str, note: str) -> _Toml:
     toml.key("name", name)
     # The same name once more would be a second claim on one key.
     own = _MAKER.sub("", facts.name).strip()
-    alias = [own[:100]] if facts.kind == "gpu" and own and _as_name(own) != name and own.isprintable() else []
+    if facts.kind == "gpu" and own and _as_name(own) != name and own.isprintable():
+        alias = [own[:100]]
+    else:
+        alias = []
     toml.key("aliases", alias)
     toml.key("short_names", [])
     toml.key("architecture", architecture)
@@ -250,8 +273,10 @@ def _no_price(toml: _Toml) -> None:
 
 def _cpu_toml(facts: DeviceFacts) -> str:
     need = _Needed(facts)
-    cores, lanes = int(need.limit("sms")), int(need.limit("cuda_cores_per_sm"))
-    copied, flops = need.limit("dram_bytes_per_s"), need.limit("flops_per_s")
+    cores = int(need.limit("sms"))
+    lanes = int(need.limit("cuda_cores_per_sm"))
+    copied = need.limit("dram_bytes_per_s")
+    flops = need.limit("flops_per_s")
     told = facts.clocks_mhz.get("sm", 0.0)
     # A virtual machine tells its base clock and runs faster: the clock is at least what the measured product needs.
     needed = flops / _ATTAINED / (2.0 * cores * lanes * 1e6)
@@ -271,7 +296,10 @@ def _cpu_toml(facts: DeviceFacts) -> str:
     product = "2 x cores x lanes x clock"
     for precision in ("fp32", "tf32", "fp16", "bf16"):
         factor = facts.limits.get(f"{precision}_per_fp32", 1.0)
-        source = product if factor == 1.0 else f"{product} x {factor:g}, by its instruction sets"
+        if factor == 1.0:
+            source = product
+        else:
+            source = f"{product} x {factor:g}, by its instruction sets"
         toml.figure(f"peak_flops_per_s.{precision}", rate * factor, "FLOP/s", source)
     toml.figure("vector_flops_per_s.fp32", rate, "FLOP/s", product)
     toml.figure(

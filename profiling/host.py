@@ -15,8 +15,6 @@ from pathlib import Path
 
 from gkestimator.profiling.raw import DeviceFacts
 
-__all__ = ["cpu_clock_mhz", "host_facts"]
-
 # FP32 results of multiply-add units per clock and core, by the widest instruction set: two 512-bit or 256-bit FMA
 # units (Intel Skylake-X and later, AMD Zen 4 and later; Intel Haswell and later, AMD Zen 2 and later), two 128-bit
 # ones (Arm Neoverse N1 has two, V1 and Apple cores up to four).
@@ -28,8 +26,10 @@ _HALF = {
     "bf16": (("amx_bf16", 16.0), ("avx512_bf16", 2.0), ("bf16", 2.0)),
     "fp16": (("amx_fp16", 16.0), ("avx512_fp16", 2.0), ("asimdhp", 2.0)),
 }
-_COPY_SECONDS, _MULTIPLY_SECONDS = 0.3, 0.3
-_LEAST_COPY, _MOST_COPY = 32 * 2**20, 192 * 2**20
+_COPY_SECONDS = 0.3
+_MULTIPLY_SECONDS = 0.3
+_LEAST_COPY = 32 * 2**20
+_MOST_COPY = 192 * 2**20
 _BLOCK = 4 * 2**20
 _MATRIX = 768
 
@@ -67,7 +67,9 @@ def cpu_clock_mhz() -> float | None:
     if khz:
         return max(khz) / 1e3
     clocks = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", _read(Path("/proc/cpuinfo")), re.MULTILINE)
-    return max(map(float, clocks)) if clocks else None
+    if clocks:
+        return max(map(float, clocks))
+    return None
 
 
 def _cpuinfo() -> Mapping[str, str]:
@@ -158,7 +160,9 @@ def _flops_per_s() -> float:
 def _fastest_s(call: Callable[[], object], budget_s: float) -> float:
     """Seconds of the fastest of the calls that fit into the budget; at least three, the first not counted."""
     call()
-    best, started, calls = float("inf"), time.perf_counter(), 0
+    best = float("inf")
+    started = time.perf_counter()
+    calls = 0
     while calls < 2 or time.perf_counter() - started < budget_s:
         before = time.perf_counter()
         call()

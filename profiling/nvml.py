@@ -10,9 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.errors import GkestimatorError
-
-__all__ = ["REASONS", "NvmlError", "NvmlGpu"]
+from gkestimator.core.errors import GkestimatorError
 
 REASONS = {
     0x1: "gpu_idle",
@@ -52,11 +50,10 @@ class NvmlGpu:
     def __init__(self, *, uuid: str | None = None, index: int = 0) -> None:
         self._nvml = _nvml()
         try:
-            self._handle = (
-                self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-                if uuid
-                else self._nvml.nvmlDeviceGetHandleByIndex(index)
-            )
+            if uuid:
+                self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            else:
+                self._handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         except self._nvml.NVMLError as e:
             raise NvmlError(f"NVML knows no GPU {uuid or index}: {e}") from e
 
@@ -86,7 +83,9 @@ class NvmlGpu:
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535
             bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else decoded_reasons(int(bits))
+        if bits is None:
+            return None
+        return decoded_reasons(int(bits))
 
     def processes(self) -> dict[int, int | None] | None:
         """Compute processes with a context on it: bytes by process id (of the host's namespace)."""
@@ -101,7 +100,9 @@ class NvmlGpu:
         found = self._asked(
             lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2)
         )
-        return None if found is None else int(found.used)
+        if found is None:
+            return None
+        return int(found.used)
 
     def sm_pct_by_process(self, since_us: int) -> dict[int, float] | None:
         """Share of the time since ``since_us`` (Unix, microseconds) in which kernels of each process ran, percent. A
@@ -127,12 +128,16 @@ class NvmlGpu:
     def driver(self) -> str | None:
         """The driver's version."""
         found = self._asked(self._nvml.nvmlSystemGetDriverVersion)
-        return None if found is None else _text(found)
+        if found is None:
+            return None
+        return _text(found)
 
     def text(self, function: str) -> str | None:
         """A text that the NVML function answers."""
         found = self.ask(function)
-        return None if found is None else _text(found)
+        if found is None:
+            return None
+        return _text(found)
 
     def _asked(self, question: Callable[[], Any]) -> Any | None:
         try:
@@ -147,12 +152,18 @@ def decoded_reasons(bits: int) -> tuple[str, ...]:
 
 
 def _text(found: Any) -> str:
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    if isinstance(found, bytes):
+        return found.decode(errors="replace")
+    return str(found)
 
 
 def _number(found: Any) -> float | None:
-    return None if found is None else float(found)
+    if found is None:
+        return None
+    return float(found)
 
 
 def _scaled(found: Any, factor: float) -> float | None:
-    return None if found is None else float(found) * factor
+    if found is None:
+        return None
+    return float(found) * factor

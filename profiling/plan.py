@@ -7,25 +7,15 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment
-from gkestimator.runtime_traits import RUNTIMES, runtime_words
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.records import frozen
+from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
 from gkestimator.tables import write_bytes
-
-__all__ = [
-    "DTYPES",
-    "PLAN_VERSION",
-    "ModelPoint",
-    "PlanEntry",
-    "SweepPlan",
-    "entry_id",
-    "read_plan",
-    "write_plan",
-]
 
 PLAN_VERSION = 1
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
@@ -36,7 +26,7 @@ MAX_ENTRIES = 100_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelPoint:
     """Which row of a requirement table a whole model is: ``name`` as estimates have it (the file's stem),
     ``batch_size`` (None: no input has a batch) and the numbers of its other symbolic dimensions."""
@@ -46,7 +36,7 @@ class ModelPoint:
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlanEntry:
     """One operator, pattern or whole model to measure.
 
@@ -65,7 +55,7 @@ class PlanEntry:
     model: ModelPoint | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SweepPlan:
     """Entries, most valuable first. ``runtime``: whose fusions and calls the patterns follow (``torch`` or
     ``onnxruntime``). ``gpu``: the type whose estimates it was planned with, None for none. ``minutes``: the budget it
@@ -82,7 +72,9 @@ class SweepPlan:
     def estimated_s(self) -> float | None:
         """Seconds of all entries together; None if that of one is not known."""
         each = [e.estimated_s for e in self.entries]
-        return None if any(s is None for s in each) else sum(s for s in each if s is not None)
+        if any(s is None for s in each):
+            return None
+        return sum(s for s in each if s is not None)
 
     def split(self, parts: int) -> tuple[SweepPlan, ...]:
         """``parts`` plans of about equal value and length: entries are dealt round robin. Raises UsageError."""
@@ -151,7 +143,10 @@ def read_plan(path: Path) -> SweepPlan:
 def plan_from_document(document: Any, *, where: str) -> SweepPlan:
     """The plan that JSON values describe. Raises UsageError as :func:`read_plan`."""
     if not isinstance(document, dict) or document.get("schema_version") != PLAN_VERSION:
-        found = document.get("schema_version") if isinstance(document, dict) else type(document).__name__
+        if isinstance(document, dict):
+            found = document.get("schema_version")
+        else:
+            found = type(document).__name__
         raise UsageError(
             f"{where}: schema_version: found {found!r}, expected a sweep plan of version {PLAN_VERSION}"
         )
@@ -167,7 +162,9 @@ def plan_from_document(document: Any, *, where: str) -> SweepPlan:
     runtime = document.get("runtime")
     if not isinstance(runtime, str) or runtime not in RUNTIMES:
         raise UsageError(f"{where}: runtime: found {runtime!r}, expected {runtime_words()}")
-    minutes, seed, gpu = document.get("minutes"), document.get("seed", 0), document.get("gpu")
+    minutes = document.get("minutes")
+    seed = document.get("seed", 0)
+    gpu = document.get("gpu")
     if minutes is not None and not (_is_number(minutes) and minutes > 0):
         raise UsageError(f"{where}: minutes: found {minutes!r}, expected a positive number or null")
     if not isinstance(seed, int) or isinstance(seed, bool):
@@ -201,12 +198,14 @@ def _entry(document: Any, where: str) -> PlanEntry:
     for key in document:
         if key not in known:
             raise UsageError(f"{where}: {key!r} is no field of an entry (known: {', '.join(sorted(known))})")
-    dtype, source = document.get("dtype"), document.get("source", "by hand")
+    dtype = document.get("dtype")
+    source = document.get("source", "by hand")
     if dtype not in DTYPES:
         raise UsageError(f"{where}: dtype: found {dtype!r}, expected one of {', '.join(DTYPES)}")
     if not isinstance(source, str) or not source.isprintable() or len(source) > 200:
         raise UsageError(f"{where}: source: found {str(source)[:40]!r}, expected a short text")
-    counters, seconds = document.get("counters", False), document.get("estimated_s")
+    counters = document.get("counters", False)
+    seconds = document.get("estimated_s")
     if not isinstance(counters, bool):
         raise UsageError(f"{where}: counters: found {counters!r}, expected true or false")
     if seconds is not None and not (_is_number(seconds) and seconds >= 0):
@@ -216,7 +215,8 @@ def _entry(document: Any, where: str) -> PlanEntry:
     except GkestimatorError as e:
         raise UsageError(str(e)) from e
     point = _point(document.get("model"), where, whole=fragment.is_model)
-    own, given = entry_id(fragment, dtype), document.get("id")
+    own = entry_id(fragment, dtype)
+    given = document.get("id")
     if given is not None and given != own:
         if not isinstance(given, str) or not _ID.match(given):
             raise UsageError(f"{where}: id: found {str(given)[:40]!r}, expected {own}, or none")
@@ -246,7 +246,9 @@ def _point(found: Any, where: str, *, whole: bool) -> ModelPoint | None:
         "dims",
     }:
         raise UsageError(f"{where}: model: expected an object of name, batch_size and dims")
-    name, batch, dims = found["name"], found["batch_size"], found.get("dims", {})
+    name = found["name"]
+    batch = found["batch_size"]
+    dims = found.get("dims", {})
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
         raise UsageError(f"{where}: model.name: found {str(name)[:40]!r}, expected a short text")
     if batch is not None and not _is_size(batch):

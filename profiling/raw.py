@@ -20,20 +20,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gkestimator.errors import TableError
-
-__all__ = ["RAW_VERSION", "ChunkInfo", "DeviceFacts", "EnvironmentSample", "RunInfo", "chunk_folders", "read_chunk",
-           "read_run", "run_folders"]  # fmt: skip
+from gkestimator.core.errors import TableError
+from gkestimator.core.records import frozen
 
 RAW_VERSION = 1
 _MAX_BYTES = 16 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeviceFacts:
     """What measured: ``kind`` gpu or cpu; ``name`` as the driver says it (NVIDIA H200, or the CPU's model name).
     Unknown is None. ``clocks_mhz``: maximum SM and memory clocks (``sm``, ``memory``). ``limits``: what the device
@@ -51,7 +49,7 @@ class DeviceFacts:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnvironmentSample:
     """The device at one moment. ``throttled``: reasons why the driver holds clocks down (empty: none; None: not
     told). ``tenants``: other processes with a context on the GPU; ``others_bytes``: what they hold; ``others_sm_pct``:
@@ -68,7 +66,7 @@ class EnvironmentSample:
     others_sm_pct: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunInfo:
     """How a folder came about. ``versions``: of libraries and tools by name (``torch``, ``cudnn``, ``nsys``, ...);
     ``plan_digest``: of the plan worked off; ``command``: for people."""
@@ -84,7 +82,7 @@ class RunInfo:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChunkInfo:
     """One chunk. ``pass_name``: latency, timeline or counters; ``attempt``: 1, or more where entries are measured again
     because they were noisy; ``collector``: the one that really ran; ``files``: the captures it made; ``problems``: one

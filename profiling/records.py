@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import TableError
-
-__all__ = ["STATUSES", "EntryRecord", "HostKernel", "MemoryUse", "read_records", "record_line"]
+from gkestimator.core.errors import TableError
+from gkestimator.core.records import frozen
 
 STATUSES = ("ok", "failed", "skipped")
 """Measured; could not be measured (``reason`` says why: out of memory, crashed, hung, the runtime's error); not
 something this executor runs (an operator it does not cover, a precision the device lacks)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HostKernel:
     """A piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
 
@@ -25,7 +24,7 @@ class HostKernel:
     durations_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryUse:
     """Device memory of a whole model, in bytes, at its peak over all calls so far, weights and inputs included, as in a
     process that runs nothing else; copies that loading needs are not counted. ``reserved_bytes``: what the runtime's
@@ -38,7 +37,7 @@ class MemoryUse:
     device_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EntryRecord:
     """One entry of one child. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall clock; ``host_us`` is what
     one call took on the host, one per repeat (without waiting for the device); ``elapsed_us`` the repeats from the
@@ -95,8 +94,11 @@ def _record(found: Any) -> EntryRecord:
         raise ValueError("unknown fields")
     if found.get("status") not in STATUSES:
         raise ValueError(f"status {found.get('status')!r}, expected one of {', '.join(STATUSES)}")
-    kernels, shapes, host = found.get("kernels"), found.get("output_shapes"), found.get("host_us")
-    latency, memory = found.get("latency_us"), found.get("memory")
+    kernels = found.get("kernels")
+    shapes = found.get("output_shapes")
+    host = found.get("host_us")
+    latency = found.get("latency_us")
+    memory = found.get("memory")
     return EntryRecord(
         **{
             **found,

@@ -16,29 +16,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from gkestimator.errors import GkestimatorError, one_line
-
-__all__ = [
-    "MARK",
-    "NCU",
-    "NSYS",
-    "RunningTool",
-    "Tool",
-    "ToolError",
-    "ToolResult",
-    "complaint",
-    "find_tool",
-    "missing_tool",
-    "run_tool",
-    "start_tool",
-    "tool_version",
-]
+from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.core.records import frozen
 
 MARK = "GKEST_TOOL_MARK"
 """The environment variable by which the processes of one tool are told from all others."""
@@ -54,7 +38,7 @@ class ToolError(GkestimatorError):
     """A tool is missing, cannot be started or does not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tool:
     """Say where the executable of a profiler may lie. ``variable``: the environment variable that names it;
     ``product``: what people install; ``folders``: patterns of the paths to which its packages install."""
@@ -84,7 +68,7 @@ NCU = Tool(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolResult:
     """How a tool ended. ``status``: its exit status, negative for a signal; None where the time limit ended it.
     ``output``: stdout and stderr together; of much output the beginning and the end."""
@@ -161,7 +145,9 @@ def _version_of(path: Path, changed_ns: int) -> str | None:
     except ToolError:
         return None
     found = _VERSION.search(result.output)
-    return found[1] if found and result.status == 0 else None
+    if found and result.status == 0:
+        return found[1]
+    return None
 
 
 def tool_version(path: Path) -> str | None:
@@ -313,4 +299,6 @@ def complaint(output: str, *, or_last: bool = True) -> str | None:
         found = _COMPLAINT.search(line)
         if found:
             return one_line(line, limit=300)
-    return one_line(lines[-1], limit=300) if lines and or_last else None
+    if lines and or_last:
+        return one_line(lines[-1], limit=300)
+    return None

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["coefficient_of_variation", "judged_variation", "robust_variation"]
-
 _STAMP_US = 0.1
 """What the difference of two time stamps of CUPTI varies by itself."""
 _NORMAL = 1.4826
@@ -22,7 +20,9 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
-    return statistics.stdev(values) / mean if mean > 0 else None
+    if mean > 0:
+        return statistics.stdev(values) / mean
+    return None
 
 
 def robust_variation(values: Sequence[float]) -> float | None:
@@ -31,7 +31,9 @@ def robust_variation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     middle = statistics.median(values)
-    return _NORMAL * statistics.median(abs(v - middle) for v in values) / middle if middle > 0 else None
+    if middle > 0:
+        return _NORMAL * statistics.median(abs(v - middle) for v in values) / middle
+    return None
 
 
 def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> float | None:

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def judged(space: Workspace, bundle: Path) -> list[str]:
     """Tables of whole models by the bundle in a folder."""
-    from gkestimator.bundles import load_bundle
+    from gkestimator.bundles.bundle import load_bundle
 
     from . import tables
     from .whole import compare

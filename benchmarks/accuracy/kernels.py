@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.bundles import Bundle
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.core.kernels import KernelTable
 from gkestimator.evaluation.baselines import fit_constants, fit_free_stack
 from gkestimator.evaluation.cases import KernelCases, predict_cases
 from gkestimator.evaluation.splits import Split, chips, hold_out_chip, hold_out_shapes, hold_out_source, thin
-from gkestimator.kernels import KernelTable
-from gkestimator.regressors import MEMBERS
-from gkestimator.regressors.stack import TREE_MEMBERS
+from gkestimator.kernel_models.regressors import MEMBERS
+from gkestimator.kernel_models.regressors.stack import TREE_MEMBERS
 from gkestimator.training.plan import PLAN
 from gkestimator.training.rows import TrainingRows
 

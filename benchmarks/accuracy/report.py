@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.evaluation.splits import chips
-from gkestimator.regressors import MEMBERS
+from gkestimator.kernel_models.regressors import MEMBERS
 
 from . import plots, tables
 from .figures import lines

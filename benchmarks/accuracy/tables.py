@@ -8,7 +8,7 @@ import numpy as np
 
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.evaluation.metrics import ErrorSummary, summarise
-from gkestimator.regressors import MEMBERS
+from gkestimator.kernel_models.regressors import MEMBERS
 
 from .figures import (
     FAMILIES,

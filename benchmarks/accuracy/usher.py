@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.requirement import launch_values

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gkestimator.bundles import Bundle
-from gkestimator.errors import GkestimatorError
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
+from gkestimator.hardware.runtime_profiles import load_runtime
 from gkestimator.memory import cumulative_reserved
 from gkestimator.onnx_io import read_model
-from gkestimator.runtimes import load_runtime
 from gkestimator.tables import Requirement
 from gkestimator.training.plan import PLAN
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.bundles import Bundle, load_bundle
+from gkestimator.bundles.bundle import Bundle, load_bundle
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.evaluation.splits import chips, thin
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.recipe import FEWEST_CHIPS, FEWEST_ROWS, fit_bundle
 from gkestimator.training.rows import TrainingRows

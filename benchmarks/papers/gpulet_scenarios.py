@@ -25,12 +25,12 @@ from pathlib import Path
 
 from gkestimator.documents import Cluster, ModelLoad, Workload
 from gkestimator.documents.cluster import GpuCount
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.goodput import goodput_rps
-from gkestimator.placement.policies.gpulet import GpuletPolicy
-from gkestimator.placement.policies.gpulet_ideal import GpuletIdealPolicy
-from gkestimator.placement.policies.nexus import NexusPolicy
+from gkestimator.placement.papers.gpulet.ideal import GpuletIdealPolicy
+from gkestimator.placement.papers.gpulet.policy import GpuletPolicy
+from gkestimator.placement.papers.nexus import NexusPolicy
 from gkestimator.placement.policy import Policy, checked_problem, verify
 from gkestimator.placement.problem import Problem
 

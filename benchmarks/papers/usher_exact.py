@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gkestimator.placement.goodput import goodput_rps
-from gkestimator.placement.policies.usher import UsherPolicy
+from gkestimator.placement.papers.usher.policy import UsherPolicy
 from gkestimator.placement.policy import verify
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "placement" / "policies"))

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Anything", "File", "Flag", "Kind", "Many", "Number", "Pairs", "Text", "UnfitError", "Word"]
-
 _MOST_ITEMS = 1024
 _MOST_DIGITS = 19
 
@@ -80,7 +78,9 @@ class Word(Kind):
     @property
     def words(self) -> tuple[str, ...]:
         """Return the words that are taken."""
-        return self._words() if callable(self._words) else self._words
+        if callable(self._words):
+            return self._words()
+        return self._words
 
     @property
     def metavar(self) -> str:  # type: ignore[override]  # known only when it is asked for
@@ -150,7 +150,10 @@ class Number(Kind):
     @property
     def bounds(self) -> str:
         """Return the bounds in words."""
-        upper = "" if math.isinf(self.high) else f" to {_digits(self.high)}"
+        if math.isinf(self.high):
+            upper = ""
+        else:
+            upper = f" to {_digits(self.high)}"
         return f"{'above' if self.above else 'from'} {_digits(self.low)}{upper}"
 
     @property
@@ -200,7 +203,9 @@ class Many(Kind):
     @property
     def metavar(self) -> str:  # type: ignore[override]
         """Return the type as help shows it."""
-        return f"{self.item.metavar},..." if self.commas else self.item.metavar
+        if self.commas:
+            return f"{self.item.metavar},..."
+        return self.item.metavar
 
     @property
     def python(self) -> str:  # type: ignore[override]
@@ -222,7 +227,9 @@ class Many(Kind):
         if len(items) > _MOST_ITEMS:
             raise UnfitError(f"{len(items)} values", f"at most {_MOST_ITEMS}")
         values = tuple(self.item.parsed(item) for item in items)
-        return values if self.repeats else tuple(dict.fromkeys(values))
+        if self.repeats:
+            return values
+        return tuple(dict.fromkeys(values))
 
     def checked(self, value: object) -> tuple[object, ...]:
         """Return the values. Raises UnfitError: too few, or one that ``item`` refuses."""
@@ -280,7 +287,9 @@ class Pairs(Kind):
 
 def _digits(number: float) -> str:
     """Return the number as a person writes it."""
-    return str(number) if isinstance(number, int) else f"{number:.10g}"
+    if isinstance(number, int):
+        return str(number)
+    return f"{number:.10g}"
 
 
 def _plain(value: object) -> object:

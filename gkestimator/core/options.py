@@ -14,10 +14,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
+from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.option_kinds import Kind, Pairs, UnfitError
-from gkestimator.errors import UsageError, one_line
-
-__all__ = ["REQUIRED", "Option", "Value", "option_of", "options_of", "taking", "values_of", "variant"]
 
 Given = TypeVar("Given")
 Read = TypeVar("Read")
@@ -58,12 +56,16 @@ class Option(Generic[Given, Read]):
     @property
     def flag(self) -> str | None:
         """Return the spelling on the command line; None where it is not offered there."""
-        return "--" + self.name.replace("_", "-") if self._flag == "" else self._flag
+        if self._flag == "":
+            return "--" + self.name.replace("_", "-")
+        return self._flag
 
     @property
     def annotation(self) -> str:
         """Return the type in a signature."""
-        return f"{self.kind.python} | None" if self.default is None else self.kind.python
+        if self.default is None:
+            return f"{self.kind.python} | None"
+        return self.kind.python
 
     @property
     def expected(self) -> str:
@@ -83,7 +85,9 @@ class Option(Generic[Given, Read]):
     def gathered(self, values: Sequence[Any]) -> Any:
         """Return the values of a flag that stood several times as one; nothing where it never stood."""
         if not values:
-            return {} if isinstance(self.kind, Pairs) else ()
+            if isinstance(self.kind, Pairs):
+                return {}
+            return ()
         parts = [part for value in values for part in value]
         return self.checked(tuple(dict.fromkeys(parts)))
 

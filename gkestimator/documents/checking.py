@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import DocumentError
-from gkestimator.versions import FIRST_DERIVED
-
-__all__ = ["MAX_BYTES", "Fields", "load_json", "load_yaml", "of_version", "valid_name"]
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.versions import FIRST_DERIVED
 
 MAX_BYTES = 10 * 2**20
 MAX_DEPTH = 20
@@ -154,7 +152,8 @@ class Fields:
     def __init__(self, found: object, *, where: str, what: str) -> None:
         if not isinstance(found, Mapping) or not all(isinstance(k, str) for k in found):
             raise DocumentError(f"{where}: found {_kind(found)}, expected {what}: a mapping of named fields")
-        self.where, self.what = where, what
+        self.where = where
+        self.what = what
         self._left: dict[str, Any] = dict(found)
         self._known: list[str] = []
 
@@ -177,7 +176,9 @@ class Fields:
         value = self._left.pop(name)
         if value is None and not null and default is ...:
             raise self.fail(name, "found nothing, expected a value")
-        return default if value is None and default is not ... else value
+        if value is None and default is not ...:
+            return default
+        return value
 
     def number(
         self,
@@ -255,7 +256,9 @@ class Fields:
     def object(self, name: str, default: Any = ..., *, what: str) -> Any:
         """One mapping, to be taken apart."""
         value = self.take(name, default)
-        return value if value is default else Fields(value, where=f"{self.where}: {name}", what=what)
+        if value is default:
+            return value
+        return Fields(value, where=f"{self.where}: {name}", what=what)
 
     def finish(self) -> None:
         """Refuse what is left. Raises DocumentError naming the first unknown field."""
@@ -274,4 +277,6 @@ def _short(value: object) -> str:
     if isinstance(value, (dict, list)):
         return _kind(value)
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= 60:
+        return text
+    return text[:57] + "..."

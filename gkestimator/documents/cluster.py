@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.errors import DocumentError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
-from gkestimator.errors import DocumentError, UsageError
-from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
-
-__all__ = ["Cluster", "ElasticGpu", "GpuCount", "cluster_from", "read_cluster"]
+from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 
 _MAX_GPUS = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuCount:
     """``count`` GPUs of one type."""
 
@@ -23,7 +21,7 @@ class GpuCount:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ElasticGpu:
     """A GPU type that may be rented at ``price_per_hour`` (USD); at most ``limit`` of them (None: no limit)."""
 
@@ -32,7 +30,7 @@ class ElasticGpu:
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cluster:
     """Either ``gpus`` that are there or ``elastic`` types that may be rented; the other is empty. ``notes``
     say what was assumed (a short GPU name, a price of the specification)."""

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
-
-__all__ = [
-    "FILE_NAME",
-    "MOST_WEIGHT",
-    "ContentionWeights",
-    "GpuletWeights",
-    "InterferenceFile",
-    "InterferenceFit",
-    "LawError",
-    "SeenRange",
-    "fitted_file",
-    "interference_yaml",
-    "read_interference",
-]
 
 # Its name inside an estimator bundle.
 FILE_NAME = "interference.yaml"
@@ -31,11 +18,11 @@ MOST_WEIGHT = 1e6
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuletWeights:
     """Of gpulet's law: slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'),
     utilisations as parts of 1, ' the sum over the neighbours. ``fitted``: False where they are not fitted but derived
-    (:data:`gkestimator.placement.policies.gpulet_interference.DERIVED`)."""
+    (:data:`gkestimator.interference.gpulet_law.DERIVED`)."""
 
     fitted: bool
     constant: float
@@ -45,7 +32,7 @@ class GpuletWeights:
     dram_other: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ContentionWeights:
     """Of our law with weights: slowdown = 1 + sum over SMs, DRAM and L2 bandwidth of overlap x own x others + excess x
     max(0, own + others - 1), demands as parts of 1. Each at least 0."""
@@ -58,7 +45,7 @@ class ContentionWeights:
     l2_excess: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LawError:
     """How far a law was off on models that it had not seen: median and 90th percentile of
     |predicted / measured - 1|, in percent."""
@@ -68,7 +55,7 @@ class LawError:
     p90_pct: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SeenRange:
     """Least and most of a measured quantity: ``slowdown``, or a demand such as ``dram_own`` (part of 1)."""
 
@@ -77,7 +64,7 @@ class SeenRange:
     most: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InterferenceFit:
     """Where fitted coefficients come from. ``pairs`` and ``tables``: the files' names, ``pairs_sha256`` of
     the former's bytes. ``measurements``: slowdowns that were measured, in ``groups`` that ran together.
@@ -105,7 +92,7 @@ class InterferenceFit:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InterferenceFile:
     """Coefficients of two laws, fitted to the same measurements. ``contention`` None: the law without weights
     (proportional sharing) was at least as good on models left out."""

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.records import frozen
+from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
 from gkestimator.documents.workload import Workload, workload_from
-from gkestimator.errors import DocumentError
-from gkestimator.versions import record_version
-
-__all__ = [
-    "PlacedGpu",
-    "PlacementPlan",
-    "PlanTotals",
-    "Replica",
-    "Unserved",
-    "plan_document",
-    "plan_json",
-    "read_plan",
-]
 
 # A replica takes about 600 bytes: plans of some 300,000 replicas.
 MAX_PLAN_BYTES = 200 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Replica:
     """One copy of a model on one GPU.
 
@@ -64,7 +53,7 @@ class Replica:
     mreq_pct: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlacedGpu:
     """One GPU that is used. ``cuti_pct`` and ``muti_pct``: the sums of its replicas' Creq and Mreq (replicas
     that take turns count with the part of the duty cycle they run); null where a replica's is unknown."""
@@ -76,7 +65,7 @@ class PlacedGpu:
     replicas: tuple[Replica, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlanTotals:
     """``goodput_rps``: sum over models of min(rate, throughput of its replicas within the objective).
     ``expected_goodput_rps``: the same with batch filling, queueing, interference and the interval of the estimate
@@ -90,7 +79,7 @@ class PlanTotals:
     gap_pct: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Unserved:
     """``rate_rps`` of ``model`` that the plan does not serve, and why."""
 
@@ -99,7 +88,7 @@ class Unserved:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlacementPlan:
     """What a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
     must know."""

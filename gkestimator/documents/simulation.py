@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.records import frozen
+from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
-from gkestimator.errors import DocumentError
-from gkestimator.versions import record_version
-
-__all__ = [
-    "QUANTILES_PCT",
-    "SimulatedApplication",
-    "SimulatedGpu",
-    "SimulatedModel",
-    "SimulationReport",
-    "SimulationSettings",
-    "SimulationTotals",
-    "StageTimes",
-    "TimelineModel",
-    "read_simulation",
-    "simulation_document",
-    "simulation_json",
-]
 
 MAX_SIMULATION_BYTES = 200 * 2**20
 # Percent of the requests at which ``latency_quantiles_ms`` stand.
@@ -35,7 +20,7 @@ QUANTILES_PCT = (0.0, 1.0, 2.0, *_MIDDLE, 98.0, 99.0, 99.5, 99.9, 100.0)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulationSettings:
     """Everything beside plan and table that decides the result. ``arrivals``: the process or the trace;
     ``max_wait_ms`` null: each replica's of the plan; ``network``, ``coefficients``: the file or null."""
@@ -58,7 +43,7 @@ class SimulationSettings:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulationTotals:
     """Requests to models, stages of applications included, as a plan counts them: ``goodput_rps`` answered within
     their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps`` and
@@ -92,7 +77,7 @@ class SimulationTotals:
     cost_per_hour: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StageTimes:
     """One part of the requests' time; null where no request was answered."""
 
@@ -101,7 +86,7 @@ class StageTimes:
     p99_ms: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulatedModel:
     """One model, asked for by itself and in applications. ``arrived_rps``: at its router, or turned away at its
     own door (``rejected_rps``; an application's that is turned away stands with the application); ``dropped_rps``:
@@ -138,7 +123,7 @@ class SimulatedModel:
     batches_timed_out_pct: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulatedApplication:
     """One application: requests of clients, whole responses."""
 
@@ -160,7 +145,7 @@ class SimulatedApplication:
     latency_quantiles_ms: tuple[float, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulatedGpu:
     """One GPU. ``busy_pct``: of the time something ran; ``cuti_pct``: mean over time of the Creq of what ran;
     ``muti_pct``: the plan's."""
@@ -172,7 +157,7 @@ class SimulatedGpu:
     muti_pct: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TimelineModel:
     """By window of the settings' ``window_s`` from the start (warm-up included), by time of arrival: requests that
     reached its router (what was refused at the door did not), those answered on time, the mean wait until service of
@@ -184,7 +169,7 @@ class TimelineModel:
     wait_mean_ms: tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulationReport:
     """What a simulation found. ``notes`` say what a reader must know."""
 
@@ -245,7 +230,10 @@ def _read(kind: type[T], fields: Fields) -> T:
     key: Any = kind  # mypy does not take a class for hashable
     for name, hint in _hints(key).items():
         optional = type(None) in get_args(hint)
-        inner = next((a for a in get_args(hint) if a is not type(None)), hint) if optional else hint
+        if optional:
+            inner = next((a for a in get_args(hint) if a is not type(None)), hint)
+        else:
+            inner = hint
         if optional and not fields.has(name):
             found[name] = fields.take(name, null=True)
         elif inner is float:
@@ -272,7 +260,8 @@ def _numbers(fields: Fields, name: str, each: Any) -> tuple[Any, ...]:
     values = fields.items(name)
     if name == "latency_quantiles_ms" and len(values) != len(QUANTILES_PCT):
         raise fields.fail(name, f"found {len(values)} numbers, expected {len(QUANTILES_PCT)}")
-    whole, nulls = each is int, type(None) in get_args(each)
+    whole = each is int
+    nulls = type(None) in get_args(each)
     for value in values:
         if value is None and nulls:
             continue

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
-from gkestimator.errors import DocumentError
-
-__all__ = ["Application", "ModelLoad", "Stage", "Workload", "read_workload", "workload_from"]
 
 _MAX_RATE_RPS = 1e12
 _MAX_SLO_MS = 1e9
 _MAX_FAN_OUT = 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelLoad:
     """One model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
 
@@ -30,7 +28,7 @@ class ModelLoad:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stage:
     """One model of an application. It starts when every stage in ``after`` is done, and is asked ``fan_out``
     times for each execution of the stage it follows (each request of the application, where it follows none)."""
@@ -40,7 +38,7 @@ class Stage:
     fan_out: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Application:
     """Several models behind one request, with one end-to-end SLO. Stages stand after those they follow."""
 
@@ -78,7 +76,7 @@ class Application:
         return tuple(sorted(done))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """What is asked for: models by themselves and applications of several."""
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.options import taking
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.records import frozen
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EstimateResult", "estimate", "estimate_rows"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EstimateResult:
     """Rows of the good models, the errors of the bad ones, and closing lines in words."""
 

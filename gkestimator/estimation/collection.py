@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["rare_collection"]
-
 _YOUNG_OBJECTS = 50_000  # instead of 700: at most some 10 MB of garbage in cycles waits for a collection
 
 

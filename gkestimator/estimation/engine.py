@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.kernels import Family, Kernel, KernelGraph, KernelTable
+from gkestimator.core.records import frozen
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
-from gkestimator.estimation.recall import RECALL, Lowered, Source
+from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
-from gkestimator.estimation.timeline import Program
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.graph import OperatorGraph
-from gkestimator.host_profile import HostProfile, default_host_file, load_host_file
-from gkestimator.kernels import Family, Kernel, KernelGraph, KernelTable
+from gkestimator.estimation.timeline import LaunchProgram
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
+from gkestimator.hardware.runtime_profiles import RuntimeProfile, load_runtime, resolve_dtype
+from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.lowering import lower_each
-from gkestimator.lowering.quantise import is_quantised
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.memory import MemoryProfile, MemoryReplay
+from gkestimator.operators.quantise import is_quantised
 from gkestimator.operators.records import version_of_operators
-from gkestimator.prediction import KernelEstimator, KernelPredictions
-from gkestimator.runtimes import RuntimeProfile, load_runtime, resolve_dtype
-
-__all__ = ["Engine", "Estimated", "KernelPool", "Lowering", "Target"]
+from gkestimator.operators.registry import LoweringOptions
 
 Progress = Callable[[str, int, int], None]
 
@@ -58,7 +57,7 @@ class KernelPool:
                 by_id[id(kernel)] = row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Target:
     """One GPU with what the runtime calculates in on it."""
 
@@ -68,14 +67,14 @@ class Target:
     note: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lowering:
     """One model at one batch size, lowered under one set of options, with its rows in the pool of kernels."""
 
     model: str
     path: Path | None  # None: of a graph that no file holds
-    lowered: Lowered
-    program: Program
+    lowered: RecalledLowering
+    program: LaunchProgram
     rows: np.ndarray  # rows of the pool this lowering uses
 
     @property
@@ -84,7 +83,7 @@ class Lowering:
         return self.lowered.graph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Estimated:
     """One answer: a lowering on a target at an SM share. ``predictions`` are rows ``lowering.rows`` of the pool."""
 
@@ -135,19 +134,26 @@ class Engine:
         given = self.request.host_overhead_us
         if given is None and self.host is not None:
             given = self.host.host_overhead_us.get(self.profile.name)
-        return self.profile.host_overhead_us if given is None else given
+        if given is None:
+            return self.profile.host_overhead_us
+        return given
 
     @property
     def host_range_us(self) -> tuple[float, float]:
         """Between which figures the host's overhead lies: about this host's own, or those of all hosts known."""
-        own = None if self.host is None else self.host.overhead_range_us(self.profile.name)
+        if self.host is None:
+            own = None
+        else:
+            own = self.host.overhead_range_us(self.profile.name)
         known = self.profile.host_range_us if own is None else own
         return host_range_us(self.request.host_overhead_us, known)
 
     def context_bytes(self, gpu: GpuSpec) -> int | None:
         """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
         given = self.request.context_mib
-        return self.profile.context_bytes(gpu) if given is None else round(given * 2**20)
+        if given is None:
+            return self.profile.context_bytes(gpu)
+        return round(given * 2**20)
 
     @property
     def host_overhead_source(self) -> str:
@@ -175,9 +181,11 @@ class Engine:
     @property
     def streams(self) -> int:
         """Streams that kernels are spread over: the request's, else what the runtime does."""
-        return self.profile.streams if self.request.streams is None else self.request.streams
+        if self.request.streams is None:
+            return self.profile.streams
+        return self.request.streams
 
-    def lower_model(self, source: Source, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
+    def lower_model(self, source: ModelSource, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
         """Bind a model at one batch size and lower it once per distinct set of options, unless that is remembered."""
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         keys = {options: self._key(source, batch_size, options) for options in targets}
@@ -201,10 +209,10 @@ class Engine:
         return self._placed(name, None, entries)
 
     def _placed(
-        self, name: str, path: Path | None, entries: Mapping[LoweringOptions, Lowered]
+        self, name: str, path: Path | None, entries: Mapping[LoweringOptions, RecalledLowering]
     ) -> dict[LoweringOptions, Lowering]:
         placed: dict[
-            int, tuple[Program, np.ndarray]
+            int, tuple[LaunchProgram, np.ndarray]
         ] = {}  # by id of the graph: options that change nothing share it
         lowerings = {}
         for options, entry in entries.items():
@@ -214,7 +222,7 @@ class Engine:
             lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
-    def _key(self, source: Source, batch_size: int | None, options: LoweringOptions) -> Hashable:
+    def _key(self, source: ModelSource, batch_size: int | None, options: LoweringOptions) -> Hashable:
         """Everything that a lowering depends on; None where it is not worth remembering."""
         request = self.request
         if source.identity is None or request.inputs:
@@ -222,13 +230,21 @@ class Engine:
         dims = tuple(sorted(request.dims.items()))
         rules = version_of_operators()  # a plug-in adds to them
         return (
-            source.identity, source.name, batch_size, dims, request.trip_count, request.batch_dim,
-            request.allow_unknown, request.dtype, options, rules,
-        )  # fmt: skip
+            source.identity,
+            source.name,
+            batch_size,
+            dims,
+            request.trip_count,
+            request.batch_dim,
+            request.allow_unknown,
+            request.dtype,
+            options,
+            rules,
+        )
 
     def _lower(
-        self, source: Source, batch_size: int | None, targets: Mapping[LoweringOptions, Target]
-    ) -> Iterator[tuple[LoweringOptions, Lowered]]:
+        self, source: ModelSource, batch_size: int | None, targets: Mapping[LoweringOptions, Target]
+    ) -> Iterator[tuple[LoweringOptions, RecalledLowering]]:
         request = self.request
         bound = source.model.bind(
             batch_size=batch_size,
@@ -241,7 +257,7 @@ class Engine:
 
     def _lower_bound(
         self, bound: OperatorGraph, targets: Mapping[LoweringOptions, Target]
-    ) -> Iterator[tuple[LoweringOptions, Lowered]]:
+    ) -> Iterator[tuple[LoweringOptions, RecalledLowering]]:
         request = self.request
         if request.dtype == "int8" and not is_quantised(bound):
             raise UsageError(
@@ -249,16 +265,16 @@ class Engine:
                 f"operator; quantise the file first, or use another dtype"
             )
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
-        made: dict[int, Lowered] = {}
+        made: dict[int, RecalledLowering] = {}
         for (options, target), graph in zip(targets.items(), graphs, strict=True):
             same = made.get(id(graph))
             if same is None:
                 same = made[id(graph)] = _lowered(bound, graph)
             yield options, replace(same, dtype=_effective_dtype(graph, target.dtype, request.dtype))
 
-    def _place(self, graph: KernelGraph) -> tuple[Program, np.ndarray]:
+    def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, np.ndarray]:
         self.pool.add(graph)
-        program = Program.of(graph.steps, self.pool.row_of_id)
+        program = LaunchProgram.of(graph.steps, self.pool.row_of_id)
         rows, local = np.unique(program.kernel, return_inverse=True)
         return replace(program, kernel=local.astype(np.intp)), rows
 
@@ -328,7 +344,7 @@ class Engine:
                 if progress is not None:
                     progress(name, at, total)
                 try:
-                    source = Source(path, name)
+                    source = ModelSource(path, name)
                     good.append((path, [self.lower_model(source, n) for n in self._batches()]))
                 except GkestimatorError as e:
                     outcome[path] = e
@@ -345,7 +361,9 @@ class Engine:
 
     def _batches(self) -> tuple[int | None, ...]:
         sizes = self.request.batch_sizes
-        return (None,) if sizes is None else tuple(dict.fromkeys(sizes))
+        if sizes is None:
+            return (None,)
+        return tuple(dict.fromkeys(sizes))
 
 
 _CHUNK = 16
@@ -353,7 +371,7 @@ _CHUNK = 16
 
 def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     """Each path with the name its rows carry: the stem, or the shortest distinguishing tail of the path."""
-    from gkestimator.naming import distinct_names
+    from gkestimator.core.naming import distinct_names
 
     return list(zip(paths, distinct_names(paths), strict=True))
 
@@ -370,10 +388,10 @@ def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
         seen[target.gpu.name] = target
 
 
-def _lowered(bound: OperatorGraph, graph: KernelGraph) -> Lowered:
+def _lowered(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
     """``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
     host = tuple(sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)}))
-    return Lowered(
+    return RecalledLowering(
         graph=_without_host_kernels(graph) if host else graph,
         batch_size=bound.batch_size,
         dims=",".join(f"{name}={n}" for name, n in bound.dims),
@@ -403,4 +421,6 @@ def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
             if kernel.gemm is not None or kernel.conv is not None:
                 word = kernel.precision.value
                 work[word] = work.get(word, 0) + kernel.flops * step.repeat
-    return max(sorted(work), key=lambda word: work[word]) if work else resolved
+    if work:
+        return max(sorted(work), key=lambda word: work[word])
+    return resolved

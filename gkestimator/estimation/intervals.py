@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["COMMON_SHARE", "HOST_FACTOR", "STRUCTURE", "host_range_us", "widen"]
-
 COMMON_SHARE = 0.1
 STRUCTURE = 0.05
 HOST_FACTOR = 1.2
@@ -54,7 +52,10 @@ def widen(
         return 1.0
     outside = float(reach[~in_range].sum())
     inside = float(reach[in_range].sum())
-    alone = np.bincount(rows[in_range], weights=reach[in_range]) if in_range.any() else np.zeros(1)
+    if in_range.any():
+        alone = np.bincount(rows[in_range], weights=reach[in_range])
+    else:
+        alone = np.zeros(1)
     correlated = outside + np.sqrt(common_share) * inside
     variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone)) + structure**2
     return float(np.sqrt(variance)) / common

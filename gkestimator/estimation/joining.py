@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gkestimator.estimation.recall import Lowered
-from gkestimator.kernels import KernelGraph
-
-__all__ = ["joined"]
+from gkestimator.core.kernels import KernelGraph
+from gkestimator.estimation.recall import RecalledLowering
 
 
-def joined(name: str, parts: Sequence[Lowered]) -> Lowered:
+def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
     """``parts`` in order, launched back to back; the same object where there is one.
 
     ``batch_size`` and ``dims`` are those of all parts where they agree, else None and nothing. The parts' storages
@@ -24,7 +22,7 @@ def joined(name: str, parts: Sequence[Lowered]) -> Lowered:
     for graph in graphs:
         for word, count in graph.notes.items():
             notes[word] = notes.get(word, 0) + count
-    return Lowered(
+    return RecalledLowering(
         graph=KernelGraph(
             name=name,
             runtime=first.graph.runtime,

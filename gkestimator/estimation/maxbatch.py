@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.estimation.engine import Engine, Target, model_names
-from gkestimator.estimation.recall import Source
+from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import MAX_BATCH_SIZE
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
 from gkestimator.tables import Requirement
-
-__all__ = ["largest_batches"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -34,7 +32,7 @@ def largest_batches(
     for at, (path, name) in enumerate(names):
         if progress is not None:
             progress(name, at, len(names))
-        search = _Search(engine, Source(path, name), ceiling)
+        search = _Search(engine, ModelSource(path, name), ceiling)
         try:
             for target in engine.targets:
                 for share in request.sm_shares:
@@ -51,7 +49,7 @@ def largest_batches(
 class _Search:
     """One model: every batch size is lowered and estimated once, for all GPUs and shares."""
 
-    def __init__(self, engine: Engine, source: Source, ceiling: int) -> None:
+    def __init__(self, engine: Engine, source: ModelSource, ceiling: int) -> None:
         assert engine.request.slo_ms is not None
         self._engine = engine
         self._source = source
@@ -80,26 +78,31 @@ class _Search:
                 f"{self._source.name} on {target.gpu.name}: batch 1 takes {_text(best.latency_ms, 'ms')} and "
                 f"{_text(best.mreq_pct, '%')} of the memory{_bound(best)}; no batch meets {self._slo_ms:g} ms"
             )
-        low, high = 1, None
+        low = 1
+        high = None
         while low < self._ceiling and high is None:
             candidate = min(low * 2, self._ceiling)
             row = self._row(candidate, target, share)
             if self._good(row):
-                low, best = candidate, row
+                low = candidate
+                best = row
             else:
                 high = candidate
         while high is not None and high - low > 1:
             middle = (low + high) // 2
             row = self._row(middle, target, share)
             if self._good(row):
-                low, best = middle, row
+                low = middle
+                best = row
             else:
                 high = middle
         return best
 
 
 def _text(value: float | None, unit: str) -> str:
-    return "an unknown share" if value is None else f"{value:.3g} {unit}"
+    if value is None:
+        return "an unknown share"
+    return f"{value:.3g} {unit}"
 
 
 def _bound(row: Requirement) -> str:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.estimation.engine import Engine
-from gkestimator.estimation.recall import Source
+from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.memory import cumulative_reserved
-
-__all__ = ["reserved_in_one_process"]
 
 
 def reserved_in_one_process(
@@ -30,7 +28,7 @@ def reserved_in_one_process(
     request = EstimateRequest(model, [gpu], tuple(batch_sizes), **options)
     engine = Engine(request)
     target = engine.targets[0]
-    source = Source(Path(model), Path(model).stem)
+    source = ModelSource(Path(model), Path(model).stem)
     graphs = [engine.lower_model(source, batch)[target.options].graph for batch in batch_sizes]
     reserved = cumulative_reserved(
         graphs,

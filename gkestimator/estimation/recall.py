@@ -14,17 +14,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gkestimator.kernels import KernelGraph
+from gkestimator.core.kernels import KernelGraph
 from gkestimator.memory import MemoryProfile
 from gkestimator.onnx_io import Model, read_model
-
-__all__ = ["RECALL", "Lowered", "Recall", "Source"]
 
 MOST_STEPS = 200_000
 """Some tens of megabytes: names are shared, so that a step takes a few hundred bytes."""
 
 
-class Source:
+class ModelSource:
     """A model file: read when its model is first needed. ``identity`` is None where the file cannot be looked at."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -50,7 +48,7 @@ def _identity(path: Path) -> tuple[str, int, int, int, int] | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Lowered:
+class RecalledLowering:
     """One lowering without what belongs to a request: ``memory`` by (allocator, library workspace)."""
 
     graph: KernelGraph
@@ -67,11 +65,11 @@ class Recall:
 
     def __init__(self, most_steps: int = MOST_STEPS) -> None:
         self._most_steps = most_steps
-        self._entries: OrderedDict[Hashable, Lowered] = OrderedDict()
+        self._entries: OrderedDict[Hashable, RecalledLowering] = OrderedDict()
         self._steps = 0
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable) -> Lowered | None:
+    def get(self, key: Hashable) -> RecalledLowering | None:
         """The entry under ``key``, now the most recently used; None when there is none."""
         with self._lock:
             entry = self._entries.get(key)
@@ -79,7 +77,7 @@ class Recall:
                 self._entries.move_to_end(key)
             return entry
 
-    def put(self, key: Hashable, entry: Lowered) -> None:
+    def put(self, key: Hashable, entry: RecalledLowering) -> None:
         """Remember ``entry``; the least recently used make room. One that is too large alone is not kept."""
         size = len(entry.graph.steps)
         if size > self._most_steps:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.graph import OperatorGraph, Tensor
-from gkestimator.kernels import KernelGraph
-
-__all__ = ["remarks"]
+from gkestimator.core.graph import OperatorGraph, Tensor
+from gkestimator.core.kernels import KernelGraph
 
 _MOST_NAMED = 4
 # Quantised operators that onnxruntime's CUDA provider does not register (docs/OperatorKernels.md of its sources);
 # they fall back to the CPU. Eager torch has no int8 kernel for a GPU at all, so the same list holds there.
 _NO_GPU_KERNEL = frozenset(
     {
-        "QLinearConv", "QLinearMatMul", "ConvInteger", "QGemm", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
-        "QLinearLeakyRelu", "QLinearSoftmax", "QLinearConcat", "QLinearWhere", "QLinearAveragePool",
-        "QLinearGlobalAveragePool", "QLinearReduceMean", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "QGemm",
+        "QLinearAdd",
+        "QLinearMul",
+        "QLinearSigmoid",
+        "QLinearLeakyRelu",
+        "QLinearSoftmax",
+        "QLinearConcat",
+        "QLinearWhere",
+        "QLinearAveragePool",
+        "QLinearGlobalAveragePool",
+        "QLinearReduceMean",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
     }
-)  # fmt: skip
+)
 
 
 def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:

@@ -7,26 +7,16 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value
-from gkestimator.errors import UsageError
-from gkestimator.runtime_traits import RUNTIMES
+from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from gkestimator.onnx_io.shapes.registry import ValueType
+    from gkestimator.operators.shapes.registry import ValueType
 
-__all__ = [
-    "MAX_BATCH_SIZE",
-    "TAU_MS",
-    "Dims",
-    "EstimateOptions",
-    "EstimateRequest",
-    "OnePath",
-    "Paths",
-    "Wholes",
-]
 
 MAX_BATCH_SIZE = 1_000_000
 TAU_MS = 0.001  # USHER, section 3.2: kernels whose starts differ by at most this are concurrent
@@ -39,7 +29,7 @@ Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, d
 
 
 def _dtypes() -> tuple[str, ...]:
-    from gkestimator.runtimes import DTYPE_WORDS
+    from gkestimator.hardware.runtime_profiles import DTYPE_WORDS
 
     return DTYPE_WORDS
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from gkestimator.core.records import frozen
 from gkestimator.estimation.intervals import widen
-from gkestimator.estimation.timeline import Program, Timeline, concurrent_maxima, schedule
-from gkestimator.prediction import KernelPredictions
-
-__all__ = ["Measures", "launch_values", "measure"]
+from gkestimator.estimation.timeline import LaunchProgram, Timeline, concurrent_maxima, schedule
+from gkestimator.kernel_models.prediction import KernelPredictions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measures:
     """Time and compute of one inference (DESIGN section 4). Times in ms, utilisations in percent of the whole GPU.
 
@@ -48,14 +46,14 @@ class Measures:
     timeline: Timeline
 
 
-def launch_values(program: Program, column: np.ndarray) -> np.ndarray:
+def launch_values(program: LaunchProgram, column: np.ndarray) -> np.ndarray:
     """A per-distinct-kernel column as one value per launch."""
     values: np.ndarray = column[program.kernel]
     return values
 
 
 def measure(
-    program: Program,
+    program: LaunchProgram,
     predictions: KernelPredictions,
     *,
     flops: np.ndarray,
@@ -106,7 +104,9 @@ def measure(
     peaks = concurrent_maxima(timeline, highest, tau_ms=tau_ms)
 
     def mean(values: np.ndarray, over: float) -> float:
-        return float(np.dot(values, spans) / over) if over > 0 else float("nan")
+        if over > 0:
+            return float(np.dot(values, spans) / over)
+        return float("nan")
 
     trained = launch_values(program, predictions.trained.astype(float))
     covered = trained * launch_values(program, predictions.in_range.astype(float))

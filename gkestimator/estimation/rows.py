@@ -9,10 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.estimation.engine import Engine, Estimated
-from gkestimator.prediction import KernelPredictions, MeasuredLaunch
+from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
-
-__all__ = ["answers_within", "fits", "kernel_rows", "requirement_row"]
 
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
@@ -31,7 +29,9 @@ def answers_within(row: Requirement, slo_ms: float) -> bool:
 
 def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     """The requirement table's row of one answer. What is not known is None."""
-    m, memory, gpu = e.measures, e.memory, e.target.gpu
+    m = e.measures
+    memory = e.memory
+    gpu = e.target.gpu
     lowering = e.lowering
     unknown = len(lowering.graph.unknown_operators) > 0
     partial = unknown or bool(lowering.lowered.host_operators)
@@ -48,7 +48,10 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     cpu = gpu.stands_in
     of_sms = _unknown if cpu else _known  # a CPU has neither warps nor SMs
     mean_of_sms = _unknown if cpu else mean
-    trained = m.trained_pct >= 50 if not math.isnan(m.trained_pct) else False
+    if not math.isnan(m.trained_pct):
+        trained = m.trained_pct >= 50
+    else:
+        trained = False
     return Requirement(
         model=lowering.model,
         gpu=gpu.name,
@@ -105,11 +108,15 @@ def _source(e: Estimated) -> str:
 
 
 def _mostly(us: Mapping[str, float]) -> str | None:
-    return max(sorted(us), key=lambda word: us[word]) if us else None
+    if us:
+        return max(sorted(us), key=lambda word: us[word])
+    return None
 
 
 def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    if math.isnan(value):
+        return None
+    return float(value)
 
 
 def _unknown(_: float) -> None:
@@ -117,7 +124,8 @@ def _unknown(_: float) -> None:
 
 
 def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
-    lowering, m = e.lowering, e.measures
+    lowering = e.lowering
+    m = e.measures
     if lowering.graph.unknown_operators:
         names = ", ".join(lowering.graph.unknown_operators)
         yield f"unknown operators left out ({names}): time, work and memory are lower bounds"
@@ -144,7 +152,10 @@ def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
     index = 0
     for i, row in enumerate(e.lowering.program.kernel.tolist()):
         whole = _kernel_row(engine, e, i, row)
-        sequence = None if e.predictions.detail is None else e.predictions.detail.sequence[row]
+        if e.predictions.detail is None:
+            sequence = None
+        else:
+            sequence = e.predictions.detail.sequence[row]
         for one in (whole,) if sequence is None else _launch_rows(whole, sequence):
             yield replace(one, index=index)
             index += 1
@@ -152,8 +163,10 @@ def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
 
 def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     """Launch ``i`` of the program, row ``row`` of the predictions, as the rules see it."""
-    lowering, p = e.lowering, e.predictions
-    program, timeline = lowering.program, e.measures.timeline
+    lowering = e.lowering
+    p = e.predictions
+    program = lowering.program
+    timeline = e.measures.timeline
     step = program.steps[program.step[i]]
     kernel = engine.pool.kernels[int(lowering.rows[row])]
     busy = timeline.busy_us
@@ -200,7 +213,9 @@ def _launch_rows(whole: KernelRow, sequence: Sequence[MeasuredLaunch]) -> Iterat
     start = whole.start_us
     for i, one in enumerate(sequence):
         share = one.share / total
-        low, high, all_us = whole.duration_low_us, whole.duration_high_us, whole.duration_us or 0.0
+        low = whole.duration_low_us
+        high = whole.duration_high_us
+        all_us = whole.duration_us or 0.0
         yield replace(
             whole,
             kernel=one.name,
@@ -222,7 +237,9 @@ def _launch_rows(whole: KernelRow, sequence: Sequence[MeasuredLaunch]) -> Iterat
 
 
 def _count(value: float | np.floating | None) -> int | None:
-    return None if value is None or math.isnan(value) else int(value)
+    if value is None or math.isnan(value):
+        return None
+    return int(value)
 
 
 def _bound_by(p: KernelPredictions, row: int, host_us: float) -> str:
@@ -232,4 +249,6 @@ def _bound_by(p: KernelPredictions, row: int, host_us: float) -> str:
         return "host"
     if float(p.roofline_us[row]) < duration / 3:
         return "latency"
-    return "compute" if p.compute_us[row] >= p.memory_us[row] else "memory"
+    if p.compute_us[row] >= p.memory_us[row]:
+        return "compute"
+    return "memory"

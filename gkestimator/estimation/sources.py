@@ -6,16 +6,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.bundles import Bundle, load_bundle, stack_bundles
-
-__all__ = ["bundle_folders", "load_bundles"]
+from gkestimator.bundles.bundle import Bundle, load_bundle, stack_bundles
 
 
 def bundle_folders() -> tuple[Path, ...]:
     """Folders with a ``card.json`` in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``), by name."""
     home = os.environ.get("GKEST_HOME")
     try:
-        folder = Path(home) / "models" if home else Path.home() / ".config" / "gkest" / "models"
+        if home:
+            folder = Path(home) / "models"
+        else:
+            folder = Path.home() / ".config" / "gkest" / "models"
         return tuple(sorted(p for p in folder.iterdir() if (p / "card.json").is_file()))
     except (OSError, RuntimeError):  # no such folder, or no home directory at all
         return ()

@@ -7,18 +7,18 @@ issued, when its stream is free and when its producers are done. Loops are one b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from gkestimator.core.kernels import Step
+from gkestimator.core.records import frozen
 from gkestimator.estimation.request import TAU_MS
-from gkestimator.kernels import Step
 
-__all__ = ["TAU_MS", "Program", "Timeline", "concurrent_maxima", "schedule"]
+__all__ = ["TAU_MS", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+@frozen
+class LaunchProgram:
     """A lowered model flattened to launches, ready for arithmetic on arrays.
 
     ``kernel[i]`` is the row of launch i in the table of distinct kernels, ``step[i]`` the step it belongs to,
@@ -36,11 +36,11 @@ class Program:
         """Kernel launches of one inference, trips counted."""
         return int(self.repeat.sum())
 
-    def only(self, kept: np.ndarray) -> Program:
+    def only(self, kept: np.ndarray) -> LaunchProgram:
         """The program of the steps for which ``kept`` (a boolean per step) holds, as if the others were not there."""
         launches = kept[self.step]
         place = np.cumsum(kept) - 1
-        return Program(
+        return LaunchProgram(
             steps=tuple([step for step, stays in zip(self.steps, kept.tolist(), strict=True) if stays]),
             kernel=self.kernel[launches],
             step=place[self.step[launches]],
@@ -66,7 +66,7 @@ class Program:
         return tuple(found)
 
     @classmethod
-    def of(cls, steps: Sequence[Step], row_of: Mapping[int, int]) -> Program:
+    def of(cls, steps: Sequence[Step], row_of: Mapping[int, int]) -> LaunchProgram:
         """Flatten ``steps``; ``row_of`` maps ``id(kernel)`` to its row in the table of distinct kernels."""
         kernel: list[int] = []
         owner: list[int] = []
@@ -85,7 +85,7 @@ class Program:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Timeline:
     """Start and end of every launch in microseconds from the first launch; ``stream`` of each; ``end_us`` the whole.
 
@@ -101,7 +101,7 @@ class Timeline:
 
 
 def schedule(
-    program: Program, duration_us: np.ndarray, *, host_overhead_us: float, streams: int = 1
+    program: LaunchProgram, duration_us: np.ndarray, *, host_overhead_us: float, streams: int = 1
 ) -> Timeline:
     """Lay the launches out in time.
 
@@ -143,7 +143,7 @@ def schedule(
 
 
 def _on_streams(
-    program: Program, spans: np.ndarray, ready: np.ndarray, streams: int
+    program: LaunchProgram, spans: np.ndarray, ready: np.ndarray, streams: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     producers = program.producers()
     first = np.searchsorted(program.step, np.arange(len(program.steps)), side="left")

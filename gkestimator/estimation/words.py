@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from gkestimator.estimation.engine import Target
 from gkestimator.estimation.rows import answers_within, fits
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
-
-__all__ = ["closing_words"]
 
 _MODELS_SPELLED_OUT = 4
 
@@ -83,7 +81,8 @@ def _trust(rows: Sequence[Requirement]) -> str:
     )
     parts = []
     if covered:
-        least, most = f"{covered[0]:.0f}", f"{covered[-1]:.0f}"
+        least = f"{covered[0]:.0f}"
+        most = f"{covered[-1]:.0f}"
         span = least if least == most else f"{least} to {most}"
         parts.append(f"{span} % of GPU time lies inside the trained range")
     if widths:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.naming import find_models
 from gkestimator.core.options import taking, values_of
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.estimation.request import EstimateOptions
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.evaluation.compare import compare, summaries, unit_warning
@@ -18,19 +19,16 @@ from gkestimator.evaluation.host import HostCase, HostFit, fit_host
 from gkestimator.evaluation.matching import match_rows
 from gkestimator.evaluation.options import EvaluateRequest
 from gkestimator.evaluation.truth import Truth, read_truth, truth_of
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.host_profile import HostProfile, load_host_file, write_host_file
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.hardware.host_profile import HostProfile, load_host_file, write_host_file
 from gkestimator.lowering import load_plugin
-from gkestimator.naming import find_models
 from gkestimator.tables import to_dataframe
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Evaluation", "evaluate"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Evaluation:
     """Measurements beside their estimates.
 
@@ -65,7 +63,11 @@ class Evaluation:
 
     def host_profile(self, fits: Sequence[HostFit]) -> HostProfile:
         """``fits`` as a host profile that states where its figures are from."""
-        overheads, lows, highs, rates, sources = {}, {}, {}, {}, {}
+        overheads = {}
+        lows = {}
+        highs = {}
+        rates = {}
+        sources = {}
         for fit in fits:
             words = _provenance(fit, self.name)
             if fit.host_overhead_us is not None:
@@ -119,11 +121,9 @@ def _provenance(fit: HostFit, name: str) -> str:
 
 
 def _range(span: tuple[float, float] | None, factor: float, unit: str) -> str:
-    return (
-        ""
-        if span is None
-        else f", {span[0] * factor:.3g} to {span[1] * factor:.3g} {unit} leaving models out"
-    )
+    if span is None:
+        return ""
+    return f", {span[0] * factor:.3g} to {span[1] * factor:.3g} {unit} leaving models out"
 
 
 @taking(EvaluateRequest)
@@ -189,7 +189,9 @@ def _truth(given: Any) -> Truth:
 
 def _plain(value: Any) -> Any:
     """NumPy's scalars as Python's."""
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return value.item()
+    return value
 
 
 def _check_files(request: EvaluateRequest) -> None:

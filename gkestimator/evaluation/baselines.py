@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import KernelTable
+from gkestimator.core.records import frozen
 from gkestimator.evaluation.metrics import weighted_median
-from gkestimator.features import feature_matrix
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import KernelTable
-from gkestimator.regressors import MEMBERS
-from gkestimator.roofline import roofline
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.vector import feature_matrix
+from gkestimator.kernel_models.regressors import MEMBERS
+from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.members import Fitted, fit_member
 from gkestimator.training.rows import TrainingRows, shape_hash
 
-__all__ = ["FEATURES", "TARGETS", "Constants", "FreeStack", "fit_constants", "fit_free_stack", "rooflines_us"]
-
 FEATURES = ("literal", "physical")
-"""Raw sizes with one-hot GPU and operator (USHER's), or a feature set of :mod:`gkestimator.features`."""
+"""Raw sizes with one-hot GPU and operator (USHER's), or a feature set of :mod:`gkestimator.kernel_models.features.vector`."""
 TARGETS = ("ms", "log", "log-ratio")
 """What the members are fitted to: milliseconds, their logarithm, or log(time / roofline)."""
 _FOLDS = 3
@@ -35,7 +33,7 @@ def rooflines_us(table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Constants:
     """Time / roofline as one constant per (family, precision) and GPU, and over all GPUs for those not seen."""
 
@@ -63,7 +61,8 @@ def fit_constants(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> Constants:
     time = rows.duration_us
     known = np.isfinite(time)
     ratio = time / rooflines_us(rows.table, rows.gpu, gpus)
-    family, precision = rows.table.family.astype(str), rows.table.precision.astype(str)
+    family = rows.table.family.astype(str)
+    precision = rows.table.precision.astype(str)
     name = rows.gpu.astype(str)
     seen: dict[tuple[str, str, str], float] = {}
     unseen: dict[tuple[str, str], float] = {}
@@ -76,7 +75,7 @@ def fit_constants(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> Constants:
     return Constants(seen=seen, unseen=unseen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FreeStack:
     """A stack of USHER's members on any features and any target; see :func:`fit_free_stack`."""
 
@@ -127,11 +126,13 @@ def fit_free_stack(
     x = _matrix(features, rows.table, rows.gpu, gpus, gpu_names, words)
     y = _from_us(target, rows.duration_us, rows.table, rows.gpu, gpus)
     weight = np.ones(len(y))
-    low, high = float(y.min()), float(y.max())
+    low = float(y.min())
+    high = float(y.max())
     fold = np.floor(shape_hash(rows.table) * 1e6).astype(int) % _FOLDS
     held = np.empty((len(y), len(members)))
     for number in range(_FOLDS):
-        train, test = fold != number, fold == number
+        train = fold != number
+        test = fold == number
         for j, name in enumerate(members):
             fitted = fit_member(name, x[train], y[train], weight[train], seed=seed, estimators=estimators)
             held[test, j] = np.clip(_column(fitted, x[test]), low, high)
@@ -151,7 +152,9 @@ def fit_free_stack(
 
 def _column(member: Fitted, x: np.ndarray) -> np.ndarray:
     value = member.predict(x)
-    return value[:, 0] if value.ndim == 2 else value
+    if value.ndim == 2:
+        return value[:, 0]
+    return value
 
 
 def _operator_words(table: KernelTable) -> np.ndarray:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from gkestimator.analytical import analytical_duration_us
-from gkestimator.bundles import Bundle
-from gkestimator.errors import TableError
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.core.errors import TableError
+from gkestimator.core.records import frozen
 from gkestimator.evaluation.metrics import absolute_errors_pct
-from gkestimator.gpus import GpuSpec
-from gkestimator.roofline import roofline
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.rows import TrainingRows
-
-__all__ = ["KernelCases", "predict_cases"]
 
 _ESTIMATE = "estimate:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelCases:
     """One entry per measured kernel; times in microseconds.
 
@@ -73,8 +72,11 @@ class KernelCases:
         """The cases that match every word given; ``no_gpu`` leaves one GPU out."""
         mask = np.ones(len(self), dtype=bool)
         for column, word in (
-            (self.family, family), (self.source, source), (self.gpu, gpu), (self.precision, precision)
-        ):  # fmt: skip
+            (self.family, family),
+            (self.source, source),
+            (self.gpu, gpu),
+            (self.precision, precision),
+        ):
             if word is not None:
                 mask &= column == word
         if no_gpu is not None:
@@ -138,10 +140,12 @@ def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: Mapping[str, GpuSpec
     columns = {
         name: np.full(count, np.nan) for name in ("low", "high", "estimator", "roofline", "analytical")
     }
-    trained, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    trained = np.zeros(count, dtype=bool)
+    inside = np.zeros(count, dtype=bool)
     for name in np.unique(rows.gpu.astype(str)):
         at = np.flatnonzero(rows.gpu == name)
-        table, gpu = rows.table.take(at), gpus[str(name)]
+        table = rows.table.take(at)
+        gpu = gpus[str(name)]
         answer = bundle.predict(table, gpu)
         columns["estimator"][at] = answer.duration_us
         columns["low"][at], columns["high"][at] = answer.low_us, answer.high_us

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.records import frozen
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
@@ -23,14 +24,12 @@ from gkestimator.evaluation.truth import MEASURES
 from gkestimator.memory import cumulative_reserved
 from gkestimator.tables import Requirement
 
-__all__ = ["Comparison", "compare", "summaries", "unit_warning"]
-
 OTHER_MEASURES = MEASURES[1:]
 _GROSS = 2.3
 """Decades: milliseconds taken for seconds or microseconds are three off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Comparison:
     """Rows in the truth's order, the errors of what could not be estimated, and a host case for each row that has a
     latency (what a fit of the host needs)."""
@@ -172,10 +171,12 @@ def _beside(
         mreq = None if context is None else reserved + context
         estimate = replace(estimate, reserved_bytes=reserved, mreq_bytes=mreq)
     values = m.measurement.values
-    measured, latency = values.get("latency_ms"), estimate.latency_ms
+    measured = values.get("latency_ms")
+    latency = estimate.latency_ms
     assert latency is not None
     complete = estimate.latency_high_ms is not None  # else a lower bound, which is compared with nothing
-    program, p = e.lowering.program, e.predictions
+    program = e.lowering.program
+    p = e.predictions
     copy = (estimate.copy_ms or 0.0) if engine.request.include_copy else 0.0
     roofline = float(np.dot(p.roofline_us[program.kernel], program.repeat)) / 1e3 + copy
     timed = measured is not None and complete and latency > 0
@@ -226,12 +227,17 @@ def _beside(
 
 
 def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    return float(value)
 
 
 def _inside(estimate: Requirement, measured: float) -> bool | None:
-    low, high = estimate.latency_low_ms, estimate.latency_high_ms
-    return None if low is None or high is None else low <= measured <= high
+    low = estimate.latency_low_ms
+    high = estimate.latency_high_ms
+    if low is None or high is None:
+        return None
+    return low <= measured <= high
 
 
 def _with_constants(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
@@ -298,9 +304,11 @@ def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -
 def _signed(measure: str, rows: Sequence[ComparedRow]) -> Iterator[float]:
     for r in rows:
         if measure == "latency_ms":
-            estimated, measured = r.estimated_ms, r.measured_ms
+            estimated = r.estimated_ms
+            measured = r.measured_ms
         else:
-            estimated, measured = getattr(r, measure), getattr(r, f"measured_{measure}")
+            estimated = getattr(r, measure)
+            measured = getattr(r, f"measured_{measure}")
         if estimated is None or measured is None:
             continue
         yield estimated - measured if measure.endswith("_pct") else 100 * (estimated / measured - 1)

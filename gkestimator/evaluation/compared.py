@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gkestimator.core.records import frozen
 from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["COMPARED", "SUMMARIES", "ComparedRow", "SummaryRow"]
-
-_KEY, _TIME, _OTHER, _TRUST = "key", "time", "other", "trust"
+_KEY = "key"
+_TIME = "time"
+_OTHER = "other"
+_TRUST = "trust"
 
 
 def _measured(unit: str, name: str) -> float | None:
@@ -27,7 +29,7 @@ def _estimated(unit: str, name: str) -> float | None:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ComparedRow:
     """One measured row beside its estimate; unknown is None. Signed errors: positive is an estimate above the truth."""
 
@@ -103,7 +105,7 @@ class ComparedRow:
     warnings: str = field(default="", metadata=spec("", "Of the estimate, joined by `; `.", group=_TRUST))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SummaryRow:
     """Absolute errors of one measure over one group of rows, in ``unit`` (% of the measurement, or points).
 

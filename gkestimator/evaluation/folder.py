@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow
 from gkestimator.evaluation.host import HostFit
 from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
-from gkestimator.picture_style import BLUE, GREY, INK, STYLE
+from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import printable
 from gkestimator.tables.writing import encode_csv
-
-__all__ = ["REPORT_FILES", "write_report"]
 
 REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
 _COLOURS = (BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
@@ -103,9 +101,13 @@ def _scatter(rows: Sequence[ComparedRow]) -> bytes:
         mine = [r for r in rows if r.gpu == gpu]
         colour = _COLOURS[at] if at < len(_COLOURS) else "#777777"
         axis.vlines(
-            [r.measured_ms for r in mine], [r.low_ms or r.estimated_ms for r in mine],
-            [r.high_ms or r.estimated_ms for r in mine], color=colour, alpha=0.25, lw=1,
-        )  # fmt: skip
+            [r.measured_ms for r in mine],
+            [r.low_ms or r.estimated_ms for r in mine],
+            [r.high_ms or r.estimated_ms for r in mine],
+            color=colour,
+            alpha=0.25,
+            lw=1,
+        )
         axis.scatter(
             [r.measured_ms for r in mine],
             [r.estimated_ms for r in mine],

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-from gkestimator.estimation.timeline import Program, schedule
-
-__all__ = ["HostCase", "HostFit", "fit_host"]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
+from gkestimator.estimation.timeline import LaunchProgram, schedule
 
 _OVERHEADS_US = np.geomspace(0.25, 1000.0, 141)
 _RATES = np.geomspace(1e8, 5e11, 121)
@@ -44,7 +43,7 @@ class HostCase:
     gpu: str
     runtime: str
     measured_ms: float
-    program: Program
+    program: LaunchProgram
     duration_us: np.ndarray
     streams: int
     moved_bytes: float | None
@@ -53,7 +52,10 @@ class HostCase:
 
     def latency_ms(self, overhead_us: float, copy_bytes_per_s: float) -> float:
         """The estimate with another host."""
-        copy = 0.0 if self.moved_bytes is None else self.moved_bytes / copy_bytes_per_s * 1e3
+        if self.moved_bytes is None:
+            copy = 0.0
+        else:
+            copy = self.moved_bytes / copy_bytes_per_s * 1e3
         return self._timeline_ms(overhead_us) + copy
 
     def _timeline_ms(self, overhead_us: float) -> float:
@@ -67,7 +69,7 @@ class HostCase:
         return np.array([self._timeline_ms(float(h)) for h in _OVERHEADS_US])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HostFit:
     """What the rows of one runtime say of the host. A figure that they do not tell is None.
 
@@ -241,13 +243,15 @@ def _least(
         [1 / rows.rate if rate is None else np.full(len(rows.rate), 1 / rate) for rate in rates]
     )
     copies = rows.moved[None, :] * seconds * 1e3
-    least, best = np.inf, (overheads[0], rates[0])
+    least = np.inf
+    best = (overheads[0], rates[0])
     for overhead in overheads:
         host = rows.estimate(overhead, np.inf)
         costs = np.abs(np.log(host[None, :] + copies) - logs).mean(axis=1)
         at = int(np.argmin(costs))
         if costs[at] < least:
-            least, best = float(costs[at]), (overhead, rates[at])
+            least = float(costs[at])
+            best = (overhead, rates[at])
     return best
 
 
@@ -326,4 +330,6 @@ def _errors(estimated: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
 def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
     """Least and largest; None unless every fit tells the figure: it hangs on one model then."""
     known = [v for v in values if v is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    if len(known) == len(values):
+        return (min(known), max(known))
+    return None

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.naming import distinct_names
+from gkestimator.core.records import frozen
 from gkestimator.evaluation.truth import Measurement, Truth
-from gkestimator.gpus import GpuCatalogue
-from gkestimator.naming import distinct_names
-
-__all__ = ["Matched", "match_rows"]
+from gkestimator.hardware.gpus import GpuCatalogue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Matched:
     """A measurement with everything that an estimate of it needs."""
 
@@ -84,7 +82,10 @@ def _as_path(text: str, beside: Path) -> Path | None:
     path = Path(text)
     if path.suffix.lower() != ".onnx":
         return None
-    candidates = (path,) if path.is_absolute() else (beside / path, path)
+    if path.is_absolute():
+        candidates = (path,)
+    else:
+        candidates = (beside / path, path)
     try:
         return next((candidate for candidate in candidates if candidate.is_file()), None)
     except (OSError, ValueError):
@@ -99,7 +100,9 @@ def _canonical(catalogue: GpuCatalogue, name: str) -> str | GkestimatorError:
 
 
 def _rows(numbers: Sequence[int]) -> str:
-    return f"row {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} rows from row {numbers[0]} on"
+    if len(numbers) == 1:
+        return f"row {numbers[0]}"
+    return f"{len(numbers)} rows from row {numbers[0]} on"
 
 
 class _ModelFiles:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-
-__all__ = [
-    "ErrorSummary",
-    "IntervalSummary",
-    "absolute_errors_pct",
-    "inside_at_scales",
-    "interval_summary",
-    "summarise",
-    "weighted_median",
-]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ErrorSummary:
     """Absolute errors of ``n`` cases: mean, median, 90th percentile and worst, in the unit they came in."""
 
@@ -31,7 +21,7 @@ class ErrorSummary:
     worst: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IntervalSummary:
     """How ``n`` intervals did: percent that hold the measurement, median of (high - low) / estimate in percent,
     the median absolute error in percent, and the width as a multiple of that error (None where the error is 0).
@@ -47,7 +37,8 @@ class IntervalSummary:
 def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """100 |estimated / measured - 1| per case (float64). Raises UsageError for lengths that differ or a
     measurement that is not a positive number."""
-    estimated, measured = np.asarray(estimated, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    estimated = np.asarray(estimated, dtype=np.float64)
+    measured = np.asarray(measured, dtype=np.float64)
     if estimated.shape != measured.shape:
         raise UsageError(
             f"{estimated.size} estimates for {measured.size} measurements; expected one for each"
@@ -105,7 +96,8 @@ def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
 
     Raises UsageError for no values or no weight.
     """
-    values, weight = np.asarray(values, dtype=np.float64), np.asarray(weight, dtype=np.float64)
+    values = np.asarray(values, dtype=np.float64)
+    weight = np.asarray(weight, dtype=np.float64)
     if not values.size or not weight.sum() > 0:
         raise UsageError("a weighted median needs at least one value with a positive weight")
     order = np.argsort(values, kind="stable")

@@ -14,8 +14,6 @@ from gkestimator.estimation.request import Dims, EstimateOptions, OnePath, Paths
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["EvaluateRequest"]
-
 
 @dataclass
 class EvaluateRequest(EstimateOptions):

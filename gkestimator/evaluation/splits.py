@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-from gkestimator.gpus import GpuSpec
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.training.rows import TrainingRows, shape_hash
-
-__all__ = [
-    "HELD_OUT",
-    "Split",
-    "chip_of",
-    "chips",
-    "hold_out_chip",
-    "hold_out_shapes",
-    "hold_out_source",
-    "thin",
-]
 
 HELD_OUT = 0.15
 """Share of shapes, by their hash, that the shapes experiment leaves out on every GPU."""
 _SAME_CHIP_SMS = 0.10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Split:
     """``train`` and ``test``: indices into the rows that were split; no row is in both."""
 
@@ -87,7 +76,9 @@ def thin(rows: TrainingRows, index: np.ndarray, *, most: int, seed: int = 0) -> 
     for key in np.unique(keys):
         mine = index[keys == key]
         kept.append(mine if len(mine) <= most else rng.choice(mine, most, replace=False))
-    return np.sort(np.concatenate(kept)) if kept else index
+    if kept:
+        return np.sort(np.concatenate(kept))
+    return index
 
 
 def _words(column: np.ndarray) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostFit
@@ -13,19 +13,25 @@ from gkestimator.tables.layout import TextColumn, markdown_table, printable, tex
 from gkestimator.tables.units import UNKNOWN, number_text
 from gkestimator.tables.writing import encode_csv
 
-__all__ = ["EVALUATION_FORMATS", "host_words", "render_evaluation", "trust_words"]
-
 EVALUATION_FORMATS = ("table", "csv", "json", "markdown")
 _NAMES = {
-    "latency_ms": "latency", "reserved_bytes": "reserved memory", "mreq_bytes": "memory",
-    "sm_util_mean_pct": "SM utilisation, mean", "sm_util_busy_mean_pct": "SM utilisation, busy mean",
-    "sm_util_max_pct": "SM utilisation, maximum", "occupancy_mean_pct": "occupancy, mean",
-    "occupancy_max_pct": "occupancy, maximum", "dram_util_mean_pct": "DRAM use, mean",
-}  # fmt: skip
+    "latency_ms": "latency",
+    "reserved_bytes": "reserved memory",
+    "mreq_bytes": "memory",
+    "sm_util_mean_pct": "SM utilisation, mean",
+    "sm_util_busy_mean_pct": "SM utilisation, busy mean",
+    "sm_util_max_pct": "SM utilisation, maximum",
+    "occupancy_mean_pct": "occupancy, mean",
+    "occupancy_max_pct": "occupancy, maximum",
+    "dram_util_mean_pct": "DRAM use, mean",
+}
 _BRIEF = (
-    ("reserved_bytes", "memory %"), ("mreq_bytes", "memory %"), ("sm_util_mean_pct", "SM pts"),
-    ("occupancy_mean_pct", "occ. pts"), ("occupancy_max_pct", "max occ. pts"),
-)  # fmt: skip
+    ("reserved_bytes", "memory %"),
+    ("mreq_bytes", "memory %"),
+    ("sm_util_mean_pct", "SM pts"),
+    ("occupancy_mean_pct", "occ. pts"),
+    ("occupancy_max_pct", "max occ. pts"),
+)
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 _INSIDE = {True: "yes", False: "no", None: UNKNOWN}
 Table = Callable[[Sequence[TextColumn]], list[str]]
@@ -110,7 +116,8 @@ def _row_columns(rows: Sequence[ComparedRow]) -> list[TextColumn]:
 
 
 def _away(row: ComparedRow, name: str) -> float | None:
-    estimated, measured = getattr(row, name), getattr(row, f"measured_{name}")
+    estimated = getattr(row, name)
+    measured = getattr(row, f"measured_{name}")
     if estimated is None or measured is None:
         return None
     return float(estimated - measured if name.endswith("_pct") else 100 * (estimated / measured - 1))
@@ -127,11 +134,15 @@ def _column(heading: str, cells: Sequence[str]) -> TextColumn:
 
 
 def _signed(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:+.1f}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:+.1f}"
 
 
 def _plain(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1f}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:.1f}"
 
 
 def _latency_columns(rows: Sequence[SummaryRow]) -> list[TextColumn]:
@@ -182,7 +193,10 @@ def trust_words(result: Evaluation) -> tuple[str, ...]:
     for s in result.summarised:
         if s.measure != "latency_ms" or s.scope != "gpu":
             continue
-        inside = "" if s.inside_pct is None else f"; {s.inside_pct:.0f} % of the 90 % intervals hold"
+        if s.inside_pct is None:
+            inside = ""
+        else:
+            inside = f"; {s.inside_pct:.0f} % of the 90 % intervals hold"
         lines.append(
             f"{s.name}: latency is off by {s.median:.1f} % in the median, {s.mean:.1f} % in the mean "
             f"({s.n} rows){inside}."

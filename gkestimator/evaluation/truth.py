@@ -12,22 +12,28 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import TableError, one_line
+from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.records import frozen
 from gkestimator.tables import REQUIREMENTS
 from gkestimator.tables.reading import parquet_records
-
-__all__ = ["MAX_TRUTH_BYTES", "MEASURES", "Measurement", "Truth", "read_truth", "truth_of"]
 
 MAX_TRUTH_BYTES = 64 * 2**20
 MAX_TRUTH_ROWS = 200_000
 MEASURES = (
-    "latency_ms", "reserved_bytes", "mreq_bytes", "sm_util_mean_pct", "sm_util_busy_mean_pct", "sm_util_max_pct",
-    "occupancy_mean_pct", "occupancy_max_pct", "dram_util_mean_pct",
-)  # fmt: skip
+    "latency_ms",
+    "reserved_bytes",
+    "mreq_bytes",
+    "sm_util_mean_pct",
+    "sm_util_busy_mean_pct",
+    "sm_util_max_pct",
+    "occupancy_mean_pct",
+    "occupancy_max_pct",
+    "dram_util_mean_pct",
+)
 """Columns of the requirement table that are compared where the truth has them."""
 _KEYS = ("model", "gpu", "runtime", "dtype", "batch_size", "dims", "sm_share_pct")
 _READ = (*_KEYS, *MEASURES, "throughput_rps", "source", "occupancy_source", "schema_version")
@@ -40,7 +46,7 @@ _UNITS = {
 """What people call the required columns; a heading like these is answered with the one that is expected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measurement:
     """One measured row, number ``row`` of the file (from 1, the heading not counted).
 
@@ -59,7 +65,7 @@ class Measurement:
     values: Mapping[str, float] = field(hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Truth:
     """The measurements of one file and what is to be said about it."""
 
@@ -110,8 +116,14 @@ def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
         raise TableError(f"{path}: found no rows, expected at least one measurement")
     _check_unique(path, rows)
     unused = ", ".join(one_line(name, limit=40) for name in list(ignored)[:8])
-    more = f" and {len(ignored) - 8} more" if len(ignored) > 8 else ""
-    messages = [f"{path.name}: columns not used: {unused}{more}"] if ignored else []
+    if len(ignored) > 8:
+        more = f" and {len(ignored) - 8} more"
+    else:
+        more = ""
+    if ignored:
+        messages = [f"{path.name}: columns not used: {unused}{more}"]
+    else:
+        messages = []
     if calculated:
         messages.append(
             f"{path.name}: occupancy of {calculated} rows was calculated from launches (occupancy_source analytical), "
@@ -189,7 +201,10 @@ def _json_records(path: Path) -> Iterator[Mapping[str, Any]]:
             f'{path}: expected a list of objects or {{"schema_version": {REQUIREMENTS.version}, "rows": [...]}}'
         )
     if isinstance(document, dict):
-        names = rows[0] if rows and isinstance(rows[0], dict) else ()
+        if rows and isinstance(rows[0], dict):
+            names = rows[0]
+        else:
+            names = ()
         _check_version(f"{path}", document.get("schema_version"), names)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
@@ -215,7 +230,10 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
             continue
         unit = " (milliseconds a batch)" if needed == "latency_ms" else ""
         close = [n for n in names if n not in _READ and re.fullmatch(_UNITS[needed], n.strip().lower())]
-        found = f"found {close[0]!r}" if close else f"found {', '.join(names)[:120]}"
+        if close:
+            found = f"found {close[0]!r}"
+        else:
+            found = f"found {', '.join(names)[:120]}"
         raise TableError(f"{path}: column {needed} is missing: {found}, expected {needed}{unit}")
 
 

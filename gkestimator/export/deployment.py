@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import ClassVar
 
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
-__all__ = ["Deployment", "ExportFile", "Exporter", "Instance"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Instance:
     """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null
     means that it is not known; an exporter that needs it says so in one line."""
@@ -39,7 +37,7 @@ class Instance:
     mreq_pct: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Deployment:
     """``instances`` in the plan's order; ``origin`` is ``plan`` or ``table``; ``creq`` names the measure
     behind ``creq_pct``; ``specs`` by GPU type; ``models`` are ONNX files by model name, where the user gave
@@ -57,7 +55,7 @@ class Deployment:
     rows: tuple[Requirement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExportFile:
     """``text`` to be written at ``path``, relative to the output folder."""
 

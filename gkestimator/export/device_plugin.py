@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import PurePosixPath
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, ExportFile, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter, shortened, yaml_text
 from gkestimator.export.mps import clients_at_most, needs_volta
 from gkestimator.export.names import dns_label
 from gkestimator.export.rounding import by_gpu, compute_pct, count_down, memory_pct, no_turns
-
-__all__ = ["DevicePluginExporter", "shares_of"]
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 _AS_MANY_AS_YOU_LIKE = 10**6
@@ -21,9 +19,12 @@ _AS_MANY_AS_YOU_LIKE = 10**6
 def shares_of(instance: Instance, target: str = "device-plugin") -> int:
     """Into how many equal shares a GPU may be cut so that one holds ``instance``: floor(min(1 / Creq, memory
     / Mreq))."""
-    compute, memory = compute_pct(instance, target), memory_pct(instance, target)
+    compute = compute_pct(instance, target)
+    memory = memory_pct(instance, target)
     largest = max(compute, memory)
-    return _AS_MANY_AS_YOU_LIKE if largest == 0 else count_down(100 / largest)
+    if largest == 0:
+        return _AS_MANY_AS_YOU_LIKE
+    return count_down(100 / largest)
 
 
 class DevicePluginExporter(PodExporter):
@@ -55,7 +56,10 @@ class DevicePluginExporter(PodExporter):
         configs: dict[str, tuple[int, list[str]]] = {}
         for gpu, here, shares in self._cut(deployment):
             stem = dns_label(here[0].gpu_type)
-            name = f"{stem}-whole" if shares == 1 else f"{stem}-mps-{shares}"
+            if shares == 1:
+                name = f"{stem}-whole"
+            else:
+                name = f"{stem}-mps-{shares}"
             configs.setdefault(name, (shares, []))[1].append(gpu)
             names |= {i.id: name for i in here}
         pods = {

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from gkestimator.core.versions import derived_version
 from gkestimator.documents import PlacementPlan
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
 from gkestimator.tables import REQUIREMENTS
-from gkestimator.versions import derived_version
-
-__all__ = ["REPLICA_COLUMNS", "CsvExporter", "JsonExporter"]
 
 _LIMITS = "Nothing is enforced: these are the figures themselves."
 
@@ -61,7 +59,9 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return repr(value)
+    return str(value)
 
 
 class CsvExporter(Exporter):
@@ -75,11 +75,14 @@ class CsvExporter(Exporter):
         """``replicas.csv`` or ``requirements.csv``, and ``README.txt``, for CSV has no comments."""
         names: tuple[str, ...]
         if deployment.plan is not None:
-            stem, names, rows = "replicas", tuple(REPLICA_COLUMNS), _replicas(deployment.plan)
+            stem = "replicas"
+            names = tuple(REPLICA_COLUMNS)
+            rows = _replicas(deployment.plan)
             about = ["Columns of replicas.csv (an empty cell: not known):", ""]
             about += [f"  {name:16} {words}" for name, words in REPLICA_COLUMNS.items()]
         else:
-            stem, names = "requirements", REQUIREMENTS.names
+            stem = "requirements"
+            names = REQUIREMENTS.names
             rows = [REQUIREMENTS.record(row) for row in deployment.rows]
             about = [
                 f"requirements.csv is a requirement table of gkestimator, schema version {REQUIREMENTS.version}; "

@@ -6,8 +6,6 @@ from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
 from gkestimator.export.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
 
-__all__ = ["HamiExporter"]
-
 
 class HamiExporter(PodExporter):
     """Both gpumem and gpucores are always written: without gpucores HAMi 2.9.0 sets 100 (its issue 1863)."""

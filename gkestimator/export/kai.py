@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
 from gkestimator.export.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
-
-__all__ = ["KaiExporter"]
 
 QUEUE_PLACEHOLDER = "default-queue"
 _QUEUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

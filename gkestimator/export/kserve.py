@@ -7,13 +7,11 @@ from pathlib import PurePosixPath
 from typing import ClassVar
 from urllib.parse import quote
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
 from gkestimator.export.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
 from gkestimator.export.rounding import refuse_above_one_gpu
 from gkestimator.export.variants import longest_wait_ms
-
-__all__ = ["KServeExporter"]
 
 STORAGE_PLACEHOLDER = "pvc://replace-with-your-claim"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/@%+-]{1,500}")

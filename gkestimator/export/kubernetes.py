@@ -7,31 +7,17 @@ import abc
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from gkestimator.errors import UsageError, one_line
+from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.records import frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.names import dns_labels
 from gkestimator.export.rounding import no_turns
 from gkestimator.export.variants import longest_wait_ms
-from gkestimator.gpus import GpuSpec
-
-__all__ = [
-    "IMAGE_PLACEHOLDER",
-    "Group",
-    "Pod",
-    "PodExporter",
-    "comment_lines",
-    "deployment_object",
-    "groups_of",
-    "node_affinity",
-    "product_labels",
-    "replica_environment",
-    "shortened",
-    "yaml_text",
-]
+from gkestimator.hardware.gpus import GpuSpec
 
 IMAGE_PLACEHOLDER = "replace-with-your-image"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
@@ -43,8 +29,8 @@ _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 _SHOWN_GPUS = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+@frozen
+class ReplicaGroup:
     """Replicas of one model that ask for the same: one Kubernetes object. ``label`` is its name, unlike every
     other."""
 
@@ -57,7 +43,7 @@ class Group:
         return self.instances[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pod:
     """What a target adds to a Pod: ``limits`` of its container (whole numbers), annotations, labels, node
     labels."""
@@ -68,7 +54,9 @@ class Pod:
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def groups_of(instances: Sequence[Instance], *, beside: Mapping[str, str] | None = None) -> tuple[Group, ...]:
+def groups_of(
+    instances: Sequence[Instance], *, beside: Mapping[str, str] | None = None
+) -> tuple[ReplicaGroup, ...]:
     """``instances`` grouped by what they ask for, in order of the first of each group.
 
     ``beside`` tells instances (by id) apart that would else be alike. A model with several groups gets a
@@ -77,9 +65,17 @@ def groups_of(instances: Sequence[Instance], *, beside: Mapping[str, str] | None
     groups: dict[tuple[object, ...], list[Instance]] = {}
     for i in instances:
         alike = (
-            i.model, i.gpu_type, i.runtime, i.dtype, i.dims, i.batch_size, i.sm_share_pct, i.creq_pct, i.mreq_bytes,
+            i.model,
+            i.gpu_type,
+            i.runtime,
+            i.dtype,
+            i.dims,
+            i.batch_size,
+            i.sm_share_pct,
+            i.creq_pct,
+            i.mreq_bytes,
             (beside or {}).get(i.id),
-        )  # fmt: skip
+        )
         groups.setdefault(alike, []).append(i)
     per_model: dict[str, int] = {}
     for key in groups:
@@ -93,7 +89,7 @@ def groups_of(instances: Sequence[Instance], *, beside: Mapping[str, str] | None
         texts.append(model if per_model[model] == 1 else f"{model} {number}")
     labels = dns_labels(texts)
     return tuple(
-        Group(label=labels[text], instances=tuple(group))
+        ReplicaGroup(label=labels[text], instances=tuple(group))
         for text, group in zip(texts, groups.values(), strict=True)
     )
 
@@ -130,7 +126,7 @@ def node_affinity(
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def annotations_of(group: Group, deployment: Deployment, limits: str) -> dict[str, str]:
+def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> dict[str, str]:
     """What the objects of every target say about a replica; nothing acts on it."""
     one = group.first
     found = {
@@ -155,14 +151,18 @@ def annotations_of(group: Group, deployment: Deployment, limits: str) -> dict[st
 def shortened(gpus: Iterable[str]) -> str:
     """The first of ``gpus`` by name, and how many more there are."""
     names = list(dict.fromkeys(gpus))
-    more = f", and {len(names) - _SHOWN_GPUS} more" if len(names) > _SHOWN_GPUS else ""
+    if len(names) > _SHOWN_GPUS:
+        more = f", and {len(names) - _SHOWN_GPUS} more"
+    else:
+        more = ""
     return ", ".join(names[:_SHOWN_GPUS]) + more
 
 
 def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
     """What the process of each of ``instances``, which are alike, is told about itself; what is not known is left
     out."""
-    one, wait = instances[0], longest_wait_ms(instances)
+    one = instances[0]
+    wait = longest_wait_ms(instances)
     found = {
         "GKEST_MODEL": one.model,
         "GKEST_BATCH_SIZE": str(one.batch_size),
@@ -175,7 +175,7 @@ def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
 
 
 def deployment_object(
-    group: Group,
+    group: ReplicaGroup,
     deployment: Deployment,
     pod: Pod,
     *,
@@ -260,10 +260,15 @@ class PodExporter(Exporter):
             )
             objects.append(
                 deployment_object(
-                    group, deployment, pod, image=self.image, limits=self.limits, scheduler=self.scheduler,
+                    group,
+                    deployment,
+                    pod,
+                    image=self.image,
+                    limits=self.limits,
+                    scheduler=self.scheduler,
                     affinity=affinity,
                 )
-            )  # fmt: skip
+            )
         return ExportFile(
             path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects, *about)
         )

@@ -7,27 +7,26 @@ import math
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
+from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.naming import distinct_names, find_models
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
 from gkestimator.documents.plan import MAX_PLAN_BYTES
-from gkestimator.errors import TableError, UsageError
 from gkestimator.export.deployment import Deployment, Instance
-from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
-from gkestimator.naming import distinct_names, find_models
-from gkestimator.placement.problem import CREQ_COLUMNS, without_context
+from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
-
-__all__ = ["TableFilter", "load_deployment"]
+from gkestimator.tables.candidate import CREQ_COLUMNS, without_context
 
 _DEFAULT_CREQ = "sm-util-mean"
 _SUFFIXES = (".csv", ".json", ".parquet")
 _NO_CONTEXT = "memory is reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TableFilter:
     """Which rows of a table are exported; None: all. The fields are the table's columns; ``gpu`` may be any
     name of the type."""
@@ -44,13 +43,16 @@ class TableFilter:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
 
+NO_FILTER = TableFilter()
+
+
 def load_deployment(
     path: Path,
     *,
     creq: str | None = None,
     models: Sequence[str] = (),
     gpu_specs: Sequence[Path | str] = (),
-    only: TableFilter = TableFilter(),
+    only: TableFilter = NO_FILTER,
     names: Sequence[str] = (),
 ) -> Deployment:
     """The plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) at ``path``.
@@ -201,7 +203,10 @@ def _from_table(
         if len(several) > 1:
             raise TableError(_several(path, model, several))
     specs = {row.gpu: catalogue.spec(row.gpu) for row in kept}
-    notes = (_NO_CONTEXT,) if any(without_context(row) for row in kept) else ()
+    if any(without_context(row) for row in kept):
+        notes = (_NO_CONTEXT,)
+    else:
+        notes = ()
     return Deployment(
         origin="table",
         source=path.name,
@@ -233,7 +238,9 @@ def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
 
 
 def _option(column: str) -> str:
-    return "--sm-share" if column == "sm_share_pct" else "--" + column.replace("_", "-")
+    if column == "sm_share_pct":
+        return "--sm-share"
+    return "--" + column.replace("_", "-")
 
 
 def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import PurePosixPath
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, ExportFile, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter, shortened, yaml_text
 from gkestimator.export.mig_profiles import MigProfile, fits_together, mig_profiles, smallest_profile
 from gkestimator.export.names import dns_label
 from gkestimator.export.rounding import by_gpu, compute_pct, memory_bytes, no_turns
-
-__all__ = ["MigExporter"]
 
 
 class MigExporter(PodExporter):
@@ -34,7 +32,8 @@ class MigExporter(PodExporter):
 
     def profile(self, instance: Instance) -> MigProfile:
         """The smallest that holds it. Raises UsageError where the GPU has none."""
-        compute, memory = compute_pct(instance, self.name), memory_bytes(instance, self.name)
+        compute = compute_pct(instance, self.name)
+        memory = memory_bytes(instance, self.name)
         found = smallest_profile(instance.gpu_type, compute, memory)
         if found is None:
             whole = mig_profiles(instance.gpu_type)[-1]
@@ -88,9 +87,11 @@ class MigExporter(PodExporter):
             },
         }
         return yaml_text(
-            self, deployment, [document],
+            self,
+            deployment,
+            [document],
             f"For nodes with {gpu_type}: nvidia-mig-parted apply -f FILE -c NAME, or the label "
             "nvidia.com/mig.config=NAME. "
             "A configuration holds for all GPUs of a node.",
             *about,
-        )  # fmt: skip
+        )

@@ -9,11 +9,9 @@ follows from that; a test compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.errors import UsageError
-
-__all__ = ["MIG_GPUS", "MigProfile", "fits_together", "mig_profiles", "smallest_profile"]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 
 _EIGHTHS = 8
 # Name without memory: (sevenths of the compute, eighths of the memory, where it may begin, of the eighths).
@@ -40,7 +38,7 @@ MIG_GPUS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MigProfile:
     """One profile. ``compute_pct`` is percent of the whole GPU, in sevenths. ``memory_bytes`` is what it is
     sure to have: the eighths of the whole GPU's nominal gigabytes, and no more than the gigabytes in its

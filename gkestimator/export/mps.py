@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import PurePosixPath
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.kubernetes import comment_lines, replica_environment
 from gkestimator.export.names import dns_labels
@@ -17,9 +17,7 @@ from gkestimator.export.rounding import (
     percent_up,
     within_gpu,
 )
-from gkestimator.gpus import GpuSpec
-
-__all__ = ["MpsExporter", "clients_at_most", "needs_volta"]
+from gkestimator.hardware.gpus import GpuSpec
 
 _README = """\
 Each .env file is the environment of one replica's process: lines of NAME=value that a shell (set -a; . FILE) and
@@ -83,7 +81,10 @@ class MpsExporter(Exporter):
         found = []
         for i in deployment.instances:
             name = f"{files[i.id]}.env"
-            path = PurePosixPath(name) if i.gpu_id is None else PurePosixPath(folders[i.gpu_id], name)
+            if i.gpu_id is None:
+                path = PurePosixPath(name)
+            else:
+                path = PurePosixPath(folders[i.gpu_id], name)
             lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items()]
             found.append(ExportFile(path=path, text="\n".join([*head, *lines]) + "\n"))
         readme = "\n".join(comment_lines(self, deployment, *notes)) + "\n\n" + _README

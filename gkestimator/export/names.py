@@ -6,8 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["MAX_LABEL", "dns_label", "dns_labels"]
-
 # Objects append to their names (a KServe predictor "-predictor", a Pod its hashes), and a label holds 63 characters.
 MAX_LABEL = 52
 _OTHER = re.compile(r"[^a-z0-9]+")
@@ -21,7 +19,9 @@ def dns_label(text: str) -> str:
 
 def _whole(text: str) -> str:
     found = _OTHER.sub("-", text.lower()).strip("-")
-    return found if found and found[0].isalpha() else f"m-{found}".strip("-")
+    if found and found[0].isalpha():
+        return found
+    return f"m-{found}".strip("-")
 
 
 def dns_labels(texts: Iterable[str]) -> Mapping[str, str]:

@@ -14,14 +14,12 @@ from importlib.resources import files as resources
 from pathlib import PurePosixPath
 from typing import Any
 
-from gkestimator.errors import UsageError, one_line
+from gkestimator.core.errors import UsageError, one_line
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
 from gkestimator.export.variants import Variant, plain_name, variants
-from gkestimator.onnx_io.signature import read_signature
-from gkestimator.runtime_traits import serves_onnx_files
-
-__all__ = ["ACCELERATORS", "RayServeExporter", "gpu_fraction"]
+from gkestimator.hardware.runtimes import serves_onnx_files
+from gkestimator.onnx_io.reading.signature import read_signature
 
 CONFIG = "serve-config.yaml"
 APPLICATION = "gkest_serve_app"
@@ -225,6 +223,9 @@ def _gpus_needed(fractions: Sequence[float]) -> int:
     free: list[int] = []  # room on each GPU, ascending
     for size in sorted((round(f * _STEPS) for f in fractions), reverse=True):
         gpu = bisect.bisect_left(free, size)
-        room = free.pop(gpu) if gpu < len(free) else _STEPS
+        if gpu < len(free):
+            room = free.pop(gpu)
+        else:
+            room = _STEPS
         bisect.insort(free, room - size)
     return len(free)

@@ -40,7 +40,7 @@ class BadRequestError(ValueError):
     """The client's mistake; its text is the answer."""
 
 
-class Model:
+class ServedModel:
     """An ONNX file, run on batches: on the GPU that Ray assigned, or on the CPU where onnxruntime sees none."""
 
     def __init__(self, path: Path) -> None:
@@ -134,11 +134,11 @@ async def _answer(infer: Any, request: Request) -> JSONResponse:
     return JSONResponse({"outputs": {name: np.asarray(value).tolist() for name, value in outputs.items()}})
 
 
-class Replica:
+class ReplicaServer:
     """One copy of one model."""
 
     def __init__(self) -> None:
-        self._model: Model | None = None
+        self._model: ServedModel | None = None
         self._file = ""
         self._batch: Any = serve.batch(max_batch_size=1)(self._run)
 
@@ -149,7 +149,7 @@ class Replica:
             raise ValueError(f"user_config: {sorted(unknown)} unknown, expected {sorted(_KNOWN)}")
         if user_config["model_file"] != self._file:
             folder = Path(os.environ.get("GKEST_MODELS") or Path(__file__).parent / "models")
-            self._model = Model(folder / user_config["model_file"])
+            self._model = ServedModel(folder / user_config["model_file"])
             self._file = user_config["model_file"]
         size = user_config["max_batch_size"]
         if self._model and self._model.fixed_batch is not None and size > self._model.fixed_batch:
@@ -198,7 +198,7 @@ def build(args: Mapping[str, Any]) -> Any:
     """The application: ``args["deployments"]`` maps the name of each deployment to its part of the requests;
     ``args["router"]`` names the deployment in front of several."""
     weights = {str(name): float(weight) for name, weight in args["deployments"].items()}
-    replica: Any = serve.deployment(Replica)
+    replica: Any = serve.deployment(ReplicaServer)
     router: Any = serve.deployment(Router)
     replicas = [replica.options(name=name).bind() for name in weights]
     if len(replicas) == 1:

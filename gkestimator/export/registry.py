@@ -7,10 +7,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Exporter
-
-__all__ = ["EXPORTERS", "exporter_class", "make_exporters"]
 
 # name: module of gkestimator.export and class
 EXPORTERS: Mapping[str, tuple[str, str]] = {

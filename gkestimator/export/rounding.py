@@ -7,25 +7,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, Instance
-
-__all__ = [
-    "MIB",
-    "by_gpu",
-    "compute_pct",
-    "cores_and_memory",
-    "count_down",
-    "memory_bytes",
-    "memory_mib",
-    "memory_pct",
-    "no_turns",
-    "percent_up",
-    "refuse_above_one_gpu",
-    "refuse_other_batch",
-    "up",
-    "within_gpu",
-]
 
 MIB = 2**20
 _SLACK = 1e-6  # what placement allows sums to be above the capacity

@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from gkestimator.errors import UsageError, one_line
+from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.records import frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
 from gkestimator.export.triton_config import config_text, new_config
 from gkestimator.export.triton_tensors import TritonTensors, tensors
 from gkestimator.export.variants import Variant, variants
-from gkestimator.onnx_io.signature import read_signature
-from gkestimator.runtime_traits import serves_onnx_files
-
-__all__ = ["ARGUMENTS", "COMPUTE", "MEMORY", "TritonExporter"]
+from gkestimator.hardware.runtimes import serves_onnx_files
+from gkestimator.onnx_io.reading.signature import read_signature
 
 ARGUMENTS = "triton-arguments.txt"
 COMPUTE = "creq_pct_x100"  # hundredths of a percent: whole percents would keep three thirds of a GPU apart
@@ -31,7 +29,7 @@ _WHOLE = 100 * 100
 _PRIORITIES = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Server:
     """One Triton server: ``ordinals`` are its GPUs' numbers by the plan's id; none for a table."""
 
@@ -83,7 +81,10 @@ class TritonExporter(Exporter):
             priorities = _priorities(ways)
             for way in ways:
                 path = deployment.models.get(way.model)
-                shapes = None if path is None else tensors(read_signature(path), way.first)
+                if path is None:
+                    shapes = None
+                else:
+                    shapes = tensors(read_signature(path), way.first)
                 text = self._config(deployment, server, way, shapes, priorities.get(way.name))
                 found.append(ExportFile(path=server.folder / way.name / "config.pbtxt", text=text))
             text = self._arguments(deployment, server, ways)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-__all__ = ["MESSAGES", "config_text", "new_config"]
-
 PACKAGE = "inference"
 # message: fields as (name, number, type, repeated); a type beginning with a capital is a message or enum.
 MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {

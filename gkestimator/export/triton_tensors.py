@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.export.deployment import Instance
 from gkestimator.export.rounding import refuse_other_batch
-from gkestimator.onnx_io.signature import Signature, TensorSpec
-
-__all__ = ["TritonTensor", "TritonTensors", "tensors"]
+from gkestimator.onnx_io.reading.signature import Signature, TensorSpec
 
 _SIZE = re.compile(r"[1-9][0-9]{0,17}")
 _TYPES: Mapping[DType, str] = {
@@ -33,7 +31,7 @@ _TYPES: Mapping[DType, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TritonTensor:
     """``dims`` without the batch where Triton adds it; -1: any size. ``scalar``: ``dims`` is [1] because Triton
     allows no empty list, and is reshaped to none."""
@@ -44,7 +42,7 @@ class TritonTensor:
     scalar: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TritonTensors:
     """``max_batch_size`` 0: the file has no batch that Triton could vary, so ``dims`` are whole shapes and
     nothing is batched. ``inputs`` or ``outputs`` are empty where the file does not declare them wholly: Triton
@@ -75,7 +73,9 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
             raise UsageError(
                 f"triton: {instance.model}: {what} not begin with the batch, so Triton cannot form batches of {size}"
             )
-        batched, outputs, unbatched = False, signature.outputs, ()
+        batched = False
+        outputs = signature.outputs
+        unbatched = ()
     bound = _bound(instance.dims) | ({} if batched else dict.fromkeys(signature.batch_dims, size))
     return TritonTensors(
         max_batch_size=size if batched else 0,
@@ -135,5 +135,9 @@ def _all(
 
 def _size(dim: int | str | None, bound: Mapping[str, int]) -> int:
     if isinstance(dim, int):
-        return dim if dim > 0 else -1
-    return bound.get(dim, -1) if dim is not None else -1
+        if dim > 0:
+            return dim
+        return -1
+    if dim is not None:
+        return bound.get(dim, -1)
+    return -1

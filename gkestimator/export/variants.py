@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents.checking import valid_name
-from gkestimator.errors import UsageError
 from gkestimator.export.deployment import Instance
 
-__all__ = ["Variant", "longest_wait_ms", "plain_name", "variants", "wait_ms"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Variant:
     """``instances`` of one model that run alike: same GPU type, runtime, dtype, dims, batch size and SM share.
     ``name`` is unique among the variants: letters, digits and ``_ . -``; the model's own where it has one."""
@@ -37,7 +35,9 @@ class Variant:
     def goodput_rps(self) -> float | None:
         """Requests a second that they are to serve together; None: unknown."""
         found = [i.goodput_rps for i in self.instances]
-        return None if None in found else math.fsum(g for g in found if g is not None)
+        if None in found:
+            return None
+        return math.fsum(g for g in found if g is not None)
 
 
 def variants(instances: Iterable[Instance], *, reserved: Iterable[str] = ()) -> tuple[Variant, ...]:
@@ -66,7 +66,8 @@ def plain_name(name: str, taken: set[str]) -> str:
     """``name`` in letters, digits and ``_ . -`` alone, made unlike all in ``taken`` (capitals do not tell two
     apart) by a number at its end, and put there."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    found, number = plain, 2
+    found = plain
+    number = 2
     while found.lower() in taken:
         found = f"{plain}_{number}"
         number += 1
@@ -78,16 +79,21 @@ def longest_wait_ms(instances: Iterable[Instance]) -> float | None:
     """How long a batch of any of ``instances`` may wait to fill (ms); None where it is not known of one of
     them."""
     found = [wait_ms(i) for i in instances]
-    return None if None in found else min((w for w in found if w is not None), default=None)
+    if None in found:
+        return None
+    return min((w for w in found if w is not None), default=None)
 
 
 def wait_ms(instance: Instance) -> float | None:
     """How long a batch may wait to fill, in milliseconds: what the plan says, at most the slack between objective
     and latency; None where neither is known. Raises UsageError where the latency alone is above the objective."""
-    latency, slo = instance.latency_ms, instance.slo_ms
+    latency = instance.latency_ms
+    slo = instance.slo_ms
     if latency is None or slo is None:
         return instance.max_wait_ms
     if latency > slo * (1 + 1e-9):
         raise UsageError(f"{instance.id}: latency {latency:.6g} ms is above its SLO {slo:g} ms")
     slack = max(slo - latency, 0.0)
-    return slack if instance.max_wait_ms is None else min(instance.max_wait_ms, slack)
+    if instance.max_wait_ms is None:
+        return slack
+    return min(instance.max_wait_ms, slack)

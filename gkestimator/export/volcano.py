@@ -6,8 +6,6 @@ from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
 from gkestimator.export.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
 
-__all__ = ["VolcanoExporter"]
-
 
 class VolcanoExporter(PodExporter):
     """Volcano's megabytes are MiB: its device plugin divides the driver's bytes by 2^20."""

@@ -10,11 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from gkestimator.errors import OutputError, UsageError
+from gkestimator.core.errors import OutputError, UsageError
 from gkestimator.export.deployment import ExportFile
 from gkestimator.tables.together import rename_together
-
-__all__ = ["write_files"]
 
 _MANY = 100
 

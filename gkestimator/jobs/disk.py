@@ -8,9 +8,7 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import OutputError
-
-__all__ = ["is_disk_full", "lock_alone", "sync", "sync_folder"]
+from gkestimator.core.errors import OutputError
 
 
 def lock_alone(stream: IO[Any], path: Path) -> None:

@@ -21,8 +21,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["descendants", "guarded"]
-
 _PR_SET_CHILD_SUBREAPER = 36
 KILLED = 137
 _GRACE_S = 1.0
@@ -50,7 +48,8 @@ def descendants(root: int) -> list[int]:
                 below.setdefault(int(fields[1]), []).append(int(name))
                 if fields[0] in "ZX":
                     dead.add(int(name))  # what it started may still be listed under it
-    found, open_ = [], [root]
+    found = []
+    open_ = [root]
     while open_:
         children = below.get(open_.pop(), [])
         found += [c for c in children if c not in dead]
@@ -61,7 +60,8 @@ def descendants(root: int) -> list[int]:
 def _kill_all() -> None:
     """Kill everything below, again and again: a process may start another while it is being killed, and one whose
     parent dies during a look at /proc may be missed by that look. So it takes several empty looks in a row."""
-    end, empty = time.monotonic() + _REAP_S, 0
+    end = time.monotonic() + _REAP_S
+    empty = 0
     while empty < _EMPTY_LOOKS and time.monotonic() < end:
         found = descendants(os.getpid())
         empty = 0 if found else empty + 1
@@ -90,7 +90,9 @@ def _start(command: Sequence[str]) -> int:
 
 
 def _status(raw: int) -> int:
-    return 128 + os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else os.WEXITSTATUS(raw)
+    if os.WIFSIGNALED(raw):
+        return 128 + os.WTERMSIG(raw)
+    return os.WEXITSTATUS(raw)
 
 
 def _guard(command: Sequence[str]) -> int:

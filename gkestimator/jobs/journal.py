@@ -11,10 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import OutputError, TableError, UsageError
 from gkestimator.jobs.disk import lock_alone
-
-__all__ = ["LineJournal"]
 
 
 class LineJournal(ABC):

@@ -10,8 +10,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-__all__ = ["DIED_TWICE", "work_in_processes"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from gkestimator.errors import UsageError, one_line
-
-__all__ = ["connected", "work_on_ray"]
+from gkestimator.core.errors import UsageError, one_line
 
 Job = TypeVar("Job")
 _TRIES = 3

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "OUT_OF_TIME", "Progress", "Stop", "stop_on_signals"]
-
 INTERRUPTED = "interrupted"
 OUT_OF_TIME = "the time that was given is over"
 Progress = Callable[[str, int, int], None]
@@ -35,7 +33,9 @@ class Stop:
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the deadline; None: there is none."""
-        return None if self._deadline is None else self._deadline - time.monotonic()
+        if self._deadline is None:
+            return None
+        return self._deadline - time.monotonic()
 
     def __call__(self) -> str | None:
         """Return ``soft``, ``hard``, or None while work may go on."""

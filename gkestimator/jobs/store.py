@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.tables import write_bytes
-
-__all__ = ["Store"]
 
 _NAME = re.compile(r"[0-9a-f]{40}\.json")
 _MAX_CELL_BYTES = 64 * 2**20

@@ -11,19 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
-from gkestimator.errors import UnsupportedOperatorError
-from gkestimator.graph import Operator, OperatorGraph, Tensor
-from gkestimator.kernels import KernelGraph, Step
+from gkestimator.core.errors import UnsupportedOperatorError
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.kernels import KernelGraph, Step
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.registry import LOWERINGS, LoweringOptions
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 from gkestimator.operators.records import OPERATORS
-from gkestimator.runtime_traits import runtime_traits
-
-__all__ = ["covered_operators", "lower", "lower_each"]
+from gkestimator.operators.registry import LOWERINGS, LoweringOptions
 
 _MOST_WIRINGS = 64  # of one structure
 
@@ -79,7 +77,10 @@ def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
     for op in operators:
         record = OPERATORS.get((op.domain, op.op_type))
         if record is None or record.lowering_rule is None:
-            kind = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
+            if op.domain:
+                kind = f"{op.domain}.{op.op_type}"
+            else:
+                kind = op.op_type
             found.setdefault(kind, op.name)
     return dict(sorted(found.items()))
 
@@ -172,7 +173,10 @@ class _Lowering:
 
     def _build(self, calls: Calls, wiring: Wiring, options: LoweringOptions) -> KernelGraph:
         graph = self._graph
-        heads, inputs, outputs, kernels = calls.heads, calls.inputs, calls.outputs, calls.kernels
+        heads = calls.heads
+        inputs = calls.inputs
+        outputs = calls.outputs
+        kernels = calls.kernels
         weights = dict(graph.weights)
         for at in wiring.biases:
             bias = leaves(inputs[at][:3])[2]

@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
-from gkestimator.kernels import Family, Kernel
-from gkestimator.lowering import runtime_torch
-from gkestimator.lowering.builders import batchnorm_kernel, elementwise_kernel
-from gkestimator.lowering.convolution import conv_kernels, conv_shape, in_channels_last
-from gkestimator.lowering.indexing import gather_kernel
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.core.kernels import Family, Kernel
+from gkestimator.hardware.runtimes import runtime_traits
+from gkestimator.lowering import torch_layouts as runtime_torch
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.registry import Lowered, LoweringOptions
+from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel
+from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
+from gkestimator.operators.indexing import gather_kernel
 from gkestimator.operators.records import NO_TRAITS, OPERATORS, OperatorTraits, traits_of
-from gkestimator.runtime_traits import runtime_traits
-
-__all__ = ["Calls", "leaves", "list_calls"]
+from gkestimator.operators.registry import Lowered, LoweringOptions
 
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
 Values = Sequence[Value | None]
@@ -148,17 +146,23 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
     at = {match.position: match for match in matches}
     unfolded: dict[tuple[int, bool], Unfolded] = {}
     runtime = traits.operators_as
-    add, strided = calls.add, layouts.strides
+    add = calls.add
+    strided = layouts.strides
     for index, op in enumerate(graph.operators):
         head: Operator | Match = op
         record = OPERATORS.get((op.domain, op.op_type))
         traits = record.traits if record is not None else NO_TRAITS
-        op_type, inputs, outputs = op.op_type, op.inputs, op.outputs
+        op_type = op.op_type
+        inputs = op.inputs
+        outputs = op.outputs
         if index in covered:
             match = at.get(index)
             if match is None:
                 continue
-            head, op_type, inputs, outputs = match, match.op_type, match.reads, match.writes
+            head = match
+            op_type = match.op_type
+            inputs = match.reads
+            outputs = match.writes
             traits = traits_of(match.operator.key)
             lowered = match.lower(options)
             calls.lowered[id(lowered)] = (match.operator, lowered)
@@ -177,13 +181,16 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 if op.signature is not None:
                     known[op.signature] = found
             lowered = found
-        kernels, host_calls = lowered.kernels, lowered.host_calls
+        kernels = lowered.kernels
+        host_calls = lowered.host_calls
         aliases = tuple(lowered.aliases.items()) if lowered.aliases else ()
         if torch:
             if not kernels and aliases and traits.strides:
                 moved = layouts.view(op)
                 if moved is not None:
-                    kernels, host_calls, aliases = (moved,), 1, ()
+                    kernels = (moved,)
+                    host_calls = 1
+                    aliases = ()
             elif strided and layouts.strided(inputs):
                 family = _main_family(kernels)
                 copies = layouts.copies(family, inputs)
@@ -193,8 +200,10 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
                 if copies:
                     calls.copied.add(id(kernels))
                     if op_type == "Linear" and isinstance(head, Match) and len(copies) == len(kernels) == 1:
-                        kernels, host_calls = _bias_apart(kernels[0], head.operator), host_calls + 1
-                    kernels, host_calls = (*copies, *kernels), host_calls + len(copies)
+                        kernels = _bias_apart(kernels[0], head.operator)
+                        host_calls = host_calls + 1
+                    kernels = (*copies, *kernels)
+                    host_calls = host_calls + len(copies)
                 if op_type == "Gather" and not op.domain and layouts.scattered(op):
                     calls.copied.add(id(kernels))
                     kernels = interned((gather_kernel(op, "index_select_scattered"),))
@@ -221,7 +230,10 @@ def _fits(inputs: Values, outputs: Values) -> int:
         return 0
     operands = leaves(inputs)[:2]
     size = results[0].nbytes
-    bits = FITS_FIRST if operands and operands[0].nbytes == size else 0
+    if operands and operands[0].nbytes == size:
+        bits = FITS_FIRST
+    else:
+        bits = 0
     return bits | (FITS_SECOND if len(operands) > 1 and operands[1].nbytes == size else 0)
 
 
@@ -230,7 +242,10 @@ def aliased_tensors(
 ) -> list[tuple[Tensor, Tensor]]:
     """Return every tensor of output ``out_index`` with the tensor whose memory it is."""
     results = leaves((outputs[out_index],))
-    sources = leaves(inputs) if traits.sequence else leaves((inputs[in_index],))
+    if traits.sequence:
+        sources = leaves(inputs)
+    else:
+        sources = leaves((inputs[in_index],))
     if not sources:
         return []
     by_name = {t.name: t for t in sources}
@@ -247,7 +262,8 @@ def aliased_tensors(
 
 def _bias_apart(linear: Kernel, op: Operator) -> tuple[Kernel, ...]:
     """torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
-    bias, result = op.inputs[2], op.outputs[0]
+    bias = op.inputs[2]
+    result = op.outputs[0]
     assert isinstance(bias, Tensor) and isinstance(result, Tensor), "match_linear gives both"
     product = replace(
         linear,
@@ -278,7 +294,10 @@ def _add_unfolded(
     if not isinstance(source, Tensor) or not isinstance(op.outputs[0], Tensor):
         return
     own_bias = runtime_torch.folded_bias(op)
-    pair = known.get((op.signature, own_bias)) if op.signature is not None else None
+    if op.signature is not None:
+        pair = known.get((op.signature, own_bias))
+    else:
+        pair = None
     if pair is None:
         pair = _unfolded(op, options, own_bias)
         calls.unfolded[id(pair)] = (op, own_bias, pair)

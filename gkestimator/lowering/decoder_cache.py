@@ -10,16 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.lowering.patterns.causal import is_causal
 from gkestimator.lowering.patterns.view import GraphView, is_scalar
 
-__all__ = ["cached_values"]
-
 _MOVES = frozenset(
-    {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Expand", "Slice", "Split",
-     "SplitToSequence", "SequenceAt", "Cast", "CastLike"}
-)  # fmt: skip
+    {
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Identity",
+        "Transpose",
+        "Expand",
+        "Slice",
+        "Split",
+        "SplitToSequence",
+        "SequenceAt",
+        "Cast",
+        "CastLike",
+    }
+)
 _BETWEEN = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Max", "Reshape", "Cast", "CastLike", "Identity"})
 _AFTER = frozenset({"Cast", "CastLike", "Identity", "Dropout", "Reshape", "Where", "Mul"})
 _DEPTH = 12
@@ -58,11 +69,15 @@ def _operands(view: GraphView, at: int) -> tuple[Tensor, Tensor, list[Tensor], b
         return tensors[1], tensors[2], tensors[3:], op.attributes.get("is_causal", 0) == 1
     masks: list[Tensor] = []
     scores = op.inputs[0]
-    first = _product(view, scores, scores.elements, masks, _DEPTH) if isinstance(scores, Tensor) else None
+    if isinstance(scores, Tensor):
+        first = _product(view, scores, scores.elements, masks, _DEPTH)
+    else:
+        first = None
     second = _weighted(view, op.outputs[0])
     if first is None or second is None:
         return None
-    keys, values = view.operators[first].inputs[1], view.operators[second].inputs[1]
+    keys = view.operators[first].inputs[1]
+    values = view.operators[second].inputs[1]
     if not isinstance(keys, Tensor) or not isinstance(values, Tensor) or keys.is_weight or values.is_weight:
         return None
     return keys, values, masks, False

@@ -15,15 +15,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.errors import ModelError
-from gkestimator.graph import Attribute, Operator, Tensor
-from gkestimator.kernels import Kernel
+from gkestimator.core.errors import ModelError
+from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.core.kernels import Kernel
 from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
-from gkestimator.lowering.registry import Lowered, LoweringOptions
 from gkestimator.lowering.results import checked_result
 from gkestimator.operators.records import OPERATORS, is_built_in
-
-__all__ = ["interned", "lower_operator", "memo_of"]
+from gkestimator.operators.registry import Lowered, LoweringOptions
 
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
 _LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a digest stands for more
@@ -60,12 +58,17 @@ def _attribute_key(attributes: Mapping[str, Attribute]) -> object:
 
 
 def _attribute_value(value: Attribute) -> str:
-    return f"array {_array_key(value)!r}" if isinstance(value, np.ndarray) else repr(value)
+    if isinstance(value, np.ndarray):
+        return f"array {_array_key(value)!r}"
+    return repr(value)
 
 
 def _array_key(array: np.ndarray) -> tuple[object, ...]:
     """Return what equals the key of another array only where type, shape and every element agree."""
-    content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    if array.dtype == object:
+        content = repr(array.tolist()).encode()
+    else:
+        content = array.tobytes()
     if len(content) > _LONGEST_KEY:
         content = blake2b(content, digest_size=32).digest()
     return (array.dtype.str, array.shape, content)

@@ -10,9 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.graph import Operator, Sequence, Tensor, Value
-
-__all__ = ["leaf_tensors", "with_noting_tensors"]
+from gkestimator.core.graph import Operator, Sequence, Tensor, Value
 
 _STORED = Tensor.__dict__["value"]  # the slot that the property below stands before
 

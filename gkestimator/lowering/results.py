@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import ModelError
-from gkestimator.graph import Operator
-from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel
-from gkestimator.lowering.registry import Lowered
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import ModelError
+from gkestimator.core.graph import Operator
+from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
 from gkestimator.operators.records import rule_location
-
-__all__ = ["checked_result"]
+from gkestimator.operators.registry import Lowered
 
 _COUNTS = ("flops", "read_bytes", "write_bytes", "weight_bytes", "rows", "cols", "inputs", "workspace_bytes")
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -39,7 +37,10 @@ def checked_result(rule: Callable[..., Any], op: Operator, result: object) -> Lo
     """
     fault = _fault(op, result)
     if fault:
-        title = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
+        if op.domain:
+            title = f"{op.domain}.{op.op_type}"
+        else:
+            title = op.op_type
         raise ModelError(f"node {op.name!r} ({title}): {rule_location(rule)} {fault}")
     assert isinstance(result, Lowered)
     return result
@@ -59,11 +60,9 @@ def _fault(op: Operator, result: object) -> str:
         return f"returned host_calls {result.host_calls!r}, expected an integer of at least 0"
     if result.aliases:
         return _alias_fault(op, result.aliases)
-    return (
-        ""
-        if isinstance(result.aliases, Mapping)
-        else f"returned aliases {result.aliases!r}, expected a mapping"
-    )
+    if isinstance(result.aliases, Mapping):
+        return ""
+    return f"returned aliases {result.aliases!r}, expected a mapping"
 
 
 def _kernel_fault(kernel: object) -> str:

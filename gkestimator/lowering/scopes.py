@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["held_arguments", "module_path"]
-
 
 def module_path(name: str) -> tuple[str, ...]:
     """The modules around a node, outermost first, by the name that TorchScript's exporter gave it; else ``()``.
@@ -19,7 +17,9 @@ def module_path(name: str) -> tuple[str, ...]:
     In a merged graph the model's name and a slash stand before that name: the path begins where two slashes meet.
     """
     start = 0 if name.startswith("/") else name.find("//") + 1
-    return tuple(name[start:].split("/")[1:-1]) if start or name.startswith("/") else ()
+    if start or name.startswith("/"):
+        return tuple(name[start:].split("/")[1:-1])
+    return ()
 
 
 def held_arguments(

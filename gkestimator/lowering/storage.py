@@ -18,57 +18,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from gkestimator.dtypes import DType, Precision
-from gkestimator.errors import UsageError
-from gkestimator.graph import Operator, OperatorGraph, Sequence, Tensor, Value
-from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Operator, OperatorGraph, Sequence, Tensor, Value
+from gkestimator.operators.precision import half_type
 from gkestimator.operators.records import traits_of
-
-__all__ = ["element_precision", "half_type", "matrix_precision", "stored_bytes", "stored_graph"]
-
-_HALF = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
-_ELEMENT = {
-    DType.FLOAT16: Precision.FP16,
-    DType.BFLOAT16: Precision.BF16,
-    DType.DOUBLE: Precision.FP64,
-    DType.COMPLEX128: Precision.FP64,
-    DType.INT8: Precision.INT8,
-    DType.UINT8: Precision.INT8,
-    DType.FLOAT8E4M3FN: Precision.FP8,
-    DType.FLOAT8E4M3FNUZ: Precision.FP8,
-    DType.FLOAT8E5M2: Precision.FP8,
-    DType.FLOAT8E5M2FNUZ: Precision.FP8,
-}
-
-
-def half_type(options: LoweringOptions) -> DType:
-    """The half type of ``options``; UsageError when ``half`` names none."""
-    if options.half not in _HALF:
-        raise UsageError(
-            f"dtype {options.dtype!r}: expected a half precision of fp16 or bf16, found {options.half}"
-        )
-    return _HALF[options.half]
-
-
-def element_precision(dtype: DType) -> Precision:
-    """The precision that a memory-bound kernel over ``dtype`` elements carries (integers but int8: fp32)."""
-    return _ELEMENT.get(dtype, Precision.FP32)
-
-
-def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: bool = False) -> Precision:
-    """What matrix work on ``dtype`` operands calculates in; ``amp`` casts float32 operands to half."""
-    if dtype is DType.FLOAT:
-        if options.dtype == "amp" and options.half is not None:
-            return options.half
-        return options.conv_precision if convolution else options.matmul_precision
-    return element_precision(dtype)
-
-
-def stored_bytes(tensor: Tensor, options: LoweringOptions) -> int:
-    """Bytes of ``tensor`` in memory under ``options``; exact for tensors of a rewritten graph too."""
-    if tensor.dtype is DType.FLOAT and options.dtype in ("fp16", "bf16"):
-        return half_type(options).nbytes(tensor.elements)
-    return tensor.nbytes
+from gkestimator.operators.registry import LoweringOptions
 
 
 def stored_graph(
@@ -134,7 +88,9 @@ class _Rewriter:
 
     def _halved(self, value: Value | None) -> Value | None:
         if isinstance(value, Tensor):
-            return self._cast(value, self._half) if value.dtype is DType.FLOAT else value
+            if value.dtype is DType.FLOAT:
+                return self._cast(value, self._half)
+            return value
         if isinstance(value, Sequence):
             halved = (self._cast(t, self._half) if t.dtype is DType.FLOAT else t for t in value.elements_)
             return replace(value, elements_=tuple(halved))
@@ -152,7 +108,10 @@ class _Rewriter:
         inputs = tuple(self._known(v) for v in op.inputs)
         outputs = op.outputs
         calls = op if group is None else group
-        reads = inputs if group is None else tuple(self._known(v) for v in group.inputs)
+        if group is None:
+            reads = inputs
+        else:
+            reads = tuple(self._known(v) for v in group.inputs)
         autocast = traits_of(calls.key).autocast
         if self._gives_half(autocast, reads):
             outputs = tuple(self._halved(v) for v in op.outputs)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-__all__ = ["channels_last", "collapsed", "contiguous", "dense_order", "is_contiguous", "view"]
-
 Strides = tuple[int, ...]
 
 
@@ -46,7 +44,8 @@ def collapsed(shape: tuple[int, ...], strides: Strides, apart: int) -> int:
     inner: int | None = None  # outermost dimension of the chunk that the next one may join
     for dim in range(len(shape) - 1, -1, -1):
         if dim == apart:
-            count, inner = count + 1, None
+            count = count + 1
+            inner = None
         elif shape[dim] != 1:
             if inner is None or strides[dim] != shape[inner] * strides[inner]:
                 count += 1
@@ -102,4 +101,6 @@ def view(shape: tuple[int, ...], strides: Strides, target: tuple[int, ...]) -> S
                 base = strides[dim - 1]
                 in_chunk = 1
                 viewed = 1
-    return tuple(result) if position == -1 else None
+    if position == -1:
+        return tuple(result)
+    return None

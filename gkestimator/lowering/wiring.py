@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.records import frozen
 from gkestimator.lowering.calls import (
     CALLS,
     FITS_FIRST,
@@ -26,8 +27,6 @@ from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.scopes import held_arguments, module_path
 from gkestimator.operators.records import NO_TRAITS, OperatorTraits, traits_of
 
-__all__ = ["WiredStep", "Wiring", "norm_parameters", "wire"]
-
 _FOREVER = 1 << 62
 
 
@@ -37,15 +36,14 @@ def norm_parameters(calls: Calls, at: int) -> list[str]:
     A convolution with a bias of its own keeps the file's bias, so the shift is one more.
     """
     bias = leaves(calls.inputs[at][:3])[2]
-    parts = (
-        ("weight", "mean", "variance", "shift")
-        if calls.tokens[at] & OWN_BIAS
-        else ("weight", "mean", "variance")
-    )
+    if calls.tokens[at] & OWN_BIAS:
+        parts = ("weight", "mean", "variance", "shift")
+    else:
+        parts = ("weight", "mean", "variance")
     return [f"{bias.storage}#{part}" for part in parts]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WiredStep:
     """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
     call's outputs) that lie there, ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
@@ -117,7 +115,10 @@ class _Wirer:
         calls = self._calls
         for at, head in enumerate(calls.heads):
             token = calls.tokens[at]
-            name = head.operator.name if type(head) is Match else head.name
+            if type(head) is Match:
+                name = head.operator.name
+            else:
+                name = head.name
             if token & UNKNOWN:
                 written = leaves(calls.outputs[at])
                 self._drafts.append(
@@ -140,7 +141,9 @@ class _Wirer:
 
     def _call(self, at: int, name: str, op_type: str, traits: OperatorTraits, token: int) -> None:
         calls = self._calls
-        inputs, outputs, aliases = calls.inputs[at], calls.outputs[at], dict(calls.aliases[at])
+        inputs = calls.inputs[at]
+        outputs = calls.outputs[at]
+        aliases = dict(calls.aliases[at])
         for out_index, in_index in aliases.items():
             for result, source in aliased_tensors(traits, inputs, out_index, in_index, outputs):
                 if source.storage != result.storage:
@@ -157,7 +160,10 @@ class _Wirer:
                 places += range(place, place + len(tensors))
             place += len(tensors)
         if token & LAUNCHES or writes:
-            fits = token if not aliases and self._may_run_in_place(traits, at) else 0
+            if not aliases and self._may_run_in_place(traits, at):
+                fits = token
+            else:
+                fits = 0
             self._drafts.append(_Draft(at, name, op_type, leaves(inputs), writes, places, fits))
         for tensor in writes:
             self._producer[self._resolve(tensor.storage)] = traits
@@ -175,7 +181,8 @@ class _Wirer:
 
     def _activated(self, at: int, activation: str) -> bool:
         """Return True when the call after ``at`` is an ``activation`` of its result."""
-        heads, outputs = self._calls.heads, self._calls.outputs[at]
+        heads = self._calls.heads
+        outputs = self._calls.outputs[at]
         if at + 1 >= len(heads) or heads[at + 1].op_type != activation or not outputs:
             return False
         return self._calls.inputs[at + 1][0] is outputs[0]
@@ -185,7 +192,10 @@ class _Wirer:
         source, weight, bias = leaves(self._calls.inputs[at][:3])
         (result,) = leaves(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
-        reads = [source, weight, bias] if self._calls.tokens[at] & OWN_BIAS else [source, weight]
+        if self._calls.tokens[at] & OWN_BIAS:
+            reads = [source, weight, bias]
+        else:
+            reads = [source, weight]
         self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
         self._biases.append(at)
         held = [inner, bias.storage, *norm_parameters(self._calls, at)]
@@ -193,15 +203,16 @@ class _Wirer:
             # No name says which block the two are in: Python holds the block's input, taken to be the convolution's.
             held.append(self._resolve(source.storage))
         self._drafts.append(
-            _Draft(
-                at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held
-            )
-        )  # fmt: skip
+            _Draft(at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held)
+        )
         self._producer[self._resolve(result.storage)] = traits_of(("", "BatchNormalization"))
 
     def _finish(self) -> Wiring:
-        graph, root, settle = self._graph, self._root, self._settle
-        inputs, outputs = leaves(graph.inputs), leaves(graph.outputs)
+        graph = self._graph
+        root = self._root
+        settle = self._settle
+        inputs = leaves(graph.inputs)
+        outputs = leaves(graph.outputs)
         last: dict[str, int] = {}
         for index, draft in enumerate(self._drafts):
             for tensor in draft.reads:

@@ -13,9 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from copy import copy
 
-from gkestimator.errors import UsageError
-
-__all__ = ["Allocator", "ArenaAllocator", "CachingAllocator", "make_allocator"]
+from gkestimator.core.errors import UsageError
 
 
 class Allocator(ABC):
@@ -94,7 +92,8 @@ class Allocator(ABC):
         size, pool = self._used.pop(handle)
         self.allocated_bytes -= size
         free = self._free[pool]
-        address, end = handle, handle + size
+        address = handle
+        end = handle + size
         after = self._size_at.pop(end, None)
         if after is not None:
             del free[bisect_left(free, (after, end))]
@@ -135,7 +134,9 @@ class CachingAllocator(Allocator):
 
     def splits(self, block_bytes: int, size: int, pool: int) -> bool:
         rest = block_bytes - size
-        return rest >= self._small_remainder if pool == 0 else rest > self._large_remainder
+        if pool == 0:
+            return rest >= self._small_remainder
+        return rest > self._large_remainder
 
 
 class ArenaAllocator(Allocator):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gkestimator.errors import UsageError
-from gkestimator.kernels import KernelGraph
+from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import KernelGraph
 from gkestimator.memory.allocators import Allocator, make_allocator
-from gkestimator.memory.trace import Trace, trace_of
-
-__all__ = ["INFERENCES", "Process", "cumulative_reserved", "serves_libraries"]
+from gkestimator.memory.trace import AllocationTrace, trace_of
 
 # From the second inference on, a torch script's new input is made while its name still holds the previous one. Later
 # ones repeat the second: the cache has what they ask for.
@@ -35,16 +33,17 @@ class Process:
         self._library = library if allocator in _SERVES_LIBRARIES else None
         self._inputs: list[int] = []  # handles of the previous inference's
 
-    def infer(self, trace: Trace, times: int = 1) -> None:
+    def infer(self, trace: AllocationTrace, times: int = 1) -> None:
         """Replay ``trace`` ``times`` times. Where a script holds the inputs, new ones are made before the previous ones
         are let go of; outputs are handed on (copied to the host) before the next inference.
         """
         for _ in range(times):
             self.go_on(trace, [], 0)
 
-    def go_on(self, trace: Trace, handles: list[int], start: int) -> None:
+    def go_on(self, trace: AllocationTrace, handles: list[int], start: int) -> None:
         """Replay ``trace`` from event ``start`` on; ``handles`` are those of the requests before."""
-        arena, inputs = self.arena, trace.inputs
+        arena = self.arena
+        inputs = trace.inputs
         if not self._overlap:
             self._let_go()
         run(arena, handles, trace.events[start:inputs])
@@ -68,7 +67,8 @@ class Process:
 
 def run(arena: Allocator, handles: list[int], events: Sequence[int]) -> None:
     """Replay ``events``; ``handles`` are those of the requests so far."""
-    allocate, release = arena.allocate, arena.release
+    allocate = arena.allocate
+    release = arena.release
     for event in events:
         if event >= 0:
             handles.append(allocate(event))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from gkestimator.kernels import KernelGraph
+from gkestimator.core.kernels import KernelGraph
+from gkestimator.core.records import frozen
 from gkestimator.memory.allocators import Allocator, make_allocator
 from gkestimator.memory.process import INFERENCES, Process, run, serves_libraries
-from gkestimator.memory.trace import Trace, trace_of
-
-__all__ = ["MemoryProfile", "MemoryReplay", "memory_profile"]
+from gkestimator.memory.trace import AllocationTrace, trace_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryProfile:
     """Bytes on the GPU, without the CUDA context.
 
@@ -59,7 +57,7 @@ class MemoryReplay:
         self._allocator = allocator
         self._figures = figures
         self._traces: dict[
-            int, tuple[KernelGraph, Trace]
+            int, tuple[KernelGraph, AllocationTrace]
         ] = {}  # by id, which names the graph while it is held
         self._loaded: dict[tuple[int, ...], Allocator] = {}  # by weights
         self._begun: dict[
@@ -96,11 +94,14 @@ class MemoryReplay:
             usher_mreq_bytes=weights + trace.largest_moved,
         )
 
-    def _replay(self, trace: Trace, library: int) -> int:
+    def _replay(self, trace: AllocationTrace, library: int) -> int:
         """The bytes that the allocator ends up holding."""
         events = trace.events
         serves = serves_libraries(self._allocator)
-        first = trace.product if serves and trace.product is not None else len(events)
+        if serves and trace.product is not None:
+            first = trace.product
+        else:
+            first = len(events)
         start = (trace.weights, events[:first])
         begun = self._begun.get(start)
         if begun is None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from gkestimator.kernels import Family, Kernel, KernelGraph
-
-__all__ = ["Trace", "trace_of"]
+from gkestimator.core.kernels import Family, Kernel, KernelGraph
+from gkestimator.core.records import frozen
 
 _IN_PLACE = frozenset(("bias_add",))
 _GEMM_FAMILIES = frozenset((Family.LINEAR, Family.BMM))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+@frozen
+class AllocationTrace:
     """What a graph asks of the allocator after its weights, and the figures that do not depend on the allocator.
 
     ``peak_before`` and ``peak_after``: the most that is live with scratch memory, and where, before the library's
@@ -35,7 +33,7 @@ class Trace:
     left: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Liveness:
     """Per step: the places among its writes that are new storages, and the storages that die after it (numbered in
     the order in which they are born, inputs first). Names alone decide, so graphs of one wiring share it.
@@ -66,7 +64,8 @@ def _liveness(graph: KernelGraph) -> _Liveness:
             dying[at].append(storage)
     numbers = {name: n for n, name in enumerate(graph.inputs)}
     born = len(numbers)
-    births, deaths = [], []
+    births = []
+    deaths = []
     for at, step in enumerate(graph.steps):
         new = []
         for place, (storage, _) in enumerate(step.writes):
@@ -82,7 +81,7 @@ def _liveness(graph: KernelGraph) -> _Liveness:
     return liveness
 
 
-def trace_of(graph: KernelGraph) -> Trace:
+def trace_of(graph: KernelGraph) -> AllocationTrace:
     """The requests of one inference of ``graph``, in order."""
     liveness = _liveness(graph)
     events = list(graph.inputs.values())
@@ -130,7 +129,7 @@ def trace_of(graph: KernelGraph) -> Trace:
             events.append(~requests[number])
             alive.discard(requests[number])
             live -= sizes[number]
-    return Trace(
+    return AllocationTrace(
         weights=tuple(graph.weights.values()),
         events=tuple(events),
         product=product,

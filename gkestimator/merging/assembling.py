@@ -6,14 +6,12 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from gkestimator.merging.editing import EditableModel, EditNode, ValueShape, combine, order_nodes
 from gkestimator.merging.lifting import lift
 from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.pricing import Built
 from gkestimator.merging.super_operators import emit, share_helpers
-from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, combine, order_nodes
-
-__all__ = ["Assembler"]
 
 _OF_SUPER = re.compile(rf"(?:{OWN_PREFIX})+([0-9]{{1,9}})/")
 
@@ -21,7 +19,7 @@ _OF_SUPER = re.compile(rf"(?:{OWN_PREFIX})+([0-9]{{1,9}})/")
 class Assembler:
     """Builds the merged graph of ``models`` for any choice of super-operators.
 
-    ``shapes``: what is static of each value of each model (:func:`gkestimator.onnx_io.editing.value_shapes`).
+    ``shapes``: what is static of each value of each model (:func:`gkestimator.merging.editing.value_shapes`).
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class Assembler:
         for each of ``supers`` (in a lifted graph the helpers among them). None of them: the models side by side."""
         combined = self._combined
         weights = dict(combined.weights)
-        made: list[Node] = []
+        made: list[EditNode] = []
         replaces: dict[str, tuple[str, ...]] = {}
         parts: list[tuple[str, ...]] = []
         for number, op in enumerate(supers):

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import ModelError, UnboundDimensionError, UsageError, one_line
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.errors import ModelError, UnboundDimensionError, UsageError, one_line
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.records import frozen
 from gkestimator.merging.random_inputs import index_limits, random_inputs
 from gkestimator.onnx_io import read_model
-
-__all__ = ["NotComparedError", "OutputCheck", "OutputDifference", "check_outputs"]
 
 MOST_SAMPLES = 1_000_000
 _KEPT_BYTES = 256 << 20
@@ -27,7 +26,7 @@ class NotComparedError(ModelError):
     """An original does not load or run, or no inputs can be made for it: no fault of the merged file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutputDifference:
     """One output of one original, compared over all samples.
 
@@ -48,7 +47,7 @@ class OutputDifference:
     changed_predictions: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutputCheck:
     """A merged model against its originals on ``samples`` random inputs of each.
 
@@ -164,7 +163,7 @@ def _summary(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Source:
     """An original, and where its inputs come from."""
 
@@ -241,7 +240,8 @@ class _Tally:
 
     def add(self, found: Any, truth: Any) -> None:
         """Compare one sample's output; tensors one by one where it is a sequence or a map."""
-        left, right = _tensors(found), _tensors(truth)
+        left = _tensors(found)
+        right = _tensors(truth)
         if len(left) != len(right):
             self.problem = self.problem or f"{len(left)} tensors, the original has {len(right)}"
             return

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gkestimator.merging.editing import Weight, make_weight
 from gkestimator.merging.naming import OWN_PREFIX
-from gkestimator.onnx_io.editing import Weight, make_weight
-
-__all__ = ["SHAPE_ENDS", "whole_numbers"]
 
 SHAPE_ENDS = 15
 """Standard opset from which Shape takes start and end."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gkestimator.errors import UsageError
-
-__all__ = ["library"]
+from gkestimator.core.errors import UsageError
 
 
 def library(module: str) -> Any:

@@ -6,23 +6,16 @@ import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
 from gkestimator.core.options import taking
-from gkestimator.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
+from gkestimator.core.outputs import by_suffix, refuse_overwriting
+from gkestimator.core.records import frozen
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
-from gkestimator.merging.grouping import Grouping, group_models
-from gkestimator.merging.matching import Matching, candidates, match_all
-from gkestimator.merging.options import MergeOptions, MergeRequest
-from gkestimator.merging.pricing import Pricer, decide
-from gkestimator.merging.report import MergeReport
-from gkestimator.merging.reporting import Found, report_of
-from gkestimator.merging.sources import MergeSource, sources_of
-from gkestimator.merging.super_operators import can_emit
-from gkestimator.onnx_io.editing import (
+from gkestimator.merging.editing import (
     EditableModel,
     ValueShape,
     align_opsets,
@@ -34,15 +27,20 @@ from gkestimator.onnx_io.editing import (
     value_shapes,
     write_editable,
 )
-from gkestimator.outputs import by_suffix, refuse_overwriting
-
-__all__ = ["MergeResult", "merge", "merge_sources"]
+from gkestimator.merging.grouping import Grouping, group_models
+from gkestimator.merging.matching import Matching, candidates, match_all
+from gkestimator.merging.options import MergeOptions, MergeRequest
+from gkestimator.merging.pricing import Pricer, decide
+from gkestimator.merging.report import MergeReport
+from gkestimator.merging.reporting import Found, report_of
+from gkestimator.merging.sources import MergeSource, sources_of
+from gkestimator.merging.super_operators import can_emit
 
 _Progress = Callable[[str, int, int], None]
 _STEPS = ("reading", "grouping", "matching", "pricing", "writing", "checking outputs")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MergeResult:
     """``report``: what was merged and what it should save. ``files``: what was written (the ONNX file, and the file
     of its weights where they are beyond 2 GB)."""
@@ -104,9 +102,15 @@ def merge_sources(
         merged = decision.built.model
         check_editable(merged)
         found = Found(
-            sources=sources, models=models, graphs=graphs, grouping=grouping, matching=matching,
-            decision=decision, merged=merged, pricer=pricer,
-        )  # fmt: skip
+            sources=sources,
+            models=models,
+            graphs=graphs,
+            grouping=grouping,
+            matching=matching,
+            decision=decision,
+            merged=merged,
+            pricer=pricer,
+        )
         wanted = output if keep_unmerged or decision.kept else None
         step("writing")
         files = () if wanted is None else write_editable(merged, wanted, keep=models)

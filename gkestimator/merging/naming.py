@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.naming import distinct_names
-
-__all__ = ["OWN_PREFIX", "distinct_prefixes", "model_names", "unused_name"]
+from gkestimator.core.naming import distinct_names
 
 OWN_PREFIX = "merged/"
 """New nodes, values and weights begin with this; no model may be called so."""
 
 
 def model_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """A name for each of ``paths`` (:func:`gkestimator.naming.distinct_names`) that may be a prefix."""
+    """A name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a prefix."""
     return distinct_prefixes(distinct_names(paths))
 
 
@@ -32,7 +30,8 @@ def distinct_prefixes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
-    candidate, number = name, 1
+    candidate = name
+    number = 1
     while any(_clash(candidate, other) for other in (*taken, OWN_PREFIX.rstrip("/"))):
         number += 1
         head, slash, rest = name.partition("/")
@@ -46,7 +45,8 @@ def _clash(a: str, b: str) -> bool:
 
 def unused_name(stem: str, taken: set[str]) -> str:
     """``stem``, numbered where ``taken`` has it; ``taken`` has the answer then."""
-    found, count = stem, 1
+    found = stem
+    count = 1
     while found in taken:
         count += 1
         found = f"{stem}_{count}"

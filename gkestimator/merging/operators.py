@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.onnx_io.editing import Node, Values, Weight
-
-__all__ = [
-    "PRODUCTS",
-    "Kind",
-    "Member",
-    "Rectangle",
-    "SuperOperator",
-    "WeightMatrix",
-    "WeightOperator",
-    "similarity",
-]
+from gkestimator.core.dtypes import DType
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import EditNode, Values, Weight
 
 Kind: TypeAlias = Literal["matmul", "gemm", "conv", "grouped_conv"]
 PRODUCTS: frozenset[Kind] = frozenset({"matmul", "gemm"})
 """Kinds that can be merged with one another: a Gemm is a MatMul with a bias."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WeightMatrix:
     """A weight as rows x columns x taps: row = channel that comes in, column = channel that goes out.
 
@@ -51,7 +41,7 @@ class WeightMatrix:
         return self.values.array()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WeightOperator:
     """A node that multiplies an activation by a constant weight, and what merging needs to know of it.
 
@@ -64,7 +54,7 @@ class WeightOperator:
     """
 
     model: int
-    node: Node
+    node: EditNode
     kind: Kind
     x: str
     y: str
@@ -76,7 +66,7 @@ class WeightOperator:
     position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rectangle:
     """A block that two weights have in common: ``rows`` x ``columns`` (all taps) at an offset in each.
 
@@ -99,8 +89,8 @@ def similarity(a: WeightMatrix, b: WeightMatrix, found: Rectangle | None) -> flo
     return 2 * found.rows * found.columns * a.taps / (a.elements + b.elements)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+@frozen
+class MergedMember:
     """One operator of a super-operator: the shared block is its weight's [row:row+rows, column:column+columns]."""
 
     operator: WeightOperator
@@ -108,14 +98,14 @@ class Member:
     column: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SuperOperator:
     """Operators of different models that multiply by one shared block (the first member's values), once for all.
 
     ``whole``: the block is every member's whole weight.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[MergedMember, ...]
     rows: int
     columns: int
     similarity: float = field(compare=False)

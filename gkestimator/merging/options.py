@@ -10,8 +10,6 @@ from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value, variant
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Dims, EstimateRequest, OnePath, Paths, Wholes
 
-__all__ = ["MOST_MODELS", "PRICES", "MergeOptions", "MergeRequest"]
-
 PRICES = ("latency", "gpu")
 MOST_MODELS = 64
 _EACH = Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True, repeats=True)

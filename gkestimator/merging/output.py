@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import MergeReport
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text
-
-__all__ = ["REPORT_FORMATS", "planned_output", "render_report"]
 
 REPORT_FORMATS = ("table", "json", "markdown")
 
@@ -67,7 +65,10 @@ def _blocks(*blocks: Sequence[str]) -> list[str]:
 def _lines(report: MergeReport, table: _Table) -> list[str]:
     s = report.settings
     lead = "- " if table is markdown_table else ""  # else its lines run together
-    tau = "any start" if s.tau_ms is None else f"tau {s.tau_ms:g} ms"
+    if s.tau_ms is None:
+        tau = "any start"
+    else:
+        tau = f"tau {s.tau_ms:g} ms"
     price = "merged whatever the price" if s.always else f"merged where {s.price} falls"
     head = (
         f"{s.gpu} · {s.runtime} · dtype {s.dtype} · {price}",
@@ -129,7 +130,9 @@ def _operators(report: MergeReport) -> list[TextColumn]:
 
 def _more(flops: int | None) -> str:
     """Work that is added; what lifting saves has a minus."""
-    return f"-{flops_text(-flops)}" if flops is not None and flops < 0 else flops_text(flops)
+    if flops is not None and flops < 0:
+        return f"-{flops_text(-flops)}"
+    return flops_text(flops)
 
 
 def _regions(report: MergeReport) -> list[TextColumn]:

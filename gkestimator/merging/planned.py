@@ -6,39 +6,29 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import DocumentError, GkestimatorError, OutputError, UsageError, one_line
+from gkestimator.core.naming import distinct_names
+from gkestimator.core.outputs import refuse_overwriting
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica, read_plan
-from gkestimator.errors import DocumentError, GkestimatorError, OutputError, UsageError, one_line
 from gkestimator.export.names import dns_labels
-from gkestimator.gpus import GpuCatalogue, gpu_catalogue
+from gkestimator.hardware.gpus import GpuCatalogue, gpu_catalogue
 from gkestimator.merging.merge import MergeResult, merge_sources
 from gkestimator.merging.naming import distinct_prefixes
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
 from gkestimator.merging.sources import MergeSource
-from gkestimator.naming import distinct_names
-from gkestimator.outputs import refuse_overwriting
 from gkestimator.tables import write_bytes
 from gkestimator.tables.files import json_bytes
-
-__all__ = [
-    "INDEX",
-    "INDEX_VERSION",
-    "PlannedMerge",
-    "PlannedModel",
-    "PlannedSet",
-    "merge_plan",
-    "planned_sets",
-]
 
 INDEX = "index.json"
 INDEX_VERSION = 1
 _LONGEST_DIM = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedModel:
     """A model as it stands on a GPU: its replicas there count once. ``batch_size``: the largest of theirs."""
 
@@ -47,7 +37,7 @@ class PlannedModel:
     batch_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedSet:
     """Models that one file is made of, and the GPUs (ids of the plan) on which just these stand."""
 
@@ -58,7 +48,7 @@ class PlannedSet:
     gpus: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedMerge:
     """``index``: which GPU gets which file, with every set's report. ``results`` by set, ``failures`` of those that
     could not be merged. ``files``: what was written."""
@@ -243,12 +233,16 @@ def _index(
     results: Sequence[tuple[PlannedSet, MergeResult]],
     failures: Sequence[tuple[PlannedSet, GkestimatorError]],
 ) -> dict[str, Any]:
-    made, wrong = dict(results), dict(failures)
+    made = dict(results)
+    wrong = dict(failures)
     entries: list[dict[str, Any]] = []
     files: dict[str, list[str]] = {gpu.id: [] for gpu in placed.gpus}
     for chosen in sets:
         result = made.get(chosen)
-        file = next((f.name for f in result.files if f.suffix == ".onnx"), None) if result else None
+        if result:
+            file = next((f.name for f in result.files if f.suffix == ".onnx"), None)
+        else:
+            file = None
         prefixes = distinct_prefixes([m.model for m in chosen.models])
         entries.append(
             {

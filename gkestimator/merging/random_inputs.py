@@ -7,18 +7,38 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gkestimator.dtypes import NUMPY_NAMES, DType
-from gkestimator.errors import ModelError
-from gkestimator.graph import Operator, OperatorGraph, Tensor
-
-__all__ = ["index_limits", "random_inputs"]
+from gkestimator.core.dtypes import NUMPY_NAMES, DType
+from gkestimator.core.errors import ModelError
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 
 # Operators that hand values on as they are, and by which of their inputs.
 _FIRST = (
-    "Cast", "CastLike", "CenterCropPad", "Clip", "Compress", "Expand", "Flatten", "Gather", "GatherElements",
-    "GatherND", "Identity", "Pad", "Reshape", "ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "TopK",
-    "Transpose", "Trilu", "Unique", "Unsqueeze", "ReduceMax", "ReduceMin",
-)  # fmt: skip
+    "Cast",
+    "CastLike",
+    "CenterCropPad",
+    "Clip",
+    "Compress",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Identity",
+    "Pad",
+    "Reshape",
+    "ReverseSequence",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "TopK",
+    "Transpose",
+    "Trilu",
+    "Unique",
+    "Unsqueeze",
+    "ReduceMax",
+    "ReduceMin",
+)
 _HANDED_ON: dict[str, tuple[int, ...] | None] = {
     **dict.fromkeys(_FIRST, (0,)),
     "Where": (1, 2),
@@ -91,7 +111,10 @@ def index_limits(graph: OperatorGraph) -> dict[str, int]:
         for position, rows in _lookups(op):
             for name in sources[position]:
                 limits[name] = min(rows, limits.get(name, rows))
-        handed = _HANDED_ON.get(op.op_type, ()) if not op.domain else ()
+        if not op.domain:
+            handed = _HANDED_ON.get(op.op_type, ())
+        else:
+            handed = ()
         places = range(len(sources)) if handed is None else handed
         found = frozenset[str]().union(*(sources[p] for p in places if p < len(sources)))
         if found:
@@ -102,11 +125,13 @@ def index_limits(graph: OperatorGraph) -> dict[str, int]:
 def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
     """(position of an input that holds indices, how many entries it may point at)."""
     if op.key in (("", "Gather"), ("", "GatherElements"), ("", "ScatterElements")):
-        shape, axis = _shape(op, 0), op.attributes.get("axis", 0)
+        shape = _shape(op, 0)
+        axis = op.attributes.get("axis", 0)
         if shape and isinstance(axis, int):
             yield 1, shape[axis]
     elif op.key in (("", "GatherND"), ("", "ScatterND")):
-        shape, indices = _shape(op, 0), _shape(op, 1)
+        shape = _shape(op, 0)
+        indices = _shape(op, 1)
         batch = op.attributes.get("batch_dims", 0)
         if shape and indices and isinstance(batch, int):
             yield 1, min(shape[batch : batch + indices[-1]], default=1)
@@ -118,5 +143,10 @@ def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
 
 
 def _shape(op: Operator, position: int) -> tuple[int, ...]:
-    value = op.inputs[position] if position < len(op.inputs) else None
-    return value.shape if isinstance(value, Tensor) else ()
+    if position < len(op.inputs):
+        value = op.inputs[position]
+    else:
+        value = None
+    if isinstance(value, Tensor):
+        return value.shape
+    return ()

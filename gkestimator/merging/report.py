@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
-from gkestimator.errors import one_line
+from gkestimator.core.errors import one_line
+from gkestimator.core.records import frozen
 from gkestimator.merging.checking import OutputCheck
 from gkestimator.merging.pricing import Price
 from gkestimator.tables.units import bytes_text, number_text, percent_text
-
-__all__ = [
-    "REPORT_VERSION",
-    "MergeReport",
-    "MergedModel",
-    "RefusedOperators",
-    "ReportedOperator",
-    "ReportedRegion",
-    "Settings",
-]
 
 REPORT_VERSION = 1
 _CONFIDENCE = {
@@ -36,7 +26,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settings:
     """What was asked for, as the options say it; ``gpu`` by its canonical name."""
 
@@ -51,7 +41,7 @@ class Settings:
     always: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MergedModel:
     """One model. ``name``: its inputs and outputs are ``<name>/<theirs>`` in the merged file. ``group``: models of
     one number are of one architecture. ``batch_size`` and ``dims``: what it is priced at. ``weight_bytes``: of all its
@@ -66,7 +56,7 @@ class MergedModel:
     dims: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReportedOperator:
     """Operators that multiply by one block of weights.
 
@@ -101,7 +91,7 @@ class ReportedOperator:
         return any(name.startswith(f"{model}/") for name in self.operators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RefusedOperators:
     """Operators whose weights are similar enough and that were not merged. ``reason``: ``start``, ``cycle``,
     ``emission`` (``detail`` says why), ``price``."""
@@ -112,7 +102,7 @@ class RefusedOperators:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReportedRegion:
     """Merged operators that follow each other without leaving the merged part: the unit of the decision.
 
@@ -128,7 +118,7 @@ class ReportedRegion:
     after: Price
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MergeReport:
     """A merge in figures.
 
@@ -191,7 +181,8 @@ class MergeReport:
     def _gain(self) -> str:
         operators = sum(len(o.operators) for o in self.merged if o.merged)
         products = sum(o.merged for o in self.merged)
-        models, among = len(self._merged_models()), len(self.models)
+        models = len(self._merged_models())
+        among = len(self.models)
         return (
             f"Merged {operators:,} operators of {f'{models} of the ' if models < among else ''}{among} models "
             f"into {products:,}: "
@@ -216,4 +207,6 @@ class MergeReport:
     def _change(self) -> str:
         old, new = (cost.measure(self.settings.price) for cost in (self.before, self.after))
         change = 100 * (new / old - 1) if old else None
-        return percent_text(change) if change is None or change < 0 else f"+{percent_text(change)}"
+        if change is None or change < 0:
+            return percent_text(change)
+        return f"+{percent_text(change)}"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.records import frozen
 from gkestimator.merging.checking import OutputCheck
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.grouping import Grouping
 from gkestimator.merging.matching import Matching
 from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing import Decision, PricedSuper, Pricer
+from gkestimator.merging.pricing import MergeDecision, PricedSuper, Pricer
 from gkestimator.merging.report import (
     MergedModel,
     MergeReport,
@@ -22,12 +23,9 @@ from gkestimator.merging.report import (
     Settings,
 )
 from gkestimator.merging.sources import MergeSource
-from gkestimator.onnx_io.editing import EditableModel
-
-__all__ = ["Found", "report_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Found:
     """What the steps of one merge left; ``graphs`` are the models bound at their batch sizes."""
 
@@ -36,14 +34,15 @@ class Found:
     graphs: Sequence[OperatorGraph]
     grouping: Grouping
     matching: Matching
-    decision: Decision
+    decision: MergeDecision
     merged: EditableModel
     pricer: Pricer
 
 
 def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> MergeReport:
     """The report. ``files``: what was written. ``check``: the comparison of outputs, or why there is none."""
-    options, decision = found.pricer.options, found.decision
+    options = found.pricer.options
+    decision = found.decision
     return MergeReport(
         settings=_settings(options, found.pricer.gpu),
         models=_models(found),
@@ -142,7 +141,8 @@ def _operator(told: PricedSuper) -> ReportedOperator:
 
 def _nothing(found: Found) -> str:
     """Why nothing was merged, in words."""
-    options, decision = found.pricer.options, found.decision
+    options = found.pricer.options
+    decision = found.decision
     if decision.supers:
         number = len(decision.supers)
         if not any(region.pays for region in decision.regions):

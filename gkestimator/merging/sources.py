@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.naming import find_models
+from gkestimator.core.records import frozen
 from gkestimator.merging.naming import model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
-from gkestimator.naming import find_models
-
-__all__ = ["MergeSource", "files_of", "sources_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MergeSource:
     """One model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is priced at
     (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions."""
@@ -76,4 +75,6 @@ def _batches(given: tuple[int, ...] | None, models: int) -> tuple[int | None, ..
         return (None,) * models
     if len(given) not in (1, models):
         raise UsageError(f"found {len(given)} batch sizes for {models} models, expected one, or one for each")
-    return given * models if len(given) == 1 else given
+    if len(given) == 1:
+        return given * models
+    return given

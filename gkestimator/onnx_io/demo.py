@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError
-
-__all__ = ["RESNET50_PARAMETERS", "write_resnet50"]
+from gkestimator.core.errors import OutputError
 
 RESNET50_PARAMETERS = 25_557_032
 """Trainable parameters: He et al. 2016, table 1, as torchvision counts them (the stride in the 3x3
@@ -29,7 +27,9 @@ class _Builder:
     def __init__(self, location: str) -> None:
         from onnx import TensorProto, helper
 
-        self.helper, self.types, self.location = helper, TensorProto, location
+        self.helper = helper
+        self.types = TensorProto
+        self.location = location
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.largest_bytes = 0
@@ -42,7 +42,8 @@ class _Builder:
         )
         for key, value in (("location", self.location), ("offset", "0"), ("length", str(size))):
             entry = tensor.external_data.add()
-            entry.key, entry.value = key, value
+            entry.key = key
+            entry.value = value
         self.initializers.append(tensor)
         self.largest_bytes = max(self.largest_bytes, size)
         return name
@@ -62,14 +63,22 @@ class _Builder:
         pad = kernel // 2
         weight = self.weight(f"{name}.weight", (outside, inside, kernel, kernel))
         y = self.node(
-            "Conv", f"{name}/Conv", (x, weight),
-            kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, dilations=[1, 1], group=1,
-        )  # fmt: skip
+            "Conv",
+            f"{name}/Conv",
+            (x, weight),
+            kernel_shape=[kernel] * 2,
+            strides=[stride] * 2,
+            pads=[pad] * 4,
+            dilations=[1, 1],
+            group=1,
+        )
         statistics = [
             self.weight(f"{name}.bn.{part}", (outside,)) for part in ("scale", "bias", "mean", "var")
         ]
         y = self.node("BatchNormalization", f"{name}/BatchNormalization", (y, *statistics), epsilon=_EPSILON)
-        return self.node("Relu", f"{name}/Relu", (y,)) if relu else y
+        if relu:
+            return self.node("Relu", f"{name}/Relu", (y,))
+        return y
 
 
 def _body(build: _Builder) -> None:
@@ -90,7 +99,8 @@ def _body(build: _Builder) -> None:
             inside = outside
     x = build.node("GlobalAveragePool", "avgpool", (x,))
     x = build.node("Flatten", "flatten", (x,), axis=1)
-    weight, bias = build.weight("fc.weight", (1000, inside)), build.weight("fc.bias", (1000,))
+    weight = build.weight("fc.weight", (1000, inside))
+    bias = build.weight("fc.bias", (1000,))
     build.nodes.append(
         build.helper.make_node(
             "Gemm", [x, weight, bias], ["output"], name="fc/Gemm", alpha=1.0, beta=1.0, transB=1
@@ -112,7 +122,8 @@ def write_resnet50(folder: Path) -> Path:
     data = folder / "resnet50.onnx.data"
     build = _Builder(data.name)
     _body(build)
-    helper, float32 = build.helper, build.types.FLOAT
+    helper = build.helper
+    float32 = build.types.FLOAT
     graph = helper.make_graph(
         build.nodes,
         "resnet50",

@@ -9,14 +9,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, ModelError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.graph import OperatorGraph
-from gkestimator.onnx_io.convert import convert_model
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError, ModelError
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.onnx_io.model import Model
-
-__all__ = ["element_type", "fragment_graph", "fragment_model"]
+from gkestimator.onnx_io.reading.convert import convert_model
 
 Weights = Callable[[FragmentTensor], np.ndarray]
 _ELEMENT_TYPES = {
@@ -41,7 +39,8 @@ def fragment_model(fragment: Fragment, weights: Weights | None = None) -> onnx.M
     never opened), which is enough to read and to lower. Outputs carry no declared type. Raises ModelError for
     an attribute that does not fit its operator.
     """
-    inputs, initializers = [], []
+    inputs = []
+    initializers = []
     for tensor in fragment.tensors:
         if tensor.role == "input":
             inputs.append(
@@ -88,7 +87,8 @@ def _initializer(tensor: FragmentTensor, weights: Weights | None) -> TensorProto
     )
     for key, value in (("location", "weights"), ("offset", "0"), ("length", str(tensor.nbytes))):
         entry = stub.external_data.add()
-        entry.key, entry.value = key, value
+        entry.key = key
+        entry.value = value
     return stub
 
 

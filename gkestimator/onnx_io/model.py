@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import (
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import (
     GkestimatorError,
     LimitError,
     ModelError,
@@ -19,19 +19,17 @@ from gkestimator.errors import (
     UnsupportedOperatorError,
     UsageError,
 )
-from gkestimator.graph import Operator, OperatorGraph, Value
-from gkestimator.onnx_io import limits
-from gkestimator.onnx_io.binding import Binder, Statics
-from gkestimator.onnx_io.convert import convert_model
-from gkestimator.onnx_io.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
-from gkestimator.onnx_io.facts import Fact, check_type
-from gkestimator.onnx_io.inference import Inference, unknown_operators
-from gkestimator.onnx_io.program import InputSpec, Program
-from gkestimator.onnx_io.reading import read_proto
-from gkestimator.onnx_io.rebatch import Rebatcher, Reference
-from gkestimator.onnx_io.shapes.registry import DeclaredType, SequenceType, TensorType, ValueType
-
-__all__ = ["Model", "read_model"]
+from gkestimator.core.graph import Operator, OperatorGraph, Value
+from gkestimator.onnx_io.binding.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
+from gkestimator.onnx_io.binding.facts import Fact, check_type
+from gkestimator.onnx_io.binding.inference import Inference, unknown_operators
+from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
+from gkestimator.onnx_io.binding.walk import Binder, Statics
+from gkestimator.onnx_io.reading import limits
+from gkestimator.onnx_io.reading.convert import convert_model
+from gkestimator.onnx_io.reading.file import read_proto
+from gkestimator.onnx_io.reading.program import InputSpec, Program
+from gkestimator.operators.shapes.registry import DeclaredType, SequenceType, TensorType, ValueType
 
 _CACHE_LIMIT = 400_000
 _KEPT_BINDINGS = 8
@@ -115,7 +113,9 @@ class Model:
 
     def _declared(self, slot: int) -> DeclaredType | None:
         said = self._program.declared[self._program.names[slot]]
-        return said if said.dtype is not None else None
+        if said.dtype is not None:
+            return said
+        return None
 
     def bind(
         self,
@@ -174,7 +174,10 @@ class Model:
         batch_dim: str | None,
         inputs: dict[str, ValueType | np.ndarray],
     ) -> OperatorGraph:
-        batch = self._batch if batch_dim is None else choose_batch(self._inputs, batch_dim)
+        if batch_dim is None:
+            batch = self._batch
+        else:
+            batch = choose_batch(self._inputs, batch_dim)
         if batch_size is not None:
             check_size("batch size", batch_size)
             if batch_size > limits.MAX_BATCH:
@@ -195,12 +198,20 @@ class Model:
                 raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
-            rebatcher, scale = Rebatcher(reference, batch_size), (batch.fixed, batch_size)
+            rebatcher = Rebatcher(reference, batch_size)
+            scale = (batch.fixed, batch_size)
         binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
-        size = batch_size if batch_size is not None else bound[batch.names[0]] if batch.names else batch.fixed
+        if batch_size is not None:
+            size = batch_size
+        elif batch.names:
+            size = bound[batch.names[0]]
+        else:
+            size = batch.fixed
         graph = self._finish(binder, batch, size if size is not None else 1, bound, warnings)
         # A value given for an input makes a weight of it: the operators may be the same, their edges are not.
-        return replace(graph, structure=None) if inputs else graph
+        if inputs:
+            return replace(graph, structure=None)
+        return graph
 
     def _walk(
         self,
@@ -215,7 +226,7 @@ class Model:
             self._tensors.clear()
         binder = Binder(
             self._program, self._statics, self._inference, self._tensors, bound, trip_count, rebatcher
-        )  # fmt: skip
+        )
         for spec in self._inputs:
             fact = self._input_fact(spec, bound, inputs.get(spec.name))
             if scale is not None and isinstance(fact.type, TensorType) and fact.type.shape[:1] == (scale[0],):
@@ -253,7 +264,10 @@ class Model:
             raise LimitError(f"input {spec.name!r}: {e}") from e
         if spec.kind == "tensor":
             return intern(tensor)
-        count = bound.get(f"{spec.name}.length", 1) if spec.kind == "sequence" else 1
+        if spec.kind == "sequence":
+            count = bound.get(f"{spec.name}.length", 1)
+        else:
+            count = 1
         if count > limits.MAX_SEQUENCE:
             raise LimitError(
                 f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}"

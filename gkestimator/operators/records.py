@@ -8,23 +8,10 @@ one kind (control flow is expanded before lowering) say their traits with :func:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = [
-    "NO_TRAITS",
-    "OPERATORS",
-    "OperatorRecord",
-    "OperatorTraits",
-    "RuleTable",
-    "declare_traits",
-    "is_built_in",
-    "register_rule",
-    "restore_operators",
-    "rule_location",
-    "traits_of",
-    "version_of_operators",
-]
+from gkestimator.core.records import frozen
 
 OperatorKey: TypeAlias = "tuple[str, str]"
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
@@ -36,7 +23,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 _ELEMENTS: Mapping[str, type] = {"host_inputs": int, "in_place": str, "view_in": str}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OperatorTraits:
     """Hold what other parts need to know of an operator besides its rules.
 
@@ -71,7 +58,7 @@ class OperatorTraits:
     quantised: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OperatorRecord:
     """Hold all that is known of one operator. ``kind`` says in a word what its lowering rule does."""
 
@@ -101,7 +88,9 @@ def _changed() -> None:
 def traits_of(key: OperatorKey) -> OperatorTraits:
     """Return the traits of an operator; those of an unknown operator say nothing special."""
     record = OPERATORS.get(key)
-    return record.traits if record is not None else NO_TRAITS
+    if record is not None:
+        return record.traits
+    return NO_TRAITS
 
 
 def declare_traits(*op_types: str, domain: str = "", **traits: Any) -> None:
@@ -154,7 +143,8 @@ def _with(key: OperatorKey, traits: OperatorTraits, words: Mapping[str, Any]) ->
     for name, value in words.items():
         if name not in _NAMES:
             raise TypeError(f"operator {key}: no trait {name!r}, expected one of {', '.join(sorted(_NAMES))}")
-        default, said = getattr(NO_TRAITS, name), getattr(traits, name)
+        default = getattr(NO_TRAITS, name)
+        said = getattr(traits, name)
         _check(key, name, value, default)
         if said not in (default, value):
             raise ValueError(f"operator {key}: trait {name} was {said!r} before, found {value!r}")

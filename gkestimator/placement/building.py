@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
-from gkestimator.errors import TableError, UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Model, Offer, Problem, without_context
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.placement.problem import Gpu, Offer, PlacementModel, Problem
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
-
-__all__ = ["OBJECTIVES", "build_problem", "candidates_of", "impossible"]
+from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate, without_context
 
 OBJECTIVES = ("goodput", "cost")
 _MAX_TEXT = 100  # of a runtime, a dtype or bound dimensions: what stands in plans and exports
@@ -56,7 +55,7 @@ def build_problem(
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
     loads, split_notes = stage_objectives(workload, found, prices)
     models = tuple(
-        Model(
+        PlacementModel(
             name=load.name,
             rate_rps=load.rate_rps,
             slo_ms=load.slo_ms,
@@ -152,7 +151,8 @@ def candidates_of(
 
 
 def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:
-    latency, throughput = row.latency_ms, row.throughput_rps
+    latency = row.latency_ms
+    throughput = row.throughput_rps
     batch = row.batch_size or 1
     if latency is None and throughput:
         latency = 1e3 * batch / throughput

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from gkestimator.placement.policy import Placed
 
-__all__ = ["compute_demand_pct", "slowdowns"]
-
 # The factors rise from 1 in every round and are bounded, so they converge; slowly only where demands and their sum are
 # near to what there is.
 _ROUNDS = 60
@@ -23,7 +21,9 @@ def compute_demand_pct(placed: Placed) -> float | None:
     found = candidate.row.sm_util_mean_pct
     if found is None:
         found = candidate.creq_pct
-    return None if found is None else min(found, candidate.sm_share_pct, 100.0)
+    if found is None:
+        return None
+    return min(found, candidate.sm_share_pct, 100.0)
 
 
 def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[float | None]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from gkestimator.core.records import frozen
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.goodput import assigned_rps
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Candidate, Model, Problem
+from gkestimator.placement.problem import PlacementModel, Problem
 from gkestimator.placement.queueing import OnTime, Server, interval_sigmas, on_time
+from gkestimator.tables.candidate import Candidate
 
-__all__ = ["Expected", "expect", "server_of"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Expected:
     """``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then ``notes`` say
     why). ``admitted_rps`` by model: the rate that is let in for that. ``max_wait_ms`` by replica, in the order they
@@ -96,7 +95,9 @@ def _busy_ms(placed: Sequence[Placed]) -> list[float | None]:
     ]
 
 
-def model_on_time(model: Model, servers: Sequence[Server], candidates: Sequence[Candidate]) -> OnTime:
+def model_on_time(
+    model: PlacementModel, servers: Sequence[Server], candidates: Sequence[Candidate]
+) -> OnTime:
     """Requests of ``model`` on time at ``servers``, whose candidates' widest interval counts."""
     sigmas = [interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms) for c in candidates]
     below = max((b for b, _ in sigmas), default=0.0)
@@ -105,7 +106,7 @@ def model_on_time(model: Model, servers: Sequence[Server], candidates: Sequence[
 
 
 def server_of(
-    model: Model,
+    model: PlacementModel,
     candidate: Candidate,
     *,
     slowdown: float = 1.0,

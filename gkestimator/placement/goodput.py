@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Problem
 
-__all__ = ["assigned_rps", "capacities_rps", "goodput_rps"]
-
 
 def capacities_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
     """By model: the throughput of its replicas whose latency (duty cycle included) is within the objective."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.records import frozen
 
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["SLACK", "Deadline", "Program", "Solution", "SolverError", "solver_of"]
 
 # Rows hold to the first of these with which HiGHS can confirm its own answer. Finer ones are not safer: at 1e-9
 # HiGHS 1.15 loses optimal solutions in presolve. Whoever builds a program scales it so that they are small beside
@@ -36,10 +36,12 @@ class Deadline:
 
     def left_s(self) -> float:
         """Seconds left: 0 when it has struck, infinite without a limit."""
-        return math.inf if self._end is None else max(0.0, self._end - time.monotonic())
+        if self._end is None:
+            return math.inf
+        return max(0.0, self._end - time.monotonic())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Solution:
     """``values`` by column, integers exact; ``bound``: no solution is better than this (as the objective
     was stated); ``optimal``: False where time ran out first."""
@@ -51,7 +53,7 @@ class Solution:
 
 
 @dataclass(slots=True)
-class Program:
+class IntegerProgram:
     """Columns (variables) and rows (constraints) of a mixed-integer linear program. Rows may be added
     between solves."""
 
@@ -102,7 +104,8 @@ class Program:
             if nodes is not None:
                 solver.setOptionValue("mip_max_nodes", nodes)
             solver.run()
-            status, info = solver.getModelStatus(), solver.getInfo()
+            status = solver.getModelStatus()
+            info = solver.getInfo()
             if status != states.kSolveError:
                 break
         if status in (states.kInfeasible, states.kUnboundedOrInfeasible):
@@ -147,7 +150,7 @@ class Program:
 
 
 def solver_of(model: highspy.HighsLp, **options: object) -> Any:
-    """HiGHS with ``model`` and ``options``, silent and on one thread; for programs that :class:`Program` is not
+    """HiGHS with ``model`` and ``options``, silent and on one thread; for programs that :class:`IntegerProgram` is not
     made for (arrays at hand, duals asked for). Raises SolverError: HiGHS does not take an option, or the model."""
     import highspy
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import UsageError, one_line
-
-__all__ = ["check_flags", "policy_options"]
+from gkestimator.core.errors import UsageError, one_line
 
 _MAX_TEXT = 200
 _TRUTH = {"true": True, "false": False}

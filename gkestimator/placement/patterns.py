@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.placement.problem import Candidate, Model, Problem
-
-__all__ = ["ROOM_PCT", "Choice", "Pattern", "batch_choices", "maximal_patterns", "needs_pct"]
+from gkestimator.core.records import frozen
+from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.tables.candidate import Candidate
 
 ROOM_PCT = 100 + 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """One way to run ``model`` on every GPU type: its candidate by type. A type it cannot run on is absent."""
 
-    model: Model
+    model: PlacementModel
     by_type: Mapping[str, Candidate]
 
     def throughput_rps(self, gpu_type: str) -> float:
@@ -29,8 +28,8 @@ class Choice:
         return self.by_type[gpu_type].throughput_rps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+@frozen
+class ReplicaPattern:
     """Replicas of distinct models that fit on a GPU of ``gpu_type`` together; ``members`` number the
     choices."""
 
@@ -41,12 +40,15 @@ class Pattern:
 def needs_pct(candidate: Candidate) -> tuple[float, float]:
     """(Creq, memory) that a replica takes from a GPU's 100 %. One whose Creq is above 100 % fills a GPU by
     itself and so takes all of both. The candidate must have both figures."""
-    creq, memory = candidate.creq_pct, candidate.memory_pct
+    creq = candidate.creq_pct
+    memory = candidate.memory_pct
     assert creq is not None and memory is not None
-    return (creq, memory) if creq <= ROOM_PCT else (100.0, max(100.0, memory))
+    if creq <= ROOM_PCT:
+        return (creq, memory)
+    return (100.0, max(100.0, memory))
 
 
-def batch_choices(problem: Problem, model: Model) -> tuple[Choice, ...]:
+def batch_choices(problem: Problem, model: PlacementModel) -> tuple[Choice, ...]:
     """One choice for each batch size at which ``model`` keeps its objective on some GPU type, whole GPUs
     (SM share 100 %) only, ascending.
 
@@ -80,7 +82,7 @@ def _replaces(other: Choice, choice: Choice) -> bool:
     return True
 
 
-def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) -> list[Pattern] | None:
+def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) -> list[ReplicaPattern] | None:
     """Every pattern on ``gpu_type`` to which no replica of a further model can be added, in a fixed order.
     Smaller patterns are not needed where a replica too many does no harm. None: the search would take
     more than ``limit`` steps.
@@ -93,14 +95,16 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
     models = sorted(grouped.values(), key=lambda m: (-min(c + g for _, c, g in m), m[0][0]))
     # What the models from here on take at most, all together: where that fits beside a model that was skipped, the
     # pattern cannot become maximal any more. And what one of them takes at least: where not even that fits, it is done.
-    most, least = [(0.0, 0.0)], [(math.inf, math.inf)]
+    most = [(0.0, 0.0)]
+    least = [(math.inf, math.inf)]
     for model in reversed(models):
-        creqs, memories = [c for _, c, _ in model], [g for _, _, g in model]
+        creqs = [c for _, c, _ in model]
+        memories = [g for _, _, g in model]
         most.append((most[-1][0] + max(creqs), most[-1][1] + max(memories)))
         least.append((min(least[-1][0], *creqs), min(least[-1][1], *memories)))
     most.reverse()
     least.reverse()
-    found: list[Pattern] = []
+    found: list[ReplicaPattern] = []
     steps = 0
     stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float, float]] = [(0, (), (), 0.0, 0.0)]
     while stack:
@@ -110,7 +114,8 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
             return None
         done = creq + least[depth][0] > ROOM_PCT or memory + least[depth][1] > ROOM_PCT
         more = (0.0, 0.0) if done else most[depth]
-        most_creq, most_memory = creq + more[0], memory + more[1]
+        most_creq = creq + more[0]
+        most_memory = memory + more[1]
         # least[0]: of all models, skipped ones among them.
         if (
             most_creq + least[0][0] <= ROOM_PCT
@@ -124,7 +129,7 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
             continue
         if done:
             if members:
-                found.append(Pattern(gpu_type=gpu_type, members=tuple(sorted(members))))
+                found.append(ReplicaPattern(gpu_type=gpu_type, members=tuple(sorted(members))))
             continue
         stack.append((depth + 1, members, (*skipped, depth), creq, memory))
         for i, c, g in models[depth]:

@@ -6,16 +6,14 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica
-from gkestimator.errors import UsageError
-from gkestimator.picture_style import GREY, INK, STYLE, saved
 from gkestimator.placement.report import plan_content
+from gkestimator.reporting.style import GREY, INK, STYLE, saved
 from gkestimator.tables.layout import clipped, printable
-
-__all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
 PICTURE_SUFFIXES = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 _PER_ROW = 48  # pairs of bars side by side that can still be told apart on a page
@@ -25,13 +23,22 @@ _MOST_NAMES = 60
 _LABELLED = 24  # with more bars side by side their batch sizes could not be read
 # Ten hues that differ for the colour-blind as far as ten can (Tableau 10), then the same with hatching.
 _HUES = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6",
-)  # fmt: skip
+    "#4e79a7",
+    "#f28e2b",
+    "#59a14f",
+    "#e15759",
+    "#76b7b2",
+    "#edc948",
+    "#b07aa1",
+    "#ff9da7",
+    "#9c755f",
+    "#86bcb6",
+)
 _PAPER: Any = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 _HATCHES = ("", "////", "....", "xxxx", "----", "oo")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Pair:
     """GPUs that look alike: the first of them and how many there are."""
 
@@ -61,7 +68,12 @@ def draw(plan: PlacementPlan, form: str) -> bytes:
     rows = [drawn[i : i + per_row] for i in range(0, len(drawn), per_row)] or [[]]
     names = list(dict.fromkeys(r.model for p in drawn for r in p.gpu.replicas))
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
-        legend_columns = 1 if len(names) <= 20 else 2 if len(names) <= 40 else 3
+        if len(names) <= 20:
+            legend_columns = 1
+        elif len(names) <= 40:
+            legend_columns = 2
+        else:
+            legend_columns = 3
         plain = max(5.0, min(14.0, 1.0 + 0.42 * per_row))
         width = plain + 1.6 * legend_columns
         figure = Figure(figsize=(width, 0.9 + 2.3 * len(rows)), layout="constrained")
@@ -73,9 +85,13 @@ def draw(plan: PlacementPlan, form: str) -> bytes:
         found[0, 0].set_title("\n".join(title), loc="left", fontsize=8.5)
         if names:
             figure.legend(
-                handles=_handles(names), loc="outside right upper", ncols=legend_columns, fontsize=7,
-                handlelength=1.4, labelspacing=0.35,
-            )  # fmt: skip
+                handles=_handles(names),
+                loc="outside right upper",
+                ncols=legend_columns,
+                fontsize=7,
+                handlelength=1.4,
+                labelspacing=0.35,
+            )
         return saved(figure, form)
 
 
@@ -103,7 +119,8 @@ def _draw_row(axes: Any, row: Sequence[_Pair], per_row: int, top: float, names: 
     unknown: list[Any] = []
     for x, pair in enumerate(row):
         for compute in (True, False):
-            left, base = x + (-0.38 if compute else 0.02), 0.0
+            left = x + (-0.38 if compute else 0.02)
+            base = 0.0
             for replica in pair.gpu.replicas:
                 value = _compute(replica) if compute else replica.mreq_pct
                 # Unknown is not zero: an open box that says so.
@@ -182,9 +199,15 @@ def _types_below(axes: Any, row: Sequence[_Pair], size: float) -> None:
         axes.plot([start - 0.4, i - 0.6], [0, 0], color=GREY, linewidth=0.8, clip_on=False, transform=below)
         name = clipped(row[start].gpu.type, max(16, math.floor(4.5 * (i - start))))
         axes.annotate(
-            name, ((start + i - 1) / 2, 0), xycoords=below, xytext=(0, -2), textcoords="offset points",
-            ha="center", va="top", fontsize=size,
-        )  # fmt: skip
+            name,
+            ((start + i - 1) / 2, 0),
+            xycoords=below,
+            xytext=(0, -2),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=size,
+        )
         start = i
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.placement.problem import CREQ_COLUMNS, Candidate, Gpu, Problem
-
-__all__ = ["Placed", "Placement", "Policy", "PolicyError", "checked_problem", "verify"]
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.records import frozen
+from gkestimator.placement.problem import Gpu, Problem
+from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate
 
 TOLERANCE_PCT = 1e-6
 # What a policy may need of a candidate beside its latency, and the column a user looks for.
@@ -32,7 +32,7 @@ class PolicyError(GkestimatorError):
     """A policy answered something that does not stand: a defect of the policy, not of its input."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Placed:
     """One replica on one GPU.
 
@@ -62,7 +62,7 @@ class Placed:
         return self.candidate.latency_ms + (self.duty_cycle_ms or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Placement:
     """A policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and how
     far its own objective is at most from the best (percent; None: no bound)."""
@@ -104,7 +104,8 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
             if problem.objective == "cost"
             else f"policy {policy.name} does not know the objective {problem.objective}"
         )
-    models, notes = [], list(problem.notes)
+    models = []
+    notes = list(problem.notes)
     for model in problem.models:
         kept = model.candidates
         for need in policy.needs:
@@ -130,7 +131,9 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
 
 def _value(candidate: Candidate, need: str) -> object:
     attribute = _NEEDS[need]
-    return getattr(candidate, attribute) if attribute else getattr(candidate.row, need)
+    if attribute:
+        return getattr(candidate, attribute)
+    return getattr(candidate.row, need)
 
 
 def _column(need: str, problem: Problem) -> str:
@@ -201,7 +204,10 @@ def compute_pct(here: Sequence[Placed]) -> float | None:
         creq = placed.candidate.creq_pct
         if creq is None:
             return None
-        share = 1.0 if placed.duty_cycle_ms is None else placed.candidate.latency_ms / placed.duty_cycle_ms
+        if placed.duty_cycle_ms is None:
+            share = 1.0
+        else:
+            share = placed.candidate.latency_ms / placed.duty_cycle_ms
         total += creq * share
     return total
 

@@ -7,65 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gkestimator.core.records import frozen
 from gkestimator.documents import Workload
-from gkestimator.gpus import GpuSpec
-from gkestimator.tables import Requirement
-
-__all__ = ["CREQ_COLUMNS", "Candidate", "Gpu", "Model", "Offer", "Problem", "without_context"]
-
-# What `--creq` may name, and the column of the requirement table behind it.
-CREQ_COLUMNS: Mapping[str, str] = {
-    "sm-util-mean": "sm_util_mean_pct",
-    "occupancy-max": "occupancy_max_pct",
-    "occupancy-mean": "occupancy_mean_pct",
-}
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.tables.candidate import Candidate
 
 
-def without_context(row: Requirement) -> bool:
-    """Whether the memory of ``row`` is known without the CUDA context alone, as ``reserved_bytes``."""
-    return row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One way to run a model on a GPU type: one row of the requirement table, with what placement asks of it.
-
-    ``throughput_rps`` is the table's column. ``creq_pct`` is the column that the problem packs by, percent of
-    the whole GPU. ``memory_pct``, of the GPU's visible memory, is ``mreq_pct``; for measured tables without
-    the CUDA context it is that of ``reserved_bytes``. Both are None where the table does not know.
-    """
-
-    row: Requirement
-    latency_ms: float
-    throughput_rps: float
-    creq_pct: float | None
-    memory_pct: float | None
-    memory_bytes: int | None
-
-    @property
-    def gpu(self) -> str:
-        """GPU type, canonical."""
-        return self.row.gpu
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in one inference (1 for a model without a batch)."""
-        return self.row.batch_size or 1
-
-    @property
-    def sm_share_pct(self) -> float:
-        """Percent of the SMs it is confined to; 100: not confined."""
-        return self.row.sm_share_pct
-
-    @property
-    def latency_high_ms(self) -> float:
-        """Upper end of the latency's 90 % interval; the latency itself for a measured row."""
-        high = self.row.latency_high_ms
-        return self.latency_ms if high is None else max(high, self.latency_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+@frozen
+class PlacementModel:
     """One model of the workload. ``slo_ms`` is its own objective, or its part of an application's;
     ``candidates`` are its rows on the cluster's GPU types at every batch size and SM share, sorted by (GPU
     type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
@@ -93,7 +42,7 @@ class Model:
         return tuple(c for c in self.on(gpu, sm_share_pct=sm_share_pct) if c.latency_ms <= self.slo_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gpu:
     """One GPU of a fixed cluster, or one that a policy rents. ``id`` is ``<type>-<number from 0>``."""
 
@@ -101,7 +50,7 @@ class Gpu:
     type: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Offer:
     """A GPU type that may be rented; ``limit`` of them at most (None: as many as needed)."""
 
@@ -121,7 +70,7 @@ class Problem:
     ``seed`` alone.
     """
 
-    models: tuple[Model, ...]
+    models: tuple[PlacementModel, ...]
     gpus: tuple[Gpu, ...] = ()
     offers: tuple[Offer, ...] = ()
     objective: str = "goodput"
@@ -143,7 +92,7 @@ class Problem:
         return tuple(dict.fromkeys(g.type for g in self.gpus)) or tuple(o.type for o in self.offers)
 
     @cached_property
-    def by_name(self) -> Mapping[str, Model]:
+    def by_name(self) -> Mapping[str, PlacementModel]:
         """Models by name."""
         return {m.name: m for m in self.models}
 
@@ -159,7 +108,9 @@ class Problem:
     def limits(self) -> Mapping[str, int | None]:
         """GPUs of each type that may be used: those of a fixed cluster, or the most that may be rented (None: any
         number)."""
-        return {o.type: o.limit for o in self.offers} if self.elastic else self.counts
+        if self.elastic:
+            return {o.type: o.limit for o in self.offers}
+        return self.counts
 
     @cached_property
     def pools(self) -> tuple[float, ...]:
@@ -172,12 +123,14 @@ class Problem:
 
     def gpu(self, gpu_type: str, number: int) -> Gpu:
         """The ``number``-th (from 0) GPU of ``gpu_type``: one of a fixed cluster, or a rented one."""
-        return self.rented(gpu_type, number) if self.elastic else self._of_type[gpu_type][number]
+        if self.elastic:
+            return self.rented(gpu_type, number)
+        return self._of_type[gpu_type][number]
 
     def rented(self, gpu_type: str, number: int) -> Gpu:
         """The ``number``-th (from 0) rented GPU of ``gpu_type``."""
         return Gpu(id=f"{gpu_type}-{number}", type=gpu_type)
 
-    def with_models(self, models: tuple[Model, ...]) -> Problem:
+    def with_models(self, models: tuple[PlacementModel, ...]) -> Problem:
         """The same problem for other models."""
         return replace(self, models=models)

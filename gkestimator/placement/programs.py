@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.placement.integer import SLACK, Deadline, Program, Solution
-from gkestimator.placement.patterns import Choice, Pattern, needs_pct
+from gkestimator.core.records import frozen
+from gkestimator.placement.integer import SLACK, Deadline, IntegerProgram, Solution
+from gkestimator.placement.patterns import Choice, ReplicaPattern, needs_pct
 from gkestimator.placement.problem import Problem
-
-__all__ = ["Answer", "Form", "pattern_form", "serve", "slot_form"]
 
 # (GPU type, the choices that run on one GPU of it); one entry for each GPU that is used.
 Layout = list[tuple[str, tuple[int, ...]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Form:
     """A program in one of the forms. ``served``: w by choice; ``used``: the columns that count the GPUs of
     each type; ``layout`` reads a solution as GPUs with the choices on each."""
 
-    program: Program
+    program: IntegerProgram
     choices: Sequence[Choice]
     served: Mapping[int, int]
     chosen: Mapping[int, int]
@@ -40,7 +38,7 @@ class Form:
     reachable: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """``gpus``: the choices on each GPU that is used, needless replicas left out. ``gap_pct``: how far what
     the problem asks for is at most from its best (None: no bound was found). ``notes``: what ran out of
@@ -57,7 +55,7 @@ class _Service:
 
     def __init__(self, problem: Problem, choices: Sequence[Choice]) -> None:
         self.choices = choices
-        self.program = program = Program()
+        self.program = program = IntegerProgram()
         self.reachable = _reachable(problem, choices)
         of_model: dict[str, list[int]] = {}
         for i, choice in enumerate(choices):
@@ -117,7 +115,7 @@ def useful_replicas(choice: Choice, gpu_type: str) -> int:
     return math.ceil(choice.model.rate_rps / choice.throughput_rps(gpu_type) * (1 - 1e-12))
 
 
-def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[Pattern]) -> Form:
+def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[ReplicaPattern]) -> Form:
     """Integers that say on how many GPUs each pattern runs."""
     service = _Service(problem, choices)
     program = service.program
@@ -212,7 +210,8 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
     goodput; then, for rented GPUs, their cost and their number; for GPUs that are there, their number
     and (where all prices are known) their cost. None: time ran out before anything was found.
     """
-    program, choices = form.program, form.choices
+    program = form.program
+    choices = form.choices
     rates = form.reachable
     total = sum(rates.values())
     if not rates:
@@ -223,10 +222,14 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
     best: Solution | None = None
     # Enough GPUs can be rented for everything: no need to ask how much can be served.
     everything = problem.elastic and all(
-        any(problem.limits[t] is None for i in form.served if choices[i].model.name == name
-            for t in choices[i].by_type)
+        any(
+            problem.limits[t] is None
+            for i in form.served
+            if choices[i].model.name == name
+            for t in choices[i].by_type
+        )
         for name in rates
-    )  # fmt: skip
+    )
     if not everything:
         best = program.solve(goodput, maximise=True, seed=problem.seed, deadline=deadline)
         if best is None:
@@ -241,7 +244,10 @@ def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
     if everything:
         for own in of_model.values():
             # What was reached, where rounding kept it from 1.
-            reached = 1.0 if best is None else min(1.0, sum(best.values[w] for w in own))
+            if best is None:
+                reached = 1.0
+            else:
+                reached = min(1.0, sum(best.values[w] for w in own))
             program.row([(w, 1.0) for w in own], low=reached - SLACK)
     elif best is not None:
         program.row(goodput.items(), low=best.objective - SLACK)

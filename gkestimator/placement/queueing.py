@@ -32,14 +32,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OnTime", "Server", "interval_sigmas", "on_time"]
+from gkestimator.core.records import frozen
 
 Array: TypeAlias = NDArray[np.float64]
 # Loads (of capacity) at which the admitted rate is looked for (then between the best one's neighbours), and parts of
@@ -52,7 +51,8 @@ _EXACT_COUNTS = 8
 _Z90 = 1.6448536269514722
 # Mean overshoot of a random walk with normal steps, in their deviations; the bounds are parts of the service (M/D/1).
 _OVERSHOOT = 0.5826
-_MOST_OVERSHOOT, _TAIL_OVERSHOOT = 0.55, 0.32
+_MOST_OVERSHOOT = 0.55
+_TAIL_OVERSHOOT = 0.32
 # Equally likely points of a normal law: for the requests that fill a batch (alone, or each with a point of the
 # interval, far from it in order), and for the interval.
 _FILL_POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 7) for i in range(7)])
@@ -63,10 +63,11 @@ _ROOTS = np.geomspace(1e7, 1e-6, 1500)
 _ROOT_LOADS = np.log1p(_ROOTS) / _ROOTS
 _DECAYS = np.log1p(_ROOTS)
 _TURN_NODES, _TURN_WEIGHTS = np.polynomial.legendre.leggauss(8)
-_TURN_NODES, _TURN_WEIGHTS = (_TURN_NODES + 1) / 2, _TURN_WEIGHTS / 2
+_TURN_NODES = (_TURN_NODES + 1) / 2
+_TURN_WEIGHTS = _TURN_WEIGHTS / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Server:
     """``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending, at
     least one), factor of the neighbours, and where they take turns the duty cycle and how much of it all turns
@@ -94,7 +95,7 @@ class Server:
         return 1e3 * self.batch_size / max(latency, self.duty_cycle_ms or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OnTime:
     """``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms`` by server:
     how long its batches may fill."""
@@ -126,7 +127,8 @@ def on_time(
         factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
         points = _PAIRED_POINTS
     else:
-        factors, points = np.ones(len(_FILL_POINTS)), _FILL_POINTS
+        factors = np.ones(len(_FILL_POINTS))
+        points = _FILL_POINTS
     parts = capacities / capacity
     replicas = sum(s.count for s in servers)
 
@@ -149,7 +151,10 @@ def on_time(
         )
 
     # Batches smaller than the target may be faster a request than the full one: more than the capacity is served.
-    found = best_of(np.array([rate_rps])) if rate_rps <= 1.6 * capacity else None
+    if rate_rps <= 1.6 * capacity:
+        found = best_of(np.array([rate_rps]))
+    else:
+        found = None
     if found is not None and found.rate_rps >= (1 - _HAIR) * rate_rps:
         return found
     loads = _LOADS[_LOADS * capacity < rate_rps]
@@ -157,12 +162,17 @@ def on_time(
         loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
     found = _better(found, best_of(loads * capacity))
     near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
-    high = loads[near + 1] if near + 1 < len(loads) else min(1.0, rate_rps / capacity)
+    if near + 1 < len(loads):
+        high = loads[near + 1]
+    else:
+        high = min(1.0, rate_rps / capacity)
     return _better(found, best_of(np.linspace(loads[max(0, near - 1)], high, 10)[1:-1] * capacity))
 
 
 def _better(found: OnTime | None, other: OnTime) -> OnTime:
-    return other if found is None or other.rate_rps > found.rate_rps else found
+    if found is None or other.rate_rps > found.rate_rps:
+        return other
+    return found
 
 
 def _batches(
@@ -233,11 +243,10 @@ def _turns(
     arrives."""
     cycle = server.duty_cycle_ms or 0.0
     size = float(server.batch_size)
-    busy = (
-        server.latency_ms(np.array(size))
-        if server.cycle_busy_ms is None
-        else server.cycle_busy_ms * server.slowdown
-    )
+    if server.cycle_busy_ms is None:
+        busy = server.latency_ms(np.array(size))
+    else:
+        busy = server.cycle_busy_ms * server.slowdown
     cycle_of = np.maximum(cycle, busy * factors)  # turns that together take longer put off the next
     arrivals = (own_rps[:, None] / 1e3) * cycle_of
     load = arrivals / size

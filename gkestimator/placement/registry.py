@@ -11,23 +11,21 @@ from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any
 
-from gkestimator.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.placement.policy import Policy
 
-__all__ = ["ENTRY_POINT_GROUP", "POLICIES", "make_policy", "policy_class", "policy_names", "policy_summaries"]
-
 ENTRY_POINT_GROUP = "gkestimator.policies"
-# name: module of gkestimator.placement.policies and class
+# name: module of gkestimator.placement and class
 POLICIES: Mapping[str, tuple[str, str]] = {
-    "gkest": ("gkest", "GkestPolicy"),
-    "usher": ("usher", "UsherPolicy"),
-    "milp": ("milp", "MilpPolicy"),
-    "gpulet": ("gpulet", "GpuletPolicy"),
-    "gpulet-ideal": ("gpulet_ideal", "GpuletIdealPolicy"),
-    "nexus": ("nexus", "NexusPolicy"),
-    "selftuning": ("selftuning", "SelfTuningPolicy"),
-    "igniter": ("igniter", "IgniterPolicy"),
-    "exclusive": ("exclusive", "ExclusivePolicy"),
+    "gkest": ("gkest.policy", "GkestPolicy"),
+    "usher": ("papers.usher.policy", "UsherPolicy"),
+    "milp": ("papers.milp", "MilpPolicy"),
+    "gpulet": ("papers.gpulet.policy", "GpuletPolicy"),
+    "gpulet-ideal": ("papers.gpulet.ideal", "GpuletIdealPolicy"),
+    "nexus": ("papers.nexus", "NexusPolicy"),
+    "selftuning": ("papers.selftuning", "SelfTuningPolicy"),
+    "igniter": ("papers.igniter.policy", "IgniterPolicy"),
+    "exclusive": ("papers.exclusive", "ExclusivePolicy"),
 }
 
 
@@ -43,7 +41,7 @@ def policy_summaries() -> dict[str, str]:
     of theirs is loaded unless named."""
     found = {}
     for name, (module, attribute) in POLICIES.items():
-        source = files("gkestimator.placement.policies").joinpath(f"{module}.py")
+        source = files("gkestimator.placement").joinpath(f"{module.replace('.', '/')}.py")
         found[name] = _summary(source.read_text(encoding="utf-8"), attribute) if source.is_file() else ""
     for point in entry_points(group=ENTRY_POINT_GROUP):
         owner = point.dist.name if point.dist else point.value
@@ -55,10 +53,15 @@ def _summary(source: str, attribute: str) -> str:
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name == attribute:
             for line in node.body:
-                target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+                if isinstance(line, ast.Assign):
+                    target = line.targets[0]
+                else:
+                    target = getattr(line, "target", None)
                 if isinstance(target, ast.Name) and target.id == "summary":
                     value = getattr(line, "value", None)
-                    return str(ast.literal_eval(value)) if value is not None else ""
+                    if value is not None:
+                        return str(ast.literal_eval(value))
+                    return ""
     return ""
 
 
@@ -67,12 +70,15 @@ def policy_class(name: str) -> type[Policy]:
     found: Any
     if name in POLICIES:
         module, attribute = POLICIES[name]
-        found = getattr(importlib.import_module(f"gkestimator.placement.policies.{module}"), attribute)
+        found = getattr(importlib.import_module(f"gkestimator.placement.{module}"), attribute)
     else:
         points = [e for e in entry_points(group=ENTRY_POINT_GROUP) if e.name == name]
         if not points:
             close = difflib.get_close_matches(name, policy_names(), n=1)
-            hint = f"; did you mean {close[0]}?" if close else f" ({', '.join(policy_names())})"
+            if close:
+                hint = f"; did you mean {close[0]}?"
+            else:
+                hint = f" ({', '.join(policy_names())})"
             raise UsageError(f"unknown policy {name!r}{hint}")
         try:
             found = points[0].load()

@@ -11,21 +11,11 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from gkestimator.core.errors import UsageError, one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica, plan_json
-from gkestimator.errors import UsageError, one_line
 from gkestimator.placement.problem import Problem
 from gkestimator.tables.layout import TextColumn, printable, text_table
 from gkestimator.tables.units import number_text, percent_text
-
-__all__ = [
-    "PLAN_FORMATS",
-    "PLAN_SUFFIXES",
-    "plan_content",
-    "plan_csv",
-    "plan_text",
-    "plan_words",
-    "render_plan",
-]
 
 PLAN_FORMATS = ("table", "csv", "json")
 PLAN_SUFFIXES = {".json": "json", ".csv": "csv", ".txt": "table"}
@@ -76,12 +66,21 @@ def plan_content(gpu: PlacedGpu) -> tuple[object, ...]:
         gpu.type,
         *(
             (
-                r.model, r.runtime, r.dtype, r.dims, r.batch_size, r.sm_share_pct, sets.get(r.partition),
-                r.duty_cycle_ms, r.latency_ms, number_text(r.goodput_rps), number_text(r.max_wait_ms),
+                r.model,
+                r.runtime,
+                r.dtype,
+                r.dims,
+                r.batch_size,
+                r.sm_share_pct,
+                sets.get(r.partition),
+                r.duty_cycle_ms,
+                r.latency_ms,
+                number_text(r.goodput_rps),
+                number_text(r.max_wait_ms),
             )
             for r in gpu.replicas
         ),
-    )  # fmt: skip
+    )
 
 
 def _letters(gpu: PlacedGpu) -> dict[str | None, str]:
@@ -131,7 +130,7 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
                 right=False,
                 shrink=8,
             )
-        )  # fmt: skip
+        )
     return [
         *columns,
         _column("Creq %", [percent_text(r.creq_pct) for r in replicas]),
@@ -143,8 +142,11 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
 
 
 def _turn(gpu: PlacedGpu, replica: Replica) -> str:
-    cycle, letter = replica.duty_cycle_ms, _letters(gpu).get(replica.partition)
-    return "" if cycle is None else f"{number_text(cycle)} {letter}"
+    cycle = replica.duty_cycle_ms
+    letter = _letters(gpu).get(replica.partition)
+    if cycle is None:
+        return ""
+    return f"{number_text(cycle)} {letter}"
 
 
 def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
@@ -199,7 +201,10 @@ def _totals(plan: PlacementPlan) -> str:
         f"cost {number_text(totals.cost_per_hour)} USD per hour",
     ]
     if totals.gap_pct is not None:
-        gap = "under 0.01" if totals.gap_pct < 0.01 else f"at most {number_text(totals.gap_pct)}"
+        if totals.gap_pct < 0.01:
+            gap = "under 0.01"
+        else:
+            gap = f"at most {number_text(totals.gap_pct)}"
         parts.append(f"{gap} % from its policy's best")
     return " · ".join(parts)
 
@@ -246,5 +251,6 @@ def _trust(replicas: Sequence[Replica], problem: Problem, served: set[str]) -> s
     text = f"The latencies are estimates ({', '.join(sources)})"
     if not wide:
         return f"{text} without intervals."
-    middle, most = statistics.median(wide), max(wide)
+    middle = statistics.median(wide)
+    most = max(wide)
     return f"{text}: 90 % intervals of ±{percent_text(middle)} % in the middle and ±{percent_text(most)} % at most."

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from gkestimator.core.errors import one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
-from gkestimator.errors import one_line
 from gkestimator.placement.building import impossible
 from gkestimator.placement.expected import expect
 from gkestimator.placement.goodput import assigned_rps, goodput_rps
 from gkestimator.placement.policy import Placed, Placement, Policy, checked_problem, compute_pct, verify
 from gkestimator.placement.problem import Problem
-
-__all__ = ["place", "plan_of"]
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
@@ -76,12 +74,16 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
 
 def _number(gpu: str) -> tuple[str, int]:
     head, _, tail = gpu.rpartition("-")
-    return (head, int(tail)) if tail.isdigit() else (gpu, 0)
+    if tail.isdigit():
+        return (head, int(tail))
+    return (gpu, 0)
 
 
 def _memory_pct(here: Sequence[Placed]) -> float | None:
     found = [p.candidate.memory_pct for p in here]
-    return None if None in found else sum(m for m in found if m is not None)
+    if None in found:
+        return None
+    return sum(m for m in found if m is not None)
 
 
 def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem: Problem) -> Replica:
@@ -119,10 +121,9 @@ def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) ->
             continue
         reason = hopeless.get(model.name) or answer.reasons.get(model.name)
         if reason is None:
-            reason = (
-                f"its replicas serve {goodput[model.name]:.6g} of {model.rate_rps:g} req/s: no room for more"
-                if model.name in placed
-                else "no room on the GPUs beside what is placed"
-            )
+            if model.name in placed:
+                reason = f"its replicas serve {goodput[model.name]:.6g} of {model.rate_rps:g} req/s: no room for more"
+            else:
+                reason = "no room on the GPUs beside what is placed"
         found.append(Unserved(model=model.name, rate_rps=missing, reason=one_line(reason)))
     return tuple(found)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_workload
-from gkestimator.errors import UsageError
 from gkestimator.placement.building import build_problem, impossible
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
-
-__all__ = ["Schedule", "UnservableError", "schedule"]
 
 
 class UnservableError(UsageError):
@@ -32,7 +30,7 @@ class UnservableError(UsageError):
         return tuple(f"{self.workload}: {model}: {why}" for model, why in self.reasons.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Schedule:
     """``plan``, the ``problem`` it answers, and why models could never be served (``unservable``, by name)."""
 

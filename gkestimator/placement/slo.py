@@ -25,20 +25,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from gkestimator.core.records import frozen
 from gkestimator.documents import Application, ModelLoad, Workload
-from gkestimator.placement.integer import SLACK, Program
-from gkestimator.placement.problem import Candidate
-
-__all__ = [
-    "StageChoice",
-    "cheapest_choices",
-    "choices",
-    "proportional_split",
-    "split_objective",
-    "stage_objectives",
-]
+from gkestimator.placement.integer import SLACK, IntegerProgram
+from gkestimator.tables.candidate import Candidate
 
 _LOAD = 0.9
 _LATE = 0.01
@@ -49,7 +40,7 @@ _MAX_WORK = 200_000
 _MOST_STAGES = 100  # beyond, the cheapest split is taken as it is: the second program could take minutes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StageChoice:
     """One way to run a stage: ``response_ms`` within which it answers, and ``cost``, GPU time per time (weighted by
     price)."""
@@ -226,7 +217,7 @@ def cheapest_choices(
     """The index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH`` of
     the least, the one whose longest way is shortest (beyond ``_MOST_STAGES`` the cheapest as it is). None
     where the search found none within its bound."""
-    program = Program()
+    program = IntegerProgram()
     # In the order of names: neither the file's order nor that of the rows may decide between equals.
     stages = sorted(application.stages, key=lambda s: s.model)
     chosen = {s.model: [program.column(upper=1.0, integer=True) for _ in menus[s.model]] for s in stages}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan, Replica
-from gkestimator.errors import UsageError
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.placement.problem import Gpu, PlacementModel, Problem
 from gkestimator.simulation.options import ADMISSIONS
 from gkestimator.tables import Requirement
+from gkestimator.tables.candidate import Candidate
 
 __all__ = ["ADMISSIONS", "admitted_parts"]
 
@@ -78,7 +79,9 @@ def _expected(
                 )
             )
     models = tuple(
-        Model(name=name, rate_rps=rate, slo_ms=objectives[name], candidates=tuple(candidates[name].values()))
+        PlacementModel(
+            name=name, rate_rps=rate, slo_ms=objectives[name], candidates=tuple(candidates[name].values())
+        )
         for name, rate in asked.items()
     )
     found = expect(Problem(models=models, specs={}, prices={}, workload=plan.workload), placed)

@@ -6,20 +6,18 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.errors import DocumentError, TableError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica
-from gkestimator.errors import DocumentError, TableError, UsageError
-from gkestimator.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
+from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
+from gkestimator.interference.base import TERMS, Interference
 from gkestimator.placement.queueing import interval_sigmas
 from gkestimator.simulation.admission import admitted_parts
-from gkestimator.simulation.interference.base import Interference
 from gkestimator.simulation.network import Network
-from gkestimator.simulation.system import TERMS, SimGpu, SimModel, SimReplica, SimSource, SimStage, System
+from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 from gkestimator.tables import Requirement
-
-__all__ = ["build_system"]
 
 # Columns that an interference model uses where they are known.
 _OPTIONAL: Mapping[str, tuple[str, ...]] = {"contention": ("dram_util_mean_pct", "l2_util_mean_pct")}
@@ -61,7 +59,8 @@ def build_system(
     notes: list[str] = []
     lacking: set[str] = set()
     by_replica: dict[str, list[tuple[Requirement, float]]] = {}
-    gpus, replicas = [], []
+    gpus = []
+    replicas = []
     partitions: dict[tuple[int, str], int] = {}
     turns: dict[int, float] = defaultdict(float)
     for g, gpu in enumerate(plan.gpus):
@@ -121,7 +120,7 @@ def build_system(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Point:
     """One row of a replica's curve: its batch size, latency and the row."""
 
@@ -136,7 +135,8 @@ class _Curves:
     def __init__(
         self, rows: Iterable[Requirement], plan: PlacementPlan, catalogue: GpuCatalogue, table: str
     ) -> None:
-        self._table, self._catalogue = table, catalogue
+        self._table = table
+        self._catalogue = catalogue
         self._specs: dict[str, GpuSpec | None] = {}
         wanted = {r.model for gpu in plan.gpus for r in gpu.replicas}
         self._found: dict[_Key, dict[int, Requirement]] = defaultdict(dict)
@@ -165,7 +165,9 @@ class _Curves:
 
     def _canonical(self, gpu: str) -> str:
         spec = self.spec(gpu)
-        return gpu if spec is None else spec.name
+        if spec is None:
+            return gpu
+        return spec.name
 
     def of(self, replica: Replica, gpu: PlacedGpu) -> tuple[_Point, ...]:
         """The curve of ``replica``, ascending, up to its batch. Raises TableError where its own row is missing."""
@@ -236,14 +238,18 @@ class _Curves:
 
 def _some(items: Sequence[object], separator: str = ", ", limit: int = 8) -> str:
     shown = separator.join(str(i) for i in items[:limit])
-    return shown if len(items) <= limit else f"{shown} and {len(items) - limit:,} more"
+    if len(items) <= limit:
+        return shown
+    return f"{shown} and {len(items) - limit:,} more"
 
 
 def _latency_ms(row: Requirement) -> float | None:
     """As placement reads it: the column, else batch over throughput."""
     if row.latency_ms:
         return row.latency_ms
-    return 1e3 * (row.batch_size or 1) / row.throughput_rps if row.throughput_rps else None
+    if row.throughput_rps:
+        return 1e3 * (row.batch_size or 1) / row.throughput_rps
+    return None
 
 
 def _servers(gpu: PlacedGpu) -> int:

@@ -7,8 +7,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "HIGHEST_MS", "LOWEST_MS", "bin_edges_ms", "quantile_ms"]
-
 # Bin 0: below LOWEST_MS (0 included); bin BINS - 1: from HIGHEST_MS. Between, each is RATIO times the one before.
 LOWEST_MS = 1e-3
 HIGHEST_MS = 1e7

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.records import frozen
+from gkestimator.core.specfiles import parse_spec, read_spec_text
 from gkestimator.documents.checking import Fields
-from gkestimator.errors import DocumentError
-from gkestimator.specfiles import parse_spec, read_spec_text
-
-__all__ = ["Network", "read_network"]
 
 _WHAT = "file of a network's delay"
 _MAX_POINTS = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Network:
     """Delay of one transfer. Either ``points`` (bytes, ms), ascending in both, linear between and, beyond the
     last, along its last piece (below the first: its delay), or ``base_ms`` + bytes / ``bytes_per_s`` (None:

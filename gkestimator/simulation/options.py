@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from gkestimator.errors import UsageError
-
-__all__ = [
-    "ADMISSIONS",
-    "ASSIGNMENTS",
-    "COPIES",
-    "DROPS",
-    "INTERFERENCES",
-    "RATES",
-    "ROUTINGS",
-    "SCALINGS",
-    "SERVICES",
-    "Options",
-]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 
 _MOST_WINDOWS = 100_000  # each holds three numbers for every model
 
@@ -33,7 +20,7 @@ SCALINGS = ("copies", "time")
 INTERFERENCES = ("none", "gpulet", "igniter", "contention")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Options:
     """``duration_ms`` of arrivals are simulated and all that came are served to the end; requests that come
     before ``warmup_ms`` are served and not counted.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gkestimator.outputs import by_suffix
+from gkestimator.core.outputs import by_suffix
+from gkestimator.core.records import frozen
 from gkestimator.simulation.picture import PICTURE_SUFFIXES, check_drawable, draw
 from gkestimator.simulation.report import (
     SIMULATION_SUFFIXES,
@@ -22,10 +22,8 @@ from gkestimator.tables.units import UNKNOWN, number_text
 if TYPE_CHECKING:
     from gkestimator.simulation.replanning.report import ReplanReport
 
-__all__ = ["Forms", "Output", "forms", "replanned_output", "simulated_output"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Forms:
     """The form of the report, and of picture and requests (None: not asked for)."""
 
@@ -49,7 +47,7 @@ def forms(form: str | None, output: Path | None, plot: Path | None, requests: Pa
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Output:
     """``data``: the report; ``plot`` and ``requests`` make theirs; ``notes`` and ``words`` are for stderr."""
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT, SimulatedModel, SimulationReport
-from gkestimator.picture_style import BLUE, GREY, INK, STYLE, saved
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
+from gkestimator.reporting.style import BLUE, GREY, INK, STYLE, saved
 from gkestimator.simulation.report import STAGE_NAMES
 from gkestimator.tables.layout import clipped, printable
 
@@ -69,13 +69,26 @@ def _bars(axes: Any, models: Sequence[SimulatedModel], there: int) -> None:
     ):
         at = [(v, i) for i, v in enumerate(values) if v is not None]
         axes.plot(
-            [v for v, _ in at], [i for _, i in at], marker, color="white", markeredgecolor=INK, markersize=4,
-            markeredgewidth=0.9, linestyle="none", label=label, zorder=4,
-        )  # fmt: skip
+            [v for v, _ in at],
+            [i for _, i in at],
+            marker,
+            color="white",
+            markeredgecolor=INK,
+            markersize=4,
+            markeredgewidth=0.9,
+            linestyle="none",
+            label=label,
+            zorder=4,
+        )
     axes.vlines(
-        [m.slo_ms for m in models], [i - 0.42 for i in rows], [i + 0.42 for i in rows], color=INK, linewidth=1.4,
-        label="SLO", zorder=3,
-    )  # fmt: skip
+        [m.slo_ms for m in models],
+        [i - 0.42 for i in rows],
+        [i + 0.42 for i in rows],
+        color=INK,
+        linewidth=1.4,
+        label="SLO",
+        zorder=3,
+    )
     # One model far beyond its objective must not flatten the others.
     longest = sorted(max(m.slo_ms, m.latency_p99_ms or 0.0) for m in models) or [1.0]
     top = min(longest[-1], 4 * max(m.slo_ms for m in models) if models else 1.0)
@@ -89,16 +102,25 @@ def _bars(axes: Any, models: Sequence[SimulatedModel], there: int) -> None:
     axes.set_ylim(max(len(models), _FEWEST) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("latency (ms)")
-    cut = "" if there == len(models) else f"; the {len(models)} worst of {there:,} models"
+    if there == len(models):
+        cut = ""
+    else:
+        cut = f"; the {len(models)} worst of {there:,} models"
     axes.set_title(f"Mean latency by stage, and percent on time{cut}", loc="left")
     axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.1 if len(models) < 12 else -0.06), ncols=4, fontsize=7,
-        handlelength=1.2, columnspacing=1.2,
-    )  # fmt: skip
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.1 if len(models) < 12 else -0.06),
+        ncols=4,
+        fontsize=7,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{int(10 * value) / 10:g} %"
+    if value is None:
+        return "–"
+    return f"{int(10 * value) / 10:g} %"
 
 
 def _look(models: Sequence[SimulatedModel]) -> dict[str, str]:
@@ -112,14 +134,21 @@ def _spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
         if m.latency_quantiles_ms is None:
             continue
         # Of all that came: what was refused or dropped is never answered.
-        never = (m.rejected_rps + m.dropped_rps) / m.arrived_rps if m.arrived_rps else 0.0
+        if m.arrived_rps:
+            never = (m.rejected_rps + m.dropped_rps) / m.arrived_rps
+        else:
+            never = 0.0
         x = [v / m.slo_ms for v in m.latency_quantiles_ms]
         y = [q * (1 - never) for q in QUANTILES_PCT]
         hue = look.get(m.model)
         axes.plot(
-            x, y, color=hue or GREY, linewidth=1.5 if hue else 0.8, zorder=3 if hue else 2,
+            x,
+            y,
+            color=hue or GREY,
+            linewidth=1.5 if hue else 0.8,
+            zorder=3 if hue else 2,
             label=_name(m.model) if hue else None,
-        )  # fmt: skip
+        )
         most = max(most, x[-1])
     axes.axvline(1, color=INK, linewidth=1.0)
     axes.text(1, 101, "SLO", ha="center", va="bottom", fontsize=7)
@@ -146,7 +175,8 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
     least = 100.0
     for m in reversed(models):
         found = by_name[m.model]
-        middle, share = [], []
+        middle = []
+        share = []
         for i, (came, kept) in enumerate(zip(found.arrived, found.on_time, strict=True)):
             middle.append((i + 0.5) * window)
             share.append(100 * kept / came if came else math.nan)
@@ -157,9 +187,14 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
         axes.axvspan(0, report.settings.warmup_s, color="#f2f2f2", zorder=0)
         if report.settings.warmup_s > 0.12 * report.settings.duration_s:
             axes.text(
-                report.settings.warmup_s / 2, 0.03, "warm-up", ha="center", fontsize=6.5, color=INK,
+                report.settings.warmup_s / 2,
+                0.03,
+                "warm-up",
+                ha="center",
+                fontsize=6.5,
+                color=INK,
                 transform=axes.get_xaxis_transform(),
-            )  # fmt: skip
+            )
     axes.set_xlim(0, report.settings.duration_s)
     axes.set_ylim(0 if least < 80 else 10 * math.floor((least - 5) / 10), 104 if least < 80 else 101)
     axes.set_xlabel("time of arrival (s)")
@@ -168,7 +203,8 @@ def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedMo
 
 
 def _title(report: SimulationReport) -> str:
-    t, s = report.totals, report.settings
+    t = report.totals
+    s = report.settings
     arrivals = _name(s.arrivals.rpartition("/")[2], 48)
     words = [
         f"Plan of {s.policy}, arrivals {arrivals}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",

@@ -9,25 +9,15 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gkestimator.core.errors import UsageError, one_line
 from gkestimator.documents.simulation import (
     SimulatedModel,
     SimulationReport,
     StageTimes,
     simulation_json,
 )
-from gkestimator.errors import UsageError, one_line
 from gkestimator.tables.layout import TextColumn, printable, text_table
 from gkestimator.tables.units import UNKNOWN, number_text, percent_text
-
-__all__ = [
-    "SIMULATION_FORMATS",
-    "SIMULATION_SUFFIXES",
-    "render_simulation",
-    "share_text",
-    "simulation_csv",
-    "simulation_text",
-    "simulation_words",
-]
 
 SIMULATION_FORMATS = ("table", "csv", "json")
 SIMULATION_SUFFIXES = {".json": "json", ".csv": "csv", ".txt": "table"}
@@ -88,10 +78,19 @@ def simulation_text(report: SimulationReport) -> str:
 
 def _settings(report: SimulationReport) -> list[str]:
     s = report.settings
-    scale = "" if s.rate_scale == 1 else f" at {s.rate_scale:g} times the rates"
+    if s.rate_scale == 1:
+        scale = ""
+    else:
+        scale = f" at {s.rate_scale:g} times the rates"
     warm = f", the first {s.warmup_s:g} s not counted" if s.warmup_s else ""
-    wait = "the plan's waits" if s.max_wait_ms is None else f"waits of {s.max_wait_ms:g} ms"
-    law = s.interference if s.coefficients is None else f"{s.interference} ({s.coefficients})"
+    if s.max_wait_ms is None:
+        wait = "the plan's waits"
+    else:
+        wait = f"waits of {s.max_wait_ms:g} ms"
+    if s.coefficients is None:
+        law = s.interference
+    else:
+        law = f"{s.interference} ({s.coefficients})"
     return [
         f"plan of {s.policy} · arrivals {s.arrivals}{scale} · {s.duration_s:g} s{warm} · seed {s.seed}",
         f"{s.service} service · interference {law} · copy {s.copy} · network {s.network or 'none'} · {s.routing} · "
@@ -134,7 +133,9 @@ def share_text(value: float | None) -> str:
     """A share of requests: 99.97 % is not 100 %."""
     if value is None:
         return UNKNOWN
-    return f"{int(value * 10) / 10:.1f}" if value < 100 else "100"
+    if value < 100:
+        return f"{int(value * 10) / 10:.1f}"
+    return "100"
 
 
 def _stage_columns(report: SimulationReport) -> list[TextColumn]:
@@ -181,13 +182,18 @@ def _gpu_lines(report: SimulationReport) -> list[str]:
         ]
     )
     more = len(report.gpus) - len(shown)
-    return [*lines, f"and {more:,} more GPUs"] if more else lines
+    if more:
+        return [*lines, f"and {more:,} more GPUs"]
+    return lines
 
 
 def _totals(report: SimulationReport) -> list[str]:
     t = report.totals
     wide = [number_text(v, digits=6) for v in (t.goodput_rps, t.promised_goodput_rps, t.expected_goodput_rps)]
-    dropped = f", {number_text(t.dropped_rps)} dropped" if report.settings.drop != "none" else ""
+    if report.settings.drop != "none":
+        dropped = f", {number_text(t.dropped_rps)} dropped"
+    else:
+        dropped = ""
     return [
         f"goodput {wide[0]} req/s · the plan: {wide[1]}, expected {wide[2]} req/s · "
         f"throughput {number_text(t.throughput_rps, digits=6)} req/s",
@@ -220,7 +226,10 @@ def simulation_words(report: SimulationReport) -> list[str]:
     came = sum(m.on_time_pct is not None for m in report.models)
     if late:
         said = "; ".join(_miss(m) for m in late[:_MANY])
-        more = f"; and {len(late) - _MANY:,} more" if len(late) > _MANY else ""
+        if len(late) > _MANY:
+            more = f"; and {len(late) - _MANY:,} more"
+        else:
+            more = ""
         lines.append(f"Less than {KEPT_PCT:g} % on time: {said}{more}.")
     elif report.models:
         lines.append(
@@ -241,11 +250,17 @@ def simulation_words(report: SimulationReport) -> list[str]:
 def _miss(m: SimulatedModel) -> str:
     """One model that misses: by how much, and why."""
     head = f"{m.model} {share_text(m.on_time_pct)} %"
-    refused = 100 * m.rejected_rps / m.arrived_rps if m.arrived_rps else 0.0
+    if m.arrived_rps:
+        refused = 100 * m.rejected_rps / m.arrived_rps
+    else:
+        refused = 0.0
     why = []
     if refused >= 0.05:
         why.append(f"{percent_text(refused)} % refused at the door")
-    dropped = 100 * m.dropped_rps / m.arrived_rps if m.arrived_rps else 0.0
+    if m.arrived_rps:
+        dropped = 100 * m.dropped_rps / m.arrived_rps
+    else:
+        dropped = 0.0
     if dropped >= 0.05:
         why.append(f"{percent_text(dropped)} % dropped as too late")
     if m.latency_p99_ms is not None and m.latency_p99_ms > m.slo_ms:
@@ -261,4 +276,6 @@ def _miss(m: SimulatedModel) -> str:
             f"p99 {number_text(m.latency_p99_ms)} ms of {number_text(m.slo_ms)}, most in {where[most]}: "
             f"mean {number_text(parts[most].mean_ms)}, p99 {number_text(parts[most].p99_ms)} ms"
         )
-    return f"{head} ({', '.join(why)})" if why else head
+    if why:
+        return f"{head} ({', '.join(why)})"
+    return head

@@ -6,11 +6,9 @@ import io
 
 import numpy as np
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
-
-__all__ = ["REQUEST_SUFFIXES", "check_writable", "render_requests"]
 
 REQUEST_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 

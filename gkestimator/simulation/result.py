@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["STAGES", "Counts", "Floats", "Requests", "Result"]
-
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 # Parts of a request's time at one model: under construction at the router; network there and back; from the arrival at
@@ -17,7 +15,7 @@ STAGES = ("router", "network", "queue", "gpu", "total")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Requests:
+class CountedRequests:
     """Every counted request to a model, in order of completion; arrays of one length. ``source``, ``model``,
     ``replica``: indices. Times in ms: ``arrived`` (at the model's router), then the stages."""
 
@@ -91,4 +89,4 @@ class Result:
     last_done_ms: Floats
     gpu_busy_ms: Floats
     gpu_creq_ms: Floats
-    requests: Requests | None = None
+    requests: CountedRequests | None = None

@@ -21,8 +21,6 @@ from gkestimator.simulation.options import (
     SERVICES,
 )
 
-__all__ = ["SimulateOptions"]
-
 _FROM_0 = Number(low=0, high=1e9)
 _ABOVE_0 = Number(low=0, high=1e9, above=True)
 Bursts: TypeAlias = Option[Sequence[float] | None, tuple[float, ...] | None]

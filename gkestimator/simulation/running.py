@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gkestimator.core.compiled import COMPILED
+from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
-from gkestimator.errors import UsageError, one_line
-from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.interference.registry import interference_between
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
-from gkestimator.simulation.arrivals.replay import Replay, Replayed
+from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.building import build_system
-from gkestimator.simulation.compiled import COMPILED
 from gkestimator.simulation.engine.simulator import Simulator
-from gkestimator.simulation.interference.registry import interference_between
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
@@ -29,8 +30,6 @@ from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 from gkestimator.tables.units import number_text
-
-__all__ = ["FileRun", "Simulated", "replan_files", "simulate_files", "simulate_plan"]
 
 if TYPE_CHECKING:
     from gkestimator.simulation.replanning.report import ReplanReport
@@ -41,7 +40,7 @@ _SECONDS = 60.0  # of arrivals, unless more or less is asked for
 _SOURCES_SAID = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Simulated:
     """``report`` is the document; ``system`` and ``result`` are what it was made of."""
 
@@ -173,7 +172,9 @@ class FileRun(SimulateOptions):
     @property
     def delays(self) -> str | None:
         """Return the file of the network's delays; None where there are none."""
-        return None if self.network == "none" else self.network
+        if self.network == "none":
+            return None
+        return self.network
 
     def prepared(self, plan: PlacementPlan) -> tuple[Arrivals, Options, str, tuple[str, ...]]:
         """Arrivals for the workload of ``plan``, what the simulator is told, the arrivals in words, and notes on
@@ -195,9 +196,10 @@ class FileRun(SimulateOptions):
             bursts=self._burst_states(),
             replay=self.replay,
         )
-        name, seconds = str(self.arrivals), self.duration_s
+        name = str(self.arrivals)
+        seconds = self.duration_s
         notes: tuple[str, ...] = ()
-        if isinstance(came, Replayed):
+        if isinstance(came, ReplayedArrivals):
             how = came.replay
             name = f"{name} (streams {how.assign}, rates {how.rates}, scaling {how.scaling}"
             name += f", from {how.start_s:g} s" if how.start_s else ""
@@ -268,7 +270,7 @@ def simulate_files(
     )
 
 
-def _recorded(came: Replayed) -> tuple[str, ...]:
+def _recorded(came: ReplayedArrivals) -> tuple[str, ...]:
     """What the trace has for each source, and how it was scaled."""
     found = came.recordings()
     said = [
@@ -277,7 +279,10 @@ def _recorded(came: Replayed) -> tuple[str, ...]:
         + (f", times {number_text(r.factor)}" if r.factor != 1 else "")
         for r in found[:_SOURCES_SAID]
     ]
-    more = f"; and {len(found) - _SOURCES_SAID:,} more" if len(found) > _SOURCES_SAID else ""
+    if len(found) > _SOURCES_SAID:
+        more = f"; and {len(found) - _SOURCES_SAID:,} more"
+    else:
+        more = ""
     return (f"trace {came.path}: {'; '.join(said)}{more}",)
 
 

@@ -25,8 +25,6 @@ from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.result import STAGES, Result
 from gkestimator.simulation.system import System
 
-__all__ = ["summarise"]
-
 _TOTAL = STAGES.index("total")
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -80,7 +78,9 @@ def _throughput(by_end: int, on_time: int, seconds: float) -> float:
 
 
 def _pct(part: int, whole: int) -> float | None:
-    return 100 * part / whole if whole else None
+    if whole:
+        return 100 * part / whole
+    return None
 
 
 def _models(
@@ -94,7 +94,8 @@ def _models(
             promised[r.model] += r.goodput_rps
             replicas[r.model] += 1
     # By replica over the whole run, warm-up included: whole batches and all their requests.
-    ran, served = [0] * len(system.models), [0] * len(system.models)
+    ran = [0] * len(system.models)
+    served = [0] * len(system.models)
     for i, replica in enumerate(system.replicas):
         ran[replica.model] += int(result.replica_batches[i])
         served[replica.model] += int(result.replica_requests[i])
@@ -104,7 +105,9 @@ def _models(
             rejected[source.stages[0].model] += int(result.source_rejected[s])
     found = []
     for m, model in enumerate(system.models):
-        done, on_time, batches = int(result.done[m]), int(result.on_time[m]), int(result.batches[m])
+        done = int(result.done[m])
+        on_time = int(result.on_time[m])
+        batches = int(result.batches[m])
         arrived = int(result.arrived[m]) + rejected[m]
         stages: dict[str, Any] = {
             name: StageTimes(
@@ -147,8 +150,10 @@ def _applications(
     for s, source in enumerate(system.sources):
         if not source.application:
             continue
-        arrived, rejected = int(result.source_arrived[s]), int(result.source_rejected[s])
-        done, on_time = int(result.source_done[s]), int(result.source_on_time[s])
+        arrived = int(result.source_arrived[s])
+        rejected = int(result.source_rejected[s])
+        done = int(result.source_done[s])
+        on_time = int(result.source_on_time[s])
         found.append(
             SimulatedApplication(
                 application=source.name,
@@ -185,7 +190,9 @@ def _gpus(plan: PlacementPlan, result: Result) -> tuple[SimulatedGpu, ...]:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    if known and len(known) == len(values):
+        return sum(known) / len(known)
+    return None
 
 
 def _totals(
@@ -197,7 +204,8 @@ def _totals(
     models: Sequence[SimulatedModel],
     gpus: Sequence[SimulatedGpu],
 ) -> SimulationTotals:
-    arrived, rejected = int(result.source_arrived.sum()), int(result.source_rejected.sum())
+    arrived = int(result.source_arrived.sum())
+    rejected = int(result.source_rejected.sum())
     return SimulationTotals(
         goodput_rps=sum(m.goodput_rps for m in models),
         throughput_rps=sum(m.throughput_rps for m in models),

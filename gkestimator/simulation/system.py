@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-__all__ = ["FEATURES", "TERMS", "SimGpu", "SimModel", "SimReplica", "SimSource", "SimStage", "System"]
-
-# Numbers that an interference model may keep for a replica at one batch size, and for a GPU.
-FEATURES = 8
-TERMS = 8
+from gkestimator.core.records import frozen
+from gkestimator.interference.base import TERMS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimModel:
     """``slo_ms``: what a request to the model (alone, or as a stage of an application) is held to."""
 
@@ -19,7 +14,7 @@ class SimModel:
     slo_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimStage:
     """One stage of a source: ``model`` (index) is asked ``fan_out`` times for each execution of each stage that it
     follows (``after``: indices into the source's stages; the request itself where empty), once all of them are
@@ -30,7 +25,7 @@ class SimStage:
     fan_out: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimSource:
     """A stream of requests: a model asked for by itself (``application`` False, one stage) or an application.
 
@@ -45,7 +40,7 @@ class SimSource:
     admit: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimGpu:
     """One GPU. ``price_per_hour`` in USD, None where unknown. ``terms``: what the interference model keeps of it."""
 
@@ -55,7 +50,7 @@ class SimGpu:
     terms: tuple[float, ...] = (0.0,) * TERMS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimReplica:
     """One replica of ``model`` on ``gpu`` (indices into the system).
 
@@ -95,7 +90,7 @@ class SimReplica:
     memory_pct: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class System:
     """Everything that is simulated. ``notes`` say what a reader must know (assumptions, columns that are null)."""
 

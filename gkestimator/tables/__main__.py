@@ -31,7 +31,10 @@ begins with `=`, `+`, `-` or `@` is data, so import a stranger's CSV into a spre
 def _bounds(column: Column) -> str:
     if column.choices:
         return "one of " + ", ".join(f"`{c}`" for c in column.choices)
-    parts = [] if column.minimum is None else [f"≥ {column.minimum:g}"]
+    if column.minimum is None:
+        parts = []
+    else:
+        parts = [f"≥ {column.minimum:g}"]
     parts += [] if column.maximum is None else [f"≤ {column.maximum:g}"]
     return ", ".join(parts)
 

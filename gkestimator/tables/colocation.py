@@ -3,17 +3,18 @@ group (:class:`CoRun`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gkestimator.core.records import frozen
 from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["COLOCATION", "SHARINGS", "CoRun"]
-
 SHARINGS = ("mps", "time", "cpu")
-_KEY, _TIME, _COMPUTE = "key", "time", "compute"
+_KEY = "key"
+_TIME = "time"
+_COMPUTE = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CoRun:
     """One row of the co-location table; the fields are its columns, in order, with units in ``docs/tables.md``.
 

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import OutputError
-
-__all__ = ["file_mode", "json_bytes", "output_errors", "write_aside", "write_atomically"]
+from gkestimator.core.errors import OutputError
 
 
 def json_bytes(document: Any) -> bytes:

@@ -7,19 +7,22 @@ Version 2 adds ``kind``, ``opset``, ``graph``, ``entry_us``, ``host_us``, ``dura
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gkestimator.core.records import frozen
 from gkestimator.tables.schema import TableSchema, spec
-
-__all__ = ["KERNEL_DATASET", "KINDS", "QUALITIES", "KernelMeasurement"]
 
 KINDS = ("kernel", "memcpy", "memset", "host")
 
 QUALITIES = ("ok", "noisy", "throttled")
-_KEY, _WHERE, _WHAT, _LAUNCH, _MEASURED = "key", "where", "what", "launch", "measured"
+_KEY = "key"
+_WHERE = "where"
+_WHAT = "what"
+_LAUNCH = "launch"
+_MEASURED = "measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelMeasurement:
     """One measured kernel launch; what was not measured is None. Shapes and attributes are JSON texts."""
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gkestimator.core.records import frozen
 from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["BOUNDS", "KERNEL_ROWS", "KernelRow"]
-
 BOUNDS = ("compute", "memory", "latency", "host")
-_KEY, _TIME, _WORK, _LAUNCH, _TRUST = "key", "time", "work", "launch", "trust"
+_KEY = "key"
+_TIME = "time"
+_WORK = "work"
+_LAUNCH = "launch"
+_TRUST = "trust"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelRow:
     """One kernel of one model on one GPU at one batch size; unknown is None."""
 

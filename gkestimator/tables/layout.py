@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-__all__ = ["TextColumn", "markdown_table", "printable", "text_table"]
+from gkestimator.core.records import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TextColumn:
     """A heading and its cells. ``shrink``: width that the column may be cut to when the table is too wide.
 

@@ -13,11 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gkestimator.errors import GkestimatorWarning, TableError
+from gkestimator.core.errors import GkestimatorWarning, TableError
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema
 from gkestimator.tables.writing import _pyarrow, format_of
-
-__all__ = ["MAX_FILE_BYTES", "MAX_ROWS", "parquet_records", "read_table"]
 
 MAX_FILE_BYTES = 512 * 2**20
 MAX_ROWS = 2_000_000
@@ -138,7 +136,9 @@ def _later_columns(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> tuple
 def _complete(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> Mapping[str, Cell]:
     """Return ``cells`` with a null for provenance that the file does not hold; other columns have defaults."""
     absent = [c.name for c in schema.columns if c.required and c.nullable and c.name not in cells]
-    return {**cells, **dict.fromkeys(absent)} if absent else cells
+    if absent:
+        return {**cells, **dict.fromkeys(absent)}
+    return cells
 
 
 def _csv_rows(
@@ -177,7 +177,9 @@ def _csv_rows(
 
 def _parse(path: Path, number: int, column: Column, text: str) -> Cell:
     if column.type is str:
-        return None if text == "" and column.nullable else text
+        if text == "" and column.nullable:
+            return None
+        return text
     if text.strip() == "":
         return None
     try:
@@ -185,7 +187,9 @@ def _parse(path: Path, number: int, column: Column, text: str) -> Cell:
             return _TRUTH[text.strip().lower()]
         if len(text) > 64 or "_" in text:  # int() takes "1_000", which no other program writes or reads
             raise ValueError(text)
-        return int(text) if column.type is int else float(text)
+        if column.type is int:
+            return int(text)
+        return float(text)
     except (ValueError, KeyError) as e:
         raise TableError(
             f"{path}: row {number}, column {column.name}: found {text[:40]!r}, expected {column.expected}"
@@ -263,7 +267,9 @@ def _parquet_version(file: Any) -> str | None:
     """Return the version that the Parquet file says in its metadata; None: none."""
     metadata = file.schema_arrow.metadata or {}
     version = metadata.get(VERSION_COLUMN.encode())
-    return None if version is None else version.decode("utf-8", "replace")
+    if version is None:
+        return None
+    return version.decode("utf-8", "replace")
 
 
 def parquet_records(path: Path) -> Iterator[dict[str, Any]]:

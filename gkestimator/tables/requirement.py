@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gkestimator.core.records import frozen
 from gkestimator.tables.schema import TableSchema, spec
 
-__all__ = ["REQUIREMENTS", "Requirement"]
-
-_KEY, _TIME, _COMPUTE, _MEMORY, _WORK, _TRUST = "key", "time", "compute", "memory", "work", "trust"
+_KEY = "key"
+_TIME = "time"
+_COMPUTE = "compute"
+_MEMORY = "memory"
+_WORK = "work"
+_TRUST = "trust"
 _PCT_OF_GPU = "percent of the whole GPU"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Requirement:
     """One row of the requirement table; the fields are its columns, in order, with units in
     ``docs/tables.md``.

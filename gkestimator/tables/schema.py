@@ -11,14 +11,13 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from gkestimator.errors import TableError
-from gkestimator.versions import derived_version
-
-__all__ = ["Cell", "Column", "TableSchema", "spec"]
+from gkestimator.core.errors import TableError
+from gkestimator.core.records import frozen
+from gkestimator.core.versions import derived_version
 
 VERSION_COLUMN = "schema_version"
 Cell: TypeAlias = "str | int | float | bool | None"
@@ -38,11 +37,16 @@ def spec(
     """Metadata of one column: its ``unit`` ("" for none), a sentence, bounds (both inclusive) and allowed
     words."""
     return {
-        "unit": unit, "doc": doc, "group": group, "minimum": minimum, "maximum": maximum, "choices": choices
-    }  # fmt: skip
+        "unit": unit,
+        "doc": doc,
+        "group": group,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Column:
     """One column. ``type`` is str, int, float or bool; ``required`` columns must be present in a file that
     is read."""
@@ -62,7 +66,9 @@ class Column:
         """What is wrong with ``value`` (``found ..., expected ...``), or None when it may stand in this
         column."""
         if value is None:
-            return None if self.nullable else f"found nothing, expected {self.expected}"
+            if self.nullable:
+                return None
+            return f"found nothing, expected {self.expected}"
         if self.type is str:
             if not isinstance(value, str):
                 return f"found {value!r}, expected {self.expected}"
@@ -70,7 +76,9 @@ class Column:
                 return f"found {value!r}, expected one of {', '.join(self.choices)}"
             return None
         if self.type is bool:
-            return None if isinstance(value, bool) else f"found {value!r}, expected true or false"
+            if isinstance(value, bool):
+                return None
+            return f"found {value!r}, expected true or false"
         if isinstance(value, bool) or not isinstance(value, int if self.type is int else (int, float)):
             return f"found {value!r}, expected {self.expected}"
         if isinstance(value, float) and not math.isfinite(value):
@@ -123,7 +131,7 @@ class TableSchema(Generic[Row]):
 
     @cached_property
     def version(self) -> int:
-        """Return the version of the columns as they are now (see :mod:`gkestimator.versions`)."""
+        """Return the version of the columns as they are now (see :mod:`gkestimator.core.versions`)."""
         return self.version_of(self.names)
 
     def version_of(self, names: tuple[str, ...]) -> int:
@@ -156,7 +164,10 @@ class TableSchema(Generic[Row]):
         found = []
         for f in fields(self.row_type):  # type: ignore[arg-type]
             hint = hints[f.name]
-            members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+            if isinstance(hint, types.UnionType):
+                members = typing.get_args(hint)
+            else:
+                members = (hint,)
             plain = [m for m in members if m is not type(None)]
             required = f.default is MISSING and f.default_factory is MISSING
             found.append(

@@ -11,8 +11,6 @@ from gkestimator.tables.layout import TextColumn, markdown_table, printable, tex
 from gkestimator.tables.requirement import Requirement
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text
 
-__all__ = ["kernels_markdown", "kernels_text", "requirements_markdown", "requirements_text"]
-
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
@@ -122,7 +120,9 @@ def _warning_marks(rows: Sequence[Requirement]) -> list[str]:
 
 def _footnotes(rows: Sequence[Requirement]) -> list[str]:
     notes = [printable(f"{number}: {text}") for text, number in _notes(rows).items()]
-    return ["", *notes] if notes else []
+    if notes:
+        return ["", *notes]
+    return []
 
 
 def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.tables.files import file_mode, output_errors, write_aside
-
-__all__ = ["rename_together", "write_together"]
 
 Write = Callable[[IO[bytes]], None]
 

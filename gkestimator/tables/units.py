@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["UNKNOWN", "bytes_text", "flops_text", "number_text", "percent_text"]
-
 UNKNOWN = "–"
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
@@ -30,7 +28,9 @@ def percent_text(value: float | None) -> str:
     """A percentage without its sign: one decimal below 10, none above."""
     if value is None:
         return UNKNOWN
-    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+    if abs(value) < 9.95:
+        return f"{value:.1f}"
+    return f"{value:,.0f}"
 
 
 def _scaled(value: int | float | None, step: int, units: tuple[str, ...]) -> str:
@@ -41,7 +41,9 @@ def _scaled(value: int | float | None, step: int, units: tuple[str, ...]) -> str
     while abs(scaled) >= (step if power == 0 else 0.9995 * step) and power < len(units) - 1:
         scaled /= step
         power += 1
-    return f"{number_text(scaled)} {units[power]}" if power else f"{value:g} {units[0]}"
+    if power:
+        return f"{number_text(scaled)} {units[power]}"
+    return f"{value:g} {units[0]}"
 
 
 def bytes_text(value: int | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
@@ -19,12 +19,9 @@ from gkestimator.tables.text import kernels_markdown, kernels_text, requirements
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["FORMATS", "format_of", "render", "to_dataframe", "write_table"]
 
 FORMATS = ("table", "csv", "json", "parquet", "markdown")
-_SUFFIXES = {
-    ".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"
-}  # fmt: skip
+_SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown", ".txt": "table"}
 Row = TypeVar("Row")
 
 
@@ -63,7 +60,9 @@ def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRo
         return json_bytes(document)
     if form in ("csv", "parquet"):
         encode = encode_csv if form == "csv" else encode_parquet
-        return encode(REQUIREMENTS, rows) if kernels is None else encode(KERNEL_ROWS, kernels)
+        if kernels is None:
+            return encode(REQUIREMENTS, rows)
+        return encode(KERNEL_ROWS, kernels)
     raise UsageError(f"format {form!r} is not known, expected one of {', '.join(FORMATS)}")
 
 
@@ -76,7 +75,9 @@ def _csv_cell(value: Cell) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return repr(value)
+    return str(value)
 
 
 def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
@@ -127,7 +128,10 @@ def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form:
         document = {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
         data = json_bytes(document)
     elif form in ("csv", "parquet"):
-        data = encode_csv(schema, rows) if form == "csv" else encode_parquet(schema, rows)
+        if form == "csv":
+            data = encode_csv(schema, rows)
+        else:
+            data = encode_parquet(schema, rows)
     else:
         raise UsageError(f"{path}: format {form!r}, expected csv, json or parquet")
     write_bytes(path, data)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["LEVEL", "coverage", "size_quantiles"]
-
 LEVEL = 0.9
 _FEWEST = 40
 
@@ -36,7 +34,10 @@ def size_quantiles(
     result = []
     for i in range(len(edges) + 1):
         mask = size == i
-        width = _conformal(errors[mask], weight[mask]) if mask.sum() >= _FEWEST else overall
+        if mask.sum() >= _FEWEST:
+            width = _conformal(errors[mask], weight[mask])
+        else:
+            width = overall
         result.append(round(width, 4))
     return result
 

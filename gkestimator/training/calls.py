@@ -5,30 +5,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError, TableError, UsageError
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import GpuCatalogue, GpuSpec
-from gkestimator.kernels import Family, Kernel
+from gkestimator.core.errors import GkestimatorError, TableError, UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.kernels import Family, Kernel
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
+from gkestimator.hardware.runtime_profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import lower
-from gkestimator.lowering.registry import LoweringOptions
-from gkestimator.runtimes import load_runtime, resolve_dtype
+from gkestimator.operators.registry import LoweringOptions
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
 from gkestimator.training.importers.kernel_dataset import dataset_files, kernel_of_row
-
-__all__ = ["Label", "MeasuredCall", "ReadCalls", "base_labels", "read_calls", "sure_labels"]
 
 DOMINATED = 0.95
 """Share of a call's time, by the base's prediction, from which one kernel stands for all of a call of several kernels:
 it is then given that share of the measured time. A wrong share moves the label by 5 % at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredCall:
     """One operator call on one GPU under one runtime. ``kernels``: what the rules make of it (none that runs on the
     host); ``rows``: its launches in order, all of quality ok, each with a duration."""
@@ -45,7 +43,7 @@ class MeasuredCall:
         return sum(row.duration_us or 0.0 for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Label:
     """A kernel of the rules with the time it took. ``rows``: its launches; ``whole``: they are its own."""
 
@@ -61,7 +59,7 @@ class Label:
         return max(self.rows, key=lambda row: row.duration_us or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadCalls:
     """The calls of datasets, and how many were left out, by GPU and reason. ``gpus``: specifications by canonical
     name."""
@@ -216,7 +214,8 @@ def base_labels(
     if not unsure:
         return labels, {}
     times = base_us([kernel for call in unsure for kernel in call.kernels])
-    at, mixed = 0, 0
+    at = 0
+    mixed = 0
     for call in unsure:
         each = times[at : at + len(call.kernels)]
         at += len(call.kernels)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.analytical import analytical_duration_us
-from gkestimator.anchors import ANCHORS
-from gkestimator.bundle_models import Chip, chip_of
-from gkestimator.errors import TableError
-from gkestimator.features import feature_matrix
-from gkestimator.gpus import GpuSpec
-from gkestimator.regressors import Forest, KernelRidge, Linear, Stack
-from gkestimator.roofline import MATRIX_FAMILIES, roofline
+from gkestimator.bundles.models import Chip, chip_of
+from gkestimator.core.errors import TableError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.anchors import ANCHORS
+from gkestimator.kernel_models.features.vector import feature_matrix
+from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
+from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, roofline
 from gkestimator.training.members import Fitted, fit_member, join_forests
 from gkestimator.training.plan import ModelPlan
 from gkestimator.training.rows import TrainingRows, shape_hash
-
-__all__ = ["Problem", "StackFit", "chip_numbers", "fit_stack", "problem", "sample"]
 
 FOLDS = 3
 _FEW_ROWS, _FOLDS_OF_FEW = 2_000, 8  # few rows: members of a fold must not see a third less
@@ -30,11 +28,12 @@ _DROP_BELOW = (
 _HIDDEN_WEIGHT = 0.1
 # How well launch gaps are known: their spread over operators of one GPU, and a tenth of gaps that drift within a
 # file (convolutions').
-_GAP_ERROR_US, _GAP_ERROR = 4.0, 0.1
+_GAP_ERROR_US = 4.0
+_GAP_ERROR = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+@frozen
+class FitProblem:
     """What a member sees: float32 features (rows, features), targets log(time / anchor), weights.
 
     ``hidden`` rows have an analytical target, because the launch hides their GPU time. ``shape`` are hashes
@@ -51,7 +50,7 @@ class Problem:
     anchor_us: np.ndarray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StackFit:
     """A fitted stack and what it predicted of every row while that row's fold was left out.
 
@@ -72,12 +71,13 @@ def chip_numbers(names: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
     return np.array([number[name] for name in names.tolist()], dtype=np.int64)
 
 
-def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> Problem:
+def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> FitProblem:
     """Features and targets of ``rows``. Raises TableError without rows."""
     anchor_of = ANCHORS[plan.anchor]
     x: np.ndarray | None = None
     names: tuple[str, ...] = ()
-    base, likely = np.empty(len(rows)), np.empty(len(rows))
+    base = np.empty(len(rows))
+    likely = np.empty(len(rows))
     for gpu in np.unique(rows.gpu.astype(str)):
         mask = np.flatnonzero(rows.gpu == gpu)
         part = rows.table.take(mask)
@@ -103,7 +103,7 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) ->
     trust = np.where(rows.gap_us > 0, (duration / (duration + doubt)) ** 2, 1.0)
     told = np.where(rows.hold_us > 0, (rows.hold_us / most) ** 2, 1.0)
     trust = np.where(hidden, _HIDDEN_WEIGHT * told, trust)
-    return Problem(
+    return FitProblem(
         x=x,
         y=np.log(duration / base),
         weight=rows.weight * trust,
@@ -140,10 +140,12 @@ def sample(
 
 def _predict(member: Fitted, x: np.ndarray) -> np.ndarray:
     result = member.predict(x)
-    return result[:, 0] if result.ndim == 2 else result
+    if result.ndim == 2:
+        return result[:, 0]
+    return result
 
 
-def _folds(plan: ModelPlan, data: Problem) -> np.ndarray:
+def _folds(plan: ModelPlan, data: FitProblem) -> np.ndarray:
     """A fold number per row: by shape, or one fold per chip."""
     if plan.folds == "gpu":
         return data.chip
@@ -151,7 +153,7 @@ def _folds(plan: ModelPlan, data: Problem) -> np.ndarray:
     return np.asarray(np.floor(data.shape * 1e6).astype(int) % count)
 
 
-def _bounds(plan: ModelPlan, data: Problem) -> tuple[float, float]:
+def _bounds(plan: ModelPlan, data: FitProblem) -> tuple[float, float]:
     """What log(time / anchor) is held to: the range of the targets; for GPUs not trained on, the range without its
     tails by weight, because the shortest kernels' targets there are mostly what is left of the launch gap."""
     if plan.scope == "seen":
@@ -163,7 +165,7 @@ def _bounds(plan: ModelPlan, data: Problem) -> tuple[float, float]:
 
 
 def fit_stack(
-    plan: ModelPlan, data: Problem, *, seed: int, members: tuple[str, ...] | None = None
+    plan: ModelPlan, data: FitProblem, *, seed: int, members: tuple[str, ...] | None = None
 ) -> StackFit:
     """The stack fitted on ``data``; ``members`` default to the plan's."""
     from scipy.optimize import nnls
@@ -173,7 +175,8 @@ def fit_stack(
     fold = _folds(plan, data)
     held = np.empty((len(data.y), len(members)))
     for number in np.unique(fold):
-        train, test = fold != number, fold == number
+        train = fold != number
+        test = fold == number
         for j, name in enumerate(members):
             fitted = fit_member(
                 name,

@@ -1,4 +1,4 @@
-"""Fits :class:`gkestimator.geometry.Geometry` on rows whose kernel and grid were recorded."""
+"""Fits :class:`gkestimator.kernel_models.geometry.Geometry` on rows whose kernel and grid were recorded."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-from gkestimator.geometry import PICKED, SPLITS, Geometry, Picker, split_features, tile_features, tiles_named
-from gkestimator.gpus import GpuSpec
-from gkestimator.regressors import Forest
-from gkestimator.tiles import Tile, tile_blocks
+from gkestimator.core.errors import UsageError
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.geometry import (
+    PICKED,
+    SPLITS,
+    Geometry,
+    Picker,
+    split_features,
+    tile_features,
+    tiles_named,
+)
+from gkestimator.kernel_models.regressors import Forest
+from gkestimator.kernel_models.tiles import Tile, tile_blocks
 from gkestimator.training.members import from_xgboost
 from gkestimator.training.rows import TrainingRows, shape_hash
-
-__all__ = ["ROWS", "fit_geometry", "fit_picker"]
 
 ROWS = 30_000
 """Most rows a picker learns from."""
 _LEAST_ROWS = 300
 _LEAST_OF_TILE = 20  # rows of a class below this teach nothing and would be candidates everywhere
 _LEAST_SHARE = 0.002  # of a chip's rows, to count as offered there
-_TILE_TREES, _SPLIT_TREES = 40, 20
+_TILE_TREES = 40
+_SPLIT_TREES = 20
 
 
 def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Geometry:
-    """The learned choice of kernels of each family in :data:`~gkestimator.geometry.PICKED`.
+    """The learned choice of kernels of each family in :data:`~gkestimator.kernel_models.geometry.PICKED`.
 
     Takes the FP32 rows of ``rows`` that name their kernel class and grid; a family with fewer than 300 has no
     picker. ``gpus`` maps the rows' names to specifications. Raises UsageError where xgboost is missing.
@@ -69,9 +76,12 @@ def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0
         # Evenly over chips, and in an order that the rows' own order does not decide.
         each = 1.0 / np.bincount(chip)[chip]
         pick = np.sort(rng.choice(len(rows), ROWS, replace=False, p=each / each.sum()))
-        rows, label, chip = rows.take(pick), label[pick], chip[pick]
+        rows = rows.take(pick)
+        label = label[pick]
+        chip = chip[pick]
     order = np.argsort(shape_hash(rows.table), kind="stable")
-    rows, label = rows.take(order), label[order]
+    rows = rows.take(order)
+    label = label[order]
     features, lengths, wanted = _tile_problem(rows, label, tiles, gpus)
     tile = _rank(features, wanted, lengths, trees=_TILE_TREES, seed=seed)
     blocks = np.stack([tile_blocks(t, rows.table) for t in tiles], axis=1)[np.arange(len(rows)), label]

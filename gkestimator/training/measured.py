@@ -9,33 +9,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.bundle_models import SIZE_EDGES_US, chip_of
-from gkestimator.bundles import Bundle
-from gkestimator.corrections import BASE, Correction, correction_features, feature_set, reference_us
-from gkestimator.errors import TableError
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import Kernel, KernelTable
-from gkestimator.measured import MeasuredContents, MeasuredGpu, Shift
-from gkestimator.regressors import Stack
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.bundles.corrections import BASE, Correction, correction_features, feature_set, reference_us
+from gkestimator.bundles.measured import MeasuredContents, MeasuredGpu, Shift
+from gkestimator.bundles.models import SIZE_EDGES_US, chip_of
+from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import Kernel, KernelTable
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.regressors import Stack
 from gkestimator.training.calibrate import coverage, size_quantiles
 from gkestimator.training.calls import MeasuredCall, base_labels
-from gkestimator.training.fit import Problem, fit_stack
+from gkestimator.training.fit import FitProblem, fit_stack
 from gkestimator.training.measured_lowering import build_lowering
 from gkestimator.training.occupancy import OccupancyReport, fit_occupancy
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import size_hash
 from gkestimator.training.small_stack import FEWEST, fit_small_stack
 
-__all__ = ["FamilyReport", "GpuReport", "fit_correction", "fit_gpu"]
-
 FEWEST_ALONE = 200
 """Shapes from which the public recipe, relative to a roofline instead of the base, is tried as well."""
-_FEW_ROWS, _TREES_OF_FEW = 2_000, 120
-_FEWEST_OF_VARIANT, _MOST_VARIANTS = 5, 24
+_FEW_ROWS = 2_000
+_TREES_OF_FEW = 120
+_FEWEST_OF_VARIANT = 5
+_MOST_VARIANTS = 24
 _FEWEST_FAMILIES = 3
 _WORTH_SHIFTING = 0.9
 _NORMAL_90 = 1.645
@@ -45,7 +46,7 @@ _BORROWS = {"fp16": ("bf16",), "bf16": ("fp16",)}
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FamilyReport:
     """One family in one precision on one GPU. Errors: mean absolute percentage of GPU time. ``base_pct``: the base
     bundle's; ``correction_pct`` and ``alone_pct``: of the correction and of the public recipe on these rows, every row
@@ -63,7 +64,7 @@ class FamilyReport:
     runtimes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuReport:
     """What was learned of one GPU. ``calls``: operator calls used; ``exact``: distinct kernels whose time and launches
     are known as measured; ``launches_per_call``: how many calls make 1, 2, 3, ... launches; ``shift``: factor applied
@@ -169,7 +170,8 @@ def fit_correction(
 ) -> tuple[Correction | None, FamilyReport]:
     """The regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or shapes, or the
     base is no worse on shapes left out. ``weight``: how much each row counts, alike by default."""
-    family, precision = str(table.family[0]), str(table.precision[0])
+    family = str(table.family[0])
+    precision = str(table.precision[0])
     count = len(table)
     weight = np.ones(count) if weight is None else weight
     shape = size_hash(table)  # with one operator of a size, all others of that size are left out
@@ -206,12 +208,16 @@ def fit_correction(
     small = fit_small_stack(x, np.log(duration_us / base_us), weight, shape, seed=seed)
     corrected = base_us * np.exp(small.out_of_fold)
     report = replace(report, correction_pct=error(corrected))
-    reference, stack, predicted = BASE, small.stack, corrected
+    reference = BASE
+    stack = small.stack
+    predicted = corrected
     if len(set(shape.tolist())) >= FEWEST_ALONE:
         anchor, alone, out = _alone(family, precision, table, gpu, x, names, duration_us, weight, shape, seed)
         report = replace(report, alone_pct=error(out))
         if distance(out) < distance(corrected):
-            reference, stack, predicted = anchor, alone, out
+            reference = anchor
+            stack = alone
+            predicted = out
     # A few strange rows may draw a correction to them and pay for it: most rows must be no worse off, too.
     if distance(predicted) >= distance(base_us) or middle(predicted) > middle(base_us):
         return None, report
@@ -254,7 +260,7 @@ def _alone(
     if len(table) < _FEW_ROWS:
         plan = replace(plan, estimators={k: min(n, _TREES_OF_FEW) for k, n in plan.estimators.items()})
     anchor_us = reference_us(plan.anchor, table, gpu, duration_us)
-    data = Problem(
+    data = FitProblem(
         x=x,
         y=np.log(duration_us / anchor_us),
         weight=weight,

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gkestimator.kernels import Family, KernelTable
-from gkestimator.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, MeasuredLowering, signatures
+from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, MeasuredLowering, signatures
+from gkestimator.core.kernels import Family, KernelTable
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import Label
-
-__all__ = ["blocks_of", "build_lowering"]
 
 REPEATABLE = 0.03
 """Least 90 % half-width of log(time) of a call that was measured: what clocks and neighbours change from one day to the
@@ -20,10 +18,20 @@ next at least. Judged; ``duration_cv`` only tells of repeats that follow each ot
 _ARRANGED = 0.3
 _ARRANGEMENTS = frozenset(
     {
-        Family.ATTENTION, Family.COPY, Family.FFT, Family.GATHER, Family.POOLING, Family.REDUCTION, Family.RESAMPLE,
-        Family.RNN, Family.SCAN, Family.SCATTER, Family.SOFTMAX, Family.SORT,
+        Family.ATTENTION,
+        Family.COPY,
+        Family.FFT,
+        Family.GATHER,
+        Family.POOLING,
+        Family.REDUCTION,
+        Family.RESAMPLE,
+        Family.RNN,
+        Family.SCAN,
+        Family.SCATTER,
+        Family.SOFTMAX,
+        Family.SORT,
     }
-)  # fmt: skip
+)
 """Families of which a kernel's key leaves open what moves its time: the permutation of a transpose, whether a reduced
 axis is the last, windows, indices. The half-width is then at least ``_ARRANGED`` (judged)."""
 _NORMAL_90 = 1.645
@@ -41,7 +49,8 @@ def build_lowering(labels: Sequence[Label]) -> MeasuredLowering | None:
     for label, key in zip(own, keys, strict=True):
         grouped.setdefault((label.call.runtime, key), []).append(label)
     chosen: list[Label] = []
-    duration, width = [], []
+    duration = []
+    width = []
     for group in list(grouped.values())[:MOST_CALLS]:
         logs = np.log([label.duration_us for label in group])
         middle = float(logs.mean())
@@ -67,7 +76,9 @@ def build_lowering(labels: Sequence[Label]) -> MeasuredLowering | None:
 def blocks_of(text: str | None) -> float:
     """Product of a grid or block ``x,y,z``; NaN where it is not told."""
     try:
-        return float(math.prod(int(v) for v in text.split(","))) if text else math.nan
+        if text:
+            return float(math.prod(int(v) for v in text.split(",")))
+        return math.nan
     except ValueError:
         return math.nan
 

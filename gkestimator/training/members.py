@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-from gkestimator.regressors import Forest, KernelRidge, Linear
-
-__all__ = ["DEPTH", "FITTERS", "Fitted", "fit_member", "join_forests"]
+from gkestimator.core.errors import UsageError
+from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear
 
 DEPTH = 6
 KERNEL_RIDGE_ROWS = 1_000
@@ -60,7 +58,8 @@ def fit_kernel_ridge(
     pick = np.sort(rng.choice(len(x), most, replace=False, p=w / w.sum()))
     mean, scale = _standard(x[pick])
     support = (x[pick] - mean) / scale
-    gamma, offset = 0.5 / x.shape[1], float(y[pick].mean())
+    gamma = 0.5 / x.shape[1]
+    offset = float(y[pick].mean())
     model = Ridge(alpha=0.05, kernel="rbf", gamma=gamma).fit(support, y[pick] - offset)
     return KernelRidge(
         mean=mean,
@@ -183,7 +182,8 @@ def _below(threshold: np.ndarray) -> np.ndarray:
 def _complete(trees: Sequence[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
     """Complete trees of DEPTH from (left, right, feature, threshold, value) node arrays; a leaf has left <
     0."""
-    inner, leaves = 2**DEPTH - 1, 2**DEPTH
+    inner = 2**DEPTH - 1
+    leaves = 2**DEPTH
     feature = np.zeros((len(trees), inner), dtype=np.int16)
     threshold = np.full((len(trees), inner), np.inf, dtype=np.float32)
     leaf = np.zeros((len(trees), leaves), dtype=np.float32)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.achieved import OccupancyModel, occupancy_features
-from gkestimator.gpus import GpuSpec
-from gkestimator.launch import LONG_BLOCKS, Launch
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.achieved import OccupancyModel, occupancy_features
+from gkestimator.kernel_models.launch import LONG_BLOCKS, Launch
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import MeasuredCall
 from gkestimator.training.measured_lowering import blocks_of
 from gkestimator.training.small_stack import fit_small_stack
 
-__all__ = ["FEWEST_COUNTERS", "OccupancyReport", "fit_occupancy"]
-
 FEWEST_COUNTERS = 50
 """Launches with counters below which the rule of ``launch.occupancy`` stays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OccupancyReport:
     """Mean absolute errors in percent of an SM's warps, all operators of equal inputs left out: of the rule and of the
     regressor."""
@@ -63,7 +61,10 @@ def fit_occupancy(
     share = np.clip(rule + fit.out_of_fold, 0.01, 1.0)
     learned = float(np.mean(np.abs(share * theoretical - measured)))
     used = learned < by_rule
-    model = OccupancyModel(stack=fit.stack, low=fit.low, high=fit.high) if used else None
+    if used:
+        model = OccupancyModel(stack=fit.stack, low=fit.low, high=fit.high)
+    else:
+        model = None
     return model, OccupancyReport(
         rows=len(launches), rule_points=round(by_rule, 3), learned_points=round(learned, 3), used=used
     )

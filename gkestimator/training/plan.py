@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
-from gkestimator.kernels import KernelTable
-from gkestimator.regressors import MEMBERS
-
-__all__ = ["PLAN", "PLANS", "ModelPlan"]
+from gkestimator.core.kernels import KernelTable
+from gkestimator.core.records import frozen
+from gkestimator.kernel_models.regressors import MEMBERS
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _MORE_TREES = {"xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
@@ -29,7 +28,7 @@ _TRANSFER_TREES = {"xgboost": 100, "lightgbm": 100}
 _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelPlan:
     """One regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
 
@@ -39,7 +38,7 @@ class ModelPlan:
     ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
     what out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip
     (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target
-    log(time / anchor) is relative to (``gkestimator.anchors.ANCHORS``). ``members``: those that may take part.
+    log(time / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take part.
     ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few stray.
     ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the few chips
     in training suggest.

@@ -8,14 +8,14 @@ So the errors that an experiment prints with rows left out are those of exactly 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gkestimator.bundle_files import write_bundle
-from gkestimator.bundle_models import (
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.bundles.files import write_bundle
+from gkestimator.bundles.models import (
     SCHEMA_VERSION,
     SHORTEST_KERNEL_US,
     SIZE_EDGES_US,
@@ -23,29 +23,19 @@ from gkestimator.bundle_models import (
     Chip,
     chip_of,
 )
-from gkestimator.bundles import Bundle
-from gkestimator.errors import TableError
-from gkestimator.geometry import Geometry
-from gkestimator.gpus import GpuSpec
-from gkestimator.regressors import Stack, Uncertainty
-from gkestimator.roofline import roofline
+from gkestimator.core.errors import TableError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.geometry import Geometry
+from gkestimator.kernel_models.regressors import Stack, Uncertainty
+from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.calibrate import coverage, size_quantiles
-from gkestimator.training.fit import Problem, StackFit, fit_stack, problem, sample
+from gkestimator.training.fit import FitProblem, StackFit, fit_stack, problem, sample
 from gkestimator.training.geometry import fit_geometry
 from gkestimator.training.members import fit_member
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import TrainingRows
 from gkestimator.training.uncertainty import fit_uncertainty
-
-__all__ = [
-    "FEWEST_CHIPS",
-    "FEWEST_ROWS",
-    "FittedBundle",
-    "FittedModel",
-    "ModelReport",
-    "Progress",
-    "fit_bundle",
-]
 
 FEWEST_ROWS = 200
 """A family with fewer measured rows gets no regressor."""
@@ -57,7 +47,7 @@ _EXTRAPOLATION_TREES = 60
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelReport:
     """Out-of-fold errors of one regressor, mean absolute percentage.
 
@@ -82,7 +72,7 @@ class ModelReport:
     coverage_pct: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FittedModel:
     """One fitted regressor: what it answers, where it was trained, its stack, its interval widths and its
     errors."""
@@ -119,7 +109,7 @@ class FittedModel:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FittedBundle:
     """What :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
 
@@ -249,11 +239,12 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
     )
 
 
-def _extrapolation(plan: ModelPlan, data: Problem, known: np.ndarray, *, seed: int) -> float:
+def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed: int) -> float:
     """90 % quantile of |log error| on the tenth of the rows with the largest anchor time, by XGBoost fitted on
     the rest: what leaving the training range costs."""
     limit = np.quantile(data.anchor_us, 1 - _LARGEST_SHARE)
-    train, test = data.anchor_us <= limit, (data.anchor_us > limit) & known
+    train = data.anchor_us <= limit
+    test = (data.anchor_us > limit) & known
     if test.sum() < 20 or train.sum() < 50:
         return float(np.log(2.0))
     member = next(m for m in ("xgboost", *plan.members) if m in plan.members)
@@ -270,7 +261,7 @@ def _report(
     plan: ModelPlan,
     rows: TrainingRows,
     gpus: Mapping[str, GpuSpec],
-    data: Problem,
+    data: FitProblem,
     fit: StackFit,
     predicted: np.ndarray,
     known: np.ndarray,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.kernels import KernelTable
-
-__all__ = ["TrainingRows", "kernel_table", "shape_hash", "size_hash"]
+from gkestimator.core.kernels import KernelTable
+from gkestimator.core.records import frozen
 
 _SCALARS = (
     "flops",
@@ -102,7 +100,7 @@ def _hash(table: KernelTable, words: np.ndarray, names: tuple[str, ...]) -> np.n
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrainingRows:
     """Measured kernels: one entry per row in every array.
 
@@ -111,7 +109,7 @@ class TrainingRows:
     measurement does not change, because the host has not yet queued the closing event. The GPU time is
     ``measured - gap`` where that clearly exceeds ``hold``, else unknown. ``weight``: how much a row counts.
     ``grid_blocks``: recorded, or NaN. ``kernel_class``: name of the recorded kernel's tile
-    (``gkestimator.tiles``), empty where it is not known.
+    (``gkestimator.kernel_models.tiles``), empty where it is not known.
     """
 
     table: KernelTable

@@ -8,14 +8,12 @@ that a member which does not carry over to other shapes gets none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.regressors import Forest, KernelRidge, Linear, Stack
+from gkestimator.core.records import frozen
+from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
 from gkestimator.training.members import Fitted, fit_member, join_forests
-
-__all__ = ["FEWEST", "FEWEST_FOR_TREES", "SmallFit", "fit_small_stack", "folds_by_shape"]
 
 FEWEST = 10
 """Rows below which nothing is fitted: a 90 % interval of so few errors is their largest (conformal, n >= 9)."""
@@ -33,7 +31,7 @@ _DROP_BELOW = 0.03
 _DOUBT = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SmallFit:
     """A fitted stack; ``out_of_fold``: (rows,) its prediction of every row while the row's shape was left out;
     ``member_error``: mean |error| of each member alone, out of fold; ``low`` and ``high``: (features,) what features
@@ -65,8 +63,10 @@ def fit_small_stack(
     held = np.zeros((len(y), len(names)))
     if fold.max(initial=0) > 0:
         for number in np.unique(fold):
-            train, test = fold != number, fold == number
-            low, high = x[train].min(axis=0), x[train].max(axis=0)
+            train = fold != number
+            test = fold == number
+            low = x[train].min(axis=0)
+            high = x[train].max(axis=0)
             part = np.clip(x[test], low, high)
             bounds = float(y[train].min()), float(y[train].max())
             for j, name in enumerate(names):
@@ -92,7 +92,8 @@ def _weights(nnls: object, held: np.ndarray, y: np.ndarray, root: np.ndarray) ->
 
     The bound is a row of its own: members are alike, so the sum is what errors decide about, not single weights.
     """
-    scaled, target = held * root[:, None], y * root
+    scaled = held * root[:, None]
+    target = y * root
     keep = np.ones(held.shape[1], dtype=bool)
     weights = np.zeros(held.shape[1])
     for _ in range(held.shape[1]):
@@ -131,7 +132,8 @@ def _assemble(
             shares[name] = share
     if not shares:  # nothing carries over from shape to shape: the base stands as it is
         zero = np.zeros(x.shape[1])
-        linear, shares = Linear(mean=zero, scale=zero + 1.0, weights=zero, intercept=0.0), {"lasso": 1.0}
+        linear = Linear(mean=zero, scale=zero + 1.0, weights=zero, intercept=0.0)
+        shares = {"lasso": 1.0}
     forest, order = join_forests(forests) if forests else (None, ())
     return Stack(
         weights=shares,
@@ -173,11 +175,14 @@ def _fit(
 
 
 def _column(values: np.ndarray) -> np.ndarray:
-    return values[:, 0] if values.ndim == 2 else values
+    if values.ndim == 2:
+        return values[:, 0]
+    return values
 
 
 def _standard(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, scale = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    mean = x.mean(axis=0, dtype=np.float64)
+    scale = x.std(axis=0, dtype=np.float64)
     return mean, np.where(scale > 1e-6, scale, 1.0)
 
 
@@ -224,7 +229,8 @@ def _kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> Ker
         pick = np.sort(np.random.default_rng(seed).choice(len(y), _SUPPORT, replace=False, p=chance))
     mean, scale = _standard(x[pick])
     z = (x[pick] - mean) / scale
-    target, noise = y[pick] - offset, w.mean() / w[pick]
+    target = y[pick] - offset
+    noise = w.mean() / w[pick]
     squares = np.einsum("ij,ij->i", z, z)
     distance = np.maximum(squares[:, None] + squares[None, :] - 2 * z @ z.T, 0.0)
     features = max(1, int(np.count_nonzero(x.std(axis=0) > 1e-6)))

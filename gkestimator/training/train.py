@@ -10,15 +10,16 @@ import datetime
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gkestimator.bundle_models import SCHEMA_VERSION
-from gkestimator.errors import TableError, UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.bundles.models import SCHEMA_VERSION
+from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.training.importers import load_source, source_format
 from gkestimator.training.recipe import FittedBundle, ModelReport, Progress, fit_bundle
 from gkestimator.training.rows import TrainingRows
@@ -26,13 +27,11 @@ from gkestimator.training.rows import TrainingRows
 if TYPE_CHECKING:
     from gkestimator.training.train_measured import MeasuredReport
 
-__all__ = ["Loaded", "TrainReport", "card", "library_versions", "measured_rows", "train"]
-
 
 _LIBRARIES = ("scipy", "sklearn", "xgboost", "lightgbm")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrainReport:
     """Where the bundle was written, its name, and one report per regressor."""
 
@@ -46,7 +45,10 @@ class TrainReport:
         lines = ["regressor             left out     rows    error %  interval held %"]
         for m in self.models:
             errors = sorted(m.gpu_time_pct.values()) or sorted(m.error_pct.values())
-            span = "–".join(dict.fromkeys(f"{e:.1f}" for e in (errors[0], errors[-1]))) if errors else "–"
+            if errors:
+                span = "–".join(dict.fromkeys(f"{e:.1f}" for e in (errors[0], errors[-1])))
+            else:
+                span = "–"
             left = "shapes" if m.scope == "seen" else "GPUs"
             lines.append(f"{m.name:22}{left:8} {m.rows:>8,}  {span:>9}  {m.coverage_pct:>15.0f}")
         return "\n".join(lines)

@@ -8,24 +8,23 @@ import importlib.resources
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gkestimator.bundle_files import NAME, read_arrays, read_json, write_bundle
-from gkestimator.bundles import Bundle, load_bundle
-from gkestimator.errors import BundleError, OutputError, TableError, UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue, load_gpu_file
-from gkestimator.measured_files import MEASURED_VERSION, Arrays, Documents, measured_files
+from gkestimator.bundles.bundle import Bundle, load_bundle
+from gkestimator.bundles.files import NAME, read_arrays, read_json, write_bundle
+from gkestimator.bundles.measured_files import MEASURED_VERSION, Arrays, Documents, measured_files
+from gkestimator.core.errors import BundleError, OutputError, TableError, UsageError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.training.calls import MeasuredCall, read_calls
 from gkestimator.training.importers.kernel_dataset import dataset_files, specification_files
 from gkestimator.training.measured import GpuReport, Progress, fit_gpu
 from gkestimator.training.train import library_versions
 
-__all__ = ["MeasuredReport", "train_measured"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredReport:
     """Where the bundle was written, its name, the base's, and one report per GPU."""
 
@@ -223,4 +222,6 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and value != value:
+        return None
+    return value

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.errors import TableError
-from gkestimator.regressors import Forest, Uncertainty, disagreement, uncertainty_columns
-from gkestimator.training.fit import Problem, StackFit
+from gkestimator.core.errors import TableError
+from gkestimator.kernel_models.regressors import Forest, Uncertainty, disagreement, uncertainty_columns
+from gkestimator.training.fit import FitProblem, StackFit
 from gkestimator.training.members import fit_member
-
-__all__ = ["fit_uncertainty"]
 
 _TREES = 60
 _FEWEST = 100
@@ -18,7 +16,7 @@ _FLOOR = 0.003
 
 
 def fit_uncertainty(
-    data: Problem, fit: StackFit, known: np.ndarray, weight: np.ndarray, *, seed: int
+    data: FitProblem, fit: StackFit, known: np.ndarray, weight: np.ndarray, *, seed: int
 ) -> tuple[Uncertainty, np.ndarray]:
     """The fitted scale, and (rows,) the scale of every row by a forest that did not see the row's fold.
 
@@ -38,7 +36,8 @@ def fit_uncertainty(
     whole = Uncertainty(forest=forest(known))
     scale = whole.scale(x)
     for number in np.unique(fit.fold):
-        test, train = fit.fold == number, (fit.fold != number) & known
+        test = fit.fold == number
+        train = (fit.fold != number) & known
         if train.sum() >= _FEWEST // 2:
             scale[test] = Uncertainty(forest=forest(train)).scale(x[test])
     return whole, scale

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, TableError
-from gkestimator.gpus import GpuSpec
+from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.building.checks import Check, EntryKey, check_rows
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.describing import Description, describe
@@ -33,13 +34,10 @@ from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
-__all__ = ["BuildResult", "build_dataset"]
-
-
 _TABLE = "gkest profile table makes the table of whole models"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BuildResult:
     """What was built. ``files``: all that was written, the dataset first. ``problems``: what could not be used, one
     line each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
@@ -58,7 +56,9 @@ class BuildResult:
     @property
     def exit_status(self) -> int:
         """0: everything was used; 1: a part could not be."""
-        return 1 if self.problems or any(c.bad and c.count for c in self.checks) else 0
+        if self.problems or any(c.bad and c.count for c in self.checks):
+            return 1
+        return 0
 
 
 def build_dataset(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.sequences import entries_of
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
-
-__all__ = ["Check", "EntryKey", "check_rows", "outliers"]
 
 EntryKey = tuple[str, str, str]
 """(entry, GPU, runtime)."""
@@ -31,7 +30,7 @@ _LEAST_FACTOR = 2.0
 two or more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Check:
     """One check. ``name`` in words; ``count`` of what it found, of ``of``; ``examples``; ``what_happens`` to them.
     ``bad`` is True where what it finds means that something is broken, not just odd."""
@@ -81,29 +80,41 @@ def check_rows(
     ]
     checks = [
         _check(
-            "measured more than once", duplicates, len(groups),
-            {k: f"{n + 1} times" for k, n in duplicates.items()}, "the best is kept",
+            "measured more than once",
+            duplicates,
+            len(groups),
+            {k: f"{n + 1} times" for k, n in duplicates.items()},
+            "the best is kept",
         ),
         _check(
-            "faster than physically possible", impossible, judged, impossible,
+            "faster than physically possible",
+            impossible,
+            judged,
+            impossible,
             "kept with quality noisy, so that training leaves them out",
         ),
         _check("launches of zero duration", zero, len(groups), {}, "kept with quality noisy"),
         _check("outliers among operators of their size", odd, len(groups), odd, "kept; look at them"),
         _check("rows that break the table's rules", broken, len(groups), broken, "left out", bad=True),
         Check(
-            name="operators that launched nothing", count=len(without_launches),
-            of=len(groups) + len(without_launches), examples=tuple(without_launches[:_EXAMPLES]),
-            what_happens="left out", entries=tuple(without_launches),
+            name="operators that launched nothing",
+            count=len(without_launches),
+            of=len(groups) + len(without_launches),
+            examples=tuple(without_launches[:_EXAMPLES]),
+            what_happens="left out",
+            entries=tuple(without_launches),
         ),
         Check(
-            name="launches of which it cannot be told what they belong to", count=sum(unjoined.values()),
+            name="launches of which it cannot be told what they belong to",
+            count=sum(unjoined.values()),
             of=launches + sum(unjoined.values()),
-            examples=tuple(f"{n:,} {why}" for why, n in sorted(unjoined.items(), key=lambda i: -i[1])[:_EXAMPLES]),
+            examples=tuple(
+                f"{n:,} {why}" for why, n in sorted(unjoined.items(), key=lambda i: -i[1])[:_EXAMPLES]
+            ),
             what_happens="left out",
         ),
         _undescribed(groups, descriptions),
-    ]  # fmt: skip
+    ]
     return kept, checks
 
 
@@ -138,7 +149,8 @@ def _impossible(
     judged = 0
     for key, group in groups.items():
         description = descriptions.get(key)
-        taken, floor = group[0].entry_us, None if description is None else description.floor_us
+        taken = group[0].entry_us
+        floor = None if description is None else description.floor_us
         if floor is None or taken is None or group[0].kind == "host":
             continue
         judged += 1
@@ -180,10 +192,13 @@ def outliers(
     """
     alike: dict[tuple[str | int, ...], list[tuple[EntryKey, list[float], float, float]]] = {}
     for key, group in groups.items():
-        first, description = group[0], descriptions.get(key)
+        first = group[0]
+        description = descriptions.get(key)
         if description is None or not description.roofline_us or not first.entry_us:
             continue
-        read, weights, written = description.input_bytes, description.weight_bytes, description.output_bytes
+        read = description.input_bytes
+        weights = description.weight_bytes
+        written = description.output_bytes
         moved = (read or 0) + (weights or 0) + (written or 0)
         place = [np.log1p(description.flops or 0), np.log1p(moved), np.log(description.roofline_us)]
         kin = (first.gpu, first.runtime, first.dtype, first.op_type, len(group))
@@ -216,7 +231,8 @@ def _neighbourhood(places: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarra
     step = max(1, -(-len(places) // _MOST_REFERENCES))
     references = np.arange(0, len(places), step)
     count = min(NEIGHBOURS, len(references) - 1)
-    typical, spread = np.full(len(places), np.nan), np.full(len(places), np.nan)
+    typical = np.full(len(places), np.nan)
+    spread = np.full(len(places), np.nan)
     theirs = places[references]
     for start in range(0, len(places), 512):
         block = np.arange(start, min(start + 512, len(places)))

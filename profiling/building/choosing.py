@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from gkestimator.tables import QUALITIES
 
-__all__ = ["Rank", "best_of", "rank"]
-
 T = TypeVar("T")
 Rank = tuple[int, bool, int, float]
 

@@ -4,23 +4,21 @@ below which no device can be."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import Family, Kernel, KernelTable
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.kernels import Family, Kernel, KernelTable
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtime_profiles import load_runtime, resolve_dtype
+from gkestimator.kernel_models.roofline import Roofline, roofline
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.roofline import Roofline, roofline
-from gkestimator.runtimes import load_runtime, resolve_dtype
-
-__all__ = ["Description", "describe", "lowering_options", "physical_floor_us"]
 
 _HALF = {"fp16": Precision.FP16, "bf16": Precision.BF16}
 _FEWEST_PRODUCTS = 4.0
@@ -28,7 +26,7 @@ _FEWEST_PRODUCTS = 4.0
 nominal FLOPs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Description:
     """Entry-level columns. Bytes and FLOPs are sums over the kernels of our rule and None without one (``problem``
     says why). ``families``: of those kernels, that of the longest first. ``roofline_us``: theirs, one after the
@@ -113,14 +111,18 @@ def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description
 def _own(fragment: Fragment) -> dict[str, Any]:
     domain = fragment.nodes[0].domain
     single = len(fragment.nodes) == 1
-    attributes = (
-        {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(fragment.nodes[0].attributes.items())}
-        if single
-        else {}
-    )
+    if single:
+        attributes = {
+            k: list(v) if isinstance(v, tuple) else v for k, v in sorted(fragment.nodes[0].attributes.items())
+        }
+    else:
+        attributes = {}
     shapes = {t.name: list(t.shape) for t in fragment.tensors}
     # An omitted input keeps its place, so that the second list is the second input's.
-    listed = [shapes.get(n, []) for n in fragment.nodes[0].inputs] if single else list(shapes.values())
+    if single:
+        listed = [shapes.get(n, []) for n in fragment.nodes[0].inputs]
+    else:
+        listed = list(shapes.values())
     return {
         "op_type": fragment.op_type,
         "op_domain": fragment.op_domain,

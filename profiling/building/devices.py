@@ -7,11 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.gpus import GpuSpec, load_gpu_file
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.hardware.gpus import GpuSpec, load_gpu_file
 from gkestimator.profiling.raw import DeviceFacts
-
-__all__ = ["DeviceNames"]
 
 
 class DeviceNames:

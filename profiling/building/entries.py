@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.profiling.captures import EntryRange, Launch
+from gkestimator.core.records import frozen
+from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, RunInfo
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["MeasuredEntry", "MeasuredLatency", "MeasuredLaunch", "host_launches", "launches_of", "typical"]
-
-
 _COARSE_US = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLaunch:
+@frozen
+class RepeatedLaunch:
     """One launch of every call of an operator. ``durations_us``: one per repeat. ``launch``: that of the first
     repeat, for its geometry and kind; None where the executor saw the operator only as a whole."""
 
     kind: str
     name: str | None
     durations_us: tuple[float, ...]
-    launch: Launch | None = None
+    launch: CapturedLaunch | None = None
     counters: Mapping[str, float] | None = None
 
     @property
@@ -35,7 +32,7 @@ class MeasuredLaunch:
         return typical(self.durations_us, kind=self.kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredEntry:
     """One entry of a plan, measured once. ``entry_us``: device time of a call (all its launches), median over
     ``repeats``; ``cv``: standard deviation / mean of that time, None for one repeat. ``origin``: the chunk, for
@@ -47,7 +44,7 @@ class MeasuredEntry:
     chunk: ChunkInfo
     run: RunInfo
     origin: str
-    launches: tuple[MeasuredLaunch, ...]
+    launches: tuple[RepeatedLaunch, ...]
     entry_us: float
     cv: float | None
     repeats: int
@@ -70,7 +67,7 @@ class MeasuredEntry:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredLatency:
     """One whole model, its calls timed once without a profiler: ``record`` holds ``latency_us`` and ``memory``. ``cv``:
     standard deviation / mean of the repeats, None for one. ``power_w``: mean of the samples taken during the repeats;
@@ -92,13 +89,15 @@ def typical(values: Sequence[float], *, kind: str) -> float:
     """Median of the repeats. The pieces of a CPU executor come in whole microseconds (ONNX Runtime's profile), so below
     ten of them the mean, which resolves more."""
     middle = statistics.median(values)
-    return math.fsum(values) / len(values) if kind == "host" and middle < _COARSE_US else middle
+    if kind == "host" and middle < _COARSE_US:
+        return math.fsum(values) / len(values)
+    return middle
 
 
-def launches_of(repeats: Sequence[Sequence[Launch]]) -> tuple[MeasuredLaunch, ...]:
+def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> tuple[RepeatedLaunch, ...]:
     """The launches of a call from those of each repeat, which agree in number and order."""
     return tuple(
-        MeasuredLaunch(
+        RepeatedLaunch(
             kind=same[0].kind,
             name=same[0].name,
             durations_us=tuple(launch.duration_ns / 1e3 for launch in same),
@@ -108,7 +107,7 @@ def launches_of(repeats: Sequence[Sequence[Launch]]) -> tuple[MeasuredLaunch, ..
     )
 
 
-def host_launches(record: EntryRecord) -> tuple[tuple[MeasuredLaunch, ...], str | None]:
+def host_launches(record: EntryRecord) -> tuple[tuple[RepeatedLaunch, ...], str | None]:
     """What a CPU executor's own profiler saw of an entry, and what is wrong with it.
 
     Without a profile the call as a whole is one piece without a name: on a CPU the host's time is the device's.
@@ -118,10 +117,10 @@ def host_launches(record: EntryRecord) -> tuple[tuple[MeasuredLaunch, ...], str 
         whole = record.host_us or (() if record.elapsed_us is None else (record.elapsed_us,))
         if not whole:
             return (), "the executor recorded no time"
-        return (MeasuredLaunch(kind="host", name=None, durations_us=whole),), None
+        return (RepeatedLaunch(kind="host", name=None, durations_us=whole),), None
     counts = {len(k.durations_us) for k in record.kernels}
     if counts - {0} != counts or len(counts) > 1:
         return (), f"its pieces have {', '.join(map(str, sorted(counts)))} durations, expected one per repeat"
     return tuple(
-        MeasuredLaunch(kind="host", name=k.name, durations_us=k.durations_us) for k in record.kernels
+        RepeatedLaunch(kind="host", name=k.name, durations_us=k.durations_us) for k in record.kernels
     ), None

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from gkestimator.profiling.raw import EnvironmentSample
 
-__all__ = ["Meanwhile", "meanwhile"]
-
 
 class Meanwhile(tuple[float | None, float | None, int | None]):
     """(SM clock in MHz, power in W, other processes); None where no sample tells."""

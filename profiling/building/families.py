@@ -13,10 +13,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from gkestimator.kernels import Family
-from gkestimator.roofline import MATRIX_FAMILIES
-
-__all__ = ["MATRIX", "family_of", "kernel_words", "word_family"]
+from gkestimator.core.kernels import Family
+from gkestimator.kernel_models.roofline import MATRIX_FAMILIES
 
 MATRIX = "matrix"
 """Words of matrix and convolution libraries: which family it is, the operator says (an implicit GEMM is a
@@ -122,7 +120,8 @@ def kernel_words(name: str) -> tuple[str, ...]:
 def _own_name(name: str) -> str:
     """``reduce_kernel`` of ``void at::native::reduce_kernel<512, 1, at::native::ReduceOp<...>>(T3)``."""
     text = name[:4096].replace("(anonymous namespace)", "anonymous").replace("<unnamed>", "anonymous")
-    depth, kept = 0, []
+    depth = 0
+    kept = []
     for character in text:
         if character in "<(":
             depth += 1
@@ -136,11 +135,9 @@ def _own_name(name: str) -> str:
     own = words[-1] if words else text
     *spaces, last = own.split("::")
     # cutlass::Kernel, cudnn::ops::kernel: the word that tells stands before
-    return (
-        "_".join([*spaces[-2:], last])
-        if last.lower() in ("kernel", "kernel2", "device_kernel", "run")
-        else last
-    )
+    if last.lower() in ("kernel", "kernel2", "device_kernel", "run"):
+        return "_".join([*spaces[-2:], last])
+    return last
 
 
 @lru_cache(maxsize=16384)
@@ -177,5 +174,7 @@ def family_of(name: str | None, kind: str, rules: Sequence[Family]) -> Family:
         return main
     if found == MATRIX:
         products = [f for f in rules if f in MATRIX_FAMILIES or f is Family.DEPTHWISE]
-        return products[0] if products else Family.LINEAR
+        if products:
+            return products[0]
+        return Family.LINEAR
     return Family(found)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.building.problems import Problems
 from gkestimator.profiling.building.reading import RawContents, read_raw
 from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.raw import run_folders
-
-__all__ = ["Progress", "read_folders", "why_nothing"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,8 +51,14 @@ def why_nothing(
     listed = ", ".join(str(r) for r in raws)
     lines = problems.all()
     if lines:
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
+        if len(lines) > 1:
+            more = f" (and {len(lines) - 1} more)"
+        else:
+            more = ""
+        if lines[0].startswith(f"{listed}:"):
+            where = ""
+        else:
+            where = f"{listed}: "
         return f"{where}{made}: {lines[0]}{more}"
     reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
     if reasons:

@@ -1,4 +1,4 @@
-"""Launch geometry as profilers tell it, for the arithmetic of :mod:`gkestimator.launch`."""
+"""Launch geometry as profilers tell it, for the arithmetic of :mod:`gkestimator.kernel_models.launch`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.launch import Launch as Geometry
-from gkestimator.profiling.captures import Launch
-
-__all__ = ["GeometryNumbers", "geometry_numbers", "geometry_of"]
+from gkestimator.kernel_models.launch import CapturedLaunch as Geometry
+from gkestimator.profiling.captures import CapturedLaunch
 
 GeometryNumbers: TypeAlias = "tuple[float, float, float, float]"
 """Blocks of the grid, threads of a block, registers of a thread, bytes of shared memory of a block."""
 
 
-def geometry_numbers(launch: Launch) -> GeometryNumbers | None:
+def geometry_numbers(launch: CapturedLaunch) -> GeometryNumbers | None:
     """Those of a launch; None where one of them was not told."""
     shared = launch.smem_bytes
     if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:

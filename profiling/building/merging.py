@@ -7,12 +7,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import GkestimatorError, TableError, UsageError
+from gkestimator.core.errors import GkestimatorError, TableError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.profiling.building.checks import EntryKey
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.provenance import (
@@ -34,14 +34,12 @@ from gkestimator.tables.reading import MAX_FILE_BYTES
 from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
-__all__ = ["MergeResult", "merge_datasets"]
-
 _SUFFIXES = (".parquet", ".csv", ".json")
 _MAX_BESIDE = 64 * 2**20
 _GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}[A-Za-z0-9]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Group:
     """The rows of one operator call in one dataset."""
 
@@ -76,8 +74,8 @@ def _variation(rows: Sequence[KernelMeasurement]) -> float | None:
     return sum(w * (r.duration_cv or 0.0) for w, r in zip(weights, rows, strict=True)) / total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
+@frozen
+class DatasetMerge:
     """What was merged. ``kept``: operators taken of each dataset, in their order. ``identical``: operators that two
     datasets hold alike, dropped once; ``conflicts``: operators measured differently, of which the better is kept."""
 
@@ -107,7 +105,7 @@ class MergeResult:
 
 def merge_datasets(
     datasets: Sequence[Path], output: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-) -> MergeResult:
+) -> DatasetMerge:
     """Merge ``datasets`` (any version that is read; Parquet, CSV or JSON) into ``output`` (.parquet or .csv).
 
     Operators are taken whole: one entry on one GPU under one runtime comes from one dataset. Different GPUs stand side
@@ -177,7 +175,7 @@ def merge_datasets(
         output: data,
     }
     write_together(files)
-    return MergeResult(
+    return DatasetMerge(
         rows=rows,
         table=table,
         kept=tuple((path, counts.get(i, 0)) for i, path in enumerate(read)),

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gkestimator.picture_style import BLUE, GREY, INK, STYLE
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.sequences import USHER_PCT, entries_of
 from gkestimator.profiling.raw import EnvironmentSample
+from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
 from gkestimator.tables import QUALITIES, KernelMeasurement
-
-__all__ = ["PICTURES", "pictures"]
 
 _RED, _AMBER = "#c8553d", "#d9a441"
 _COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e6c8a", "#b08968", "#1b998b", "#d9a441", "#6c757d")
@@ -98,9 +96,15 @@ def _coverage(result: BuildResult) -> bytes:
         places = [(_moved(g[0]), g[0].flops) for g in groups]
         shown = [(m, f) for m, f in places if m and f]
         plane.scatter(
-            [m for m, _ in shown], [f for _, f in shown], s=8, lw=0, alpha=0.75, color=_COLOURS[at],
-            marker=_MARKERS[at], label=name,
-        )  # fmt: skip
+            [m for m, _ in shown],
+            [f for _, f in shown],
+            s=8,
+            lw=0,
+            alpha=0.75,
+            color=_COLOURS[at],
+            marker=_MARKERS[at],
+            label=name,
+        )
     plane.set(xscale="log", yscale="log", xlabel="bytes, each operand once", ylabel="FLOPs")
     plane.set_title("Where they lie", loc="left")
     plane.legend(loc="upper left", fontsize=6.5, handletextpad=0.2, borderaxespad=0.2)
@@ -136,15 +140,26 @@ def _roofline(result: BuildResult) -> bytes | None:
         axis.plot(ends, [10 * e for e in ends], color=GREY, lw=0.6, ls=":")
         for at, (name, found) in enumerate(families.items()):
             axis.scatter(
-                [p[0] for p in found], [p[1] for p in found], s=9, lw=0, alpha=0.75, color=_COLOURS[at],
-                marker=_MARKERS[at], label=name,
-            )  # fmt: skip
+                [p[0] for p in found],
+                [p[1] for p in found],
+                s=9,
+                lw=0,
+                alpha=0.75,
+                color=_COLOURS[at],
+                marker=_MARKERS[at],
+                label=name,
+            )
         wrong = [p for p in points if p[2]]
         if wrong:
             axis.scatter(
-                [p[0] for p in wrong], [p[1] for p in wrong], s=42, lw=1.1, facecolors="none", edgecolors=_RED,
+                [p[0] for p in wrong],
+                [p[1] for p in wrong],
+                s=42,
+                lw=1.1,
+                facecolors="none",
+                edgecolors=_RED,
                 label="faster than possible",
-            )  # fmt: skip
+            )
         axis.set(xscale="log", yscale="log", xlim=across, ylim=up)
         axis.set(xlabel="roofline, us (line: as fast as that; dotted: ten times it)", ylabel="measured, us")
         axis.set_title(f"{gpu}: {len(points):,} operators", loc="left")
@@ -165,9 +180,12 @@ def _variation(result: BuildResult) -> bytes | None:
     edges = [10 ** (e / 8) for e in range(2 * ends[0], 2 * ends[1] + 3)]
     shown = [q for q in QUALITIES if any(found_q == q for _, found_q in found)]
     axis.hist(
-        [[v for v, found_q in found if found_q == q] for q in shown], bins=edges, stacked=True,
-        color=[_QUALITY[q] for q in shown], label=shown,
-    )  # fmt: skip
+        [[v for v, found_q in found if found_q == q] for q in shown],
+        bins=edges,
+        stacked=True,
+        color=[_QUALITY[q] for q in shown],
+        label=shown,
+    )
     values = sorted(v for v, _ in found)
     middle = values[len(values) // 2]
     axis.axvline(middle, color=INK, lw=0.8, ls="--")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["Problems"]
-
 
 class Problems:
     """Lines for people: what befell many entries of one place alike is one line with a count and an example."""

@@ -10,21 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator import __version__
-from gkestimator.errors import OutputError, UsageError
+from gkestimator.core.errors import OutputError, UsageError
 from gkestimator.profiling.building.checks import Check
 from gkestimator.profiling.building.reading import RawContents
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.tables import QUALITIES, KernelMeasurement
-
-__all__ = [
-    "PROVENANCE_VERSION",
-    "beside",
-    "check_beside",
-    "data_format",
-    "dataset_counts",
-    "provenance",
-    "source_of_raw",
-]
 
 PROVENANCE_VERSION = 1
 _MOST_PROBLEMS = 1000
@@ -56,7 +46,10 @@ def check_beside(output: Path, suffix: str = ".json") -> None:
     path = beside(output, suffix)
     try:
         if path.is_file():
-            found = json.loads(path.read_bytes()) if path.stat().st_size <= _MOST_BESIDE else None
+            if path.stat().st_size <= _MOST_BESIDE:
+                found = json.loads(path.read_bytes())
+            else:
+                found = None
             if isinstance(found, dict) and {"dataset", "sha256", "table_version"} <= found.keys():
                 return
         elif not path.exists():

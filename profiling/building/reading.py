@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.records import frozen
 from gkestimator.profiling.building.entries import (
     MeasuredEntry,
     MeasuredLatency,
@@ -35,12 +36,10 @@ from gkestimator.profiling.raw import (
 from gkestimator.profiling.records import EntryRecord, read_records
 from gkestimator.profiling.variation import judged_variation
 
-__all__ = ["NotMeasured", "RawContents", "read_raw"]
-
 MAX_RECORDS_BYTES = 512 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NotMeasured:
     """An entry that a child recorded as failed or skipped."""
 
@@ -157,9 +156,14 @@ class _Chunk:
         tools: Tools,
         problems: Problems,
     ) -> None:
-        self._where, self._folder, self._info = where, folder, info
-        self._contents, self._entries, self._others = contents, entries, others
-        self._tools, self._problems = tools, problems
+        self._where = where
+        self._folder = folder
+        self._info = info
+        self._contents = contents
+        self._entries = entries
+        self._others = others
+        self._tools = tools
+        self._problems = problems
 
     def read(self, seen: set[str]) -> None:
         """Add what the chunk measured to the contents; ids of its records to ``seen``."""
@@ -359,7 +363,8 @@ class _Chunk:
 
 
 def _within(sample: EnvironmentSample, record: EntryRecord) -> bool:
-    began, ended = record.started_unix_ns, record.ended_unix_ns
+    began = record.started_unix_ns
+    ended = record.ended_unix_ns
     return began is not None and ended is not None and began <= sample.unix_ns <= ended
 
 

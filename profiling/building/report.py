@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.pictures import pictures
 from gkestimator.profiling.building.sequences import USHER_PCT, entries_of, shares_of
 from gkestimator.profiling.building.words import build_words, summary_words
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import printable
-
-__all__ = ["write_report"]
 
 _MOST_LINES = 200
 _MOST_UNSTABLE = 40
@@ -95,7 +93,10 @@ def _families(result: BuildResult) -> list[str]:
     rows = []
     for key, ratios in sorted(groups.items()):
         known = sorted(r for r in ratios if r is not None)
-        middle = f"{known[len(known) // 2]:.2f}" if known else ""
+        if known:
+            middle = f"{known[len(known) // 2]:.2f}"
+        else:
+            middle = ""
         rows.append([*key, len(ratios), middle])
     return _table(["GPU", "family", "dtype", "operators", "median of time / roofline"], rows)
 
@@ -128,11 +129,14 @@ def _unstable(result: BuildResult) -> list[str]:
             for o in unstable[:_MOST_UNSTABLE]
         ]
         lines += [
-            "## Signatures that became different kernels", "",
+            "## Signatures that became different kernels",
+            "",
             "Operators of one type, attributes, arithmetic and class of shapes (dimensions rounded down to a power of "
-            "two); `.lowering.json` has them all.", "",
-            *_table(["signature", "sequences", "the first two"], rows), "",
-        ]  # fmt: skip
+            "two); `.lowering.json` has them all.",
+            "",
+            *_table(["signature", "sequences", "the first two"], rows),
+            "",
+        ]
     if result.varying:
         lines += ["## Repeats that launched different kernels", ""]
         lines += [f"- {printable(why)}" for why in list(result.varying.values())[:_MOST_LINES]]
@@ -158,17 +162,36 @@ def _operators(result: BuildResult) -> bytes:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(
-        ["entry_id", "gpu", "runtime", "op_type", "dtype", "input_shapes", "kernels", "entry_us", "roofline_us",
-         "floor_us", "quality", "kernel_names"]
-    )  # fmt: skip
+        [
+            "entry_id",
+            "gpu",
+            "runtime",
+            "op_type",
+            "dtype",
+            "input_shapes",
+            "kernels",
+            "entry_us",
+            "roofline_us",
+            "floor_us",
+            "quality",
+            "kernel_names",
+        ]
+    )
     for key, group in entries_of(result.rows).items():
-        first, description = group[0], result.descriptions.get(key)
+        first = group[0]
+        description = result.descriptions.get(key)
         writer.writerow(
             [
-                *key, first.op_type, first.dtype, first.input_shapes, len(group), first.entry_us,
+                *key,
+                first.op_type,
+                first.dtype,
+                first.input_shapes,
+                len(group),
+                first.entry_us,
                 None if description is None else description.roofline_us,
                 None if description is None else description.floor_us,
-                first.quality, "; ".join(r.kernel_name or "" for r in group),
+                first.quality,
+                "; ".join(r.kernel_name or "" for r in group),
             ]
-        )  # fmt: skip
+        )
     return buffer.getvalue().encode()

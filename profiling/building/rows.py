@@ -7,17 +7,15 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gkestimator.gpus import GpuSpec
-from gkestimator.launch import occupancy, sm_utilisation_pct
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
-from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLaunch
+from gkestimator.profiling.building.entries import MeasuredEntry, RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
 from gkestimator.profiling.building.geometry import GeometryNumbers, geometry_numbers, geometry_of
-from gkestimator.profiling.captures import Launch
+from gkestimator.profiling.captures import CapturedLaunch
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
-
-__all__ = ["rows_of"]
 
 _OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _DRAM_SHARE = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -62,7 +60,7 @@ class _Geometries:
         self._numbers: list[GeometryNumbers] = []
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, launch: Launch, row: dict[str, Any]) -> None:
+    def add(self, launch: CapturedLaunch, row: dict[str, Any]) -> None:
         numbers = geometry_numbers(launch)
         if numbers is not None:
             self._numbers.append(numbers)
@@ -81,7 +79,9 @@ class _Geometries:
 
 
 def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
-    chunk, run, record = measured.chunk, measured.run, measured.record
+    chunk = measured.chunk
+    run = measured.run
+    record = measured.record
     return {
         "entry_id": measured.entry.id,
         "gpu": gpu.name,
@@ -116,7 +116,7 @@ def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec
     }
 
 
-def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[str, Any]:
+def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[str, Any]:
     launch = measured.launch
     cells: dict[str, Any] = {
         "kernel_name": measured.name,
@@ -137,7 +137,9 @@ def _launch_cells(measured: MeasuredLaunch, description: Description) -> dict[st
 
 
 def _triple(found: tuple[int, int, int] | None) -> str | None:
-    return None if found is None else ",".join(map(str, found))
+    if found is None:
+        return None
+    return ",".join(map(str, found))
 
 
 def _counters(counters: Mapping[str, float]) -> dict[str, Any]:

@@ -9,22 +9,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from gkestimator.core.records import frozen
 from gkestimator.tables import KernelMeasurement
-
-__all__ = [
-    "LOWERING_VERSION",
-    "USHER_PCT",
-    "KernelSequence",
-    "LoweringTable",
-    "OperatorSequences",
-    "entries_of",
-    "lowering_document",
-    "lowering_table",
-    "shapes_class",
-]
 
 LOWERING_VERSION = 1
 USHER_PCT = (2.0, 8.0, 56.0, 34.0)
@@ -32,7 +20,7 @@ USHER_PCT = (2.0, 8.0, 56.0, 34.0)
 operators in TensorFlow and PyTorch, so beside ours, not against it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelSequence:
     """One sequence of launches, and the entries that showed it. ``kernels``: (kind, name, family); ``grids``: of the
     first of the entries; ``share``: of the operator's time, median over the entries, per kernel."""
@@ -44,7 +32,7 @@ class KernelSequence:
     shares: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OperatorSequences:
     """One operator signature on one GPU. ``sequences``: the most frequent first; more than one is unstable: the class
     of shapes does not decide which kernels run."""
@@ -64,7 +52,7 @@ class OperatorSequences:
         return len(self.sequences) > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoweringTable:
     """All signatures. ``counts``: how many operator calls became 1, 2, 3, ... kernels (kinds ``kernel`` and ``host``;
     copies and memory sets are not kernels); ``by_family``: the same by the family that took most of the time."""
@@ -124,9 +112,14 @@ def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
         launches.update(r.kind for r in group)
         by_family.setdefault(_main_family(group), Counter())[kernels] += 1
         signature = (
-            first.gpu, first.runtime, first.op_type, first.op_domain, first.attributes, first.dtype,
+            first.gpu,
+            first.runtime,
+            first.op_type,
+            first.op_domain,
+            first.attributes,
+            first.dtype,
             shapes_class(first.input_shapes),
-        )  # fmt: skip
+        )
         names = tuple((r.kind, r.kernel_name or "", r.family) for r in group)
         grouped.setdefault(signature, {}).setdefault(names, []).append(group)
     operators = []
@@ -180,7 +173,9 @@ def _sequence(
 
 def _share(group: Sequence[KernelMeasurement], i: int) -> float:
     total = math.fsum(r.duration_us or 0.0 for r in group)
-    return (group[i].duration_us or 0.0) / total if total > 0 else 1 / len(group)
+    if total > 0:
+        return (group[i].duration_us or 0.0) / total
+    return 1 / len(group)
 
 
 def lowering_document(table: LoweringTable, *, dataset: str, varying: Mapping[str, str]) -> dict[str, Any]:

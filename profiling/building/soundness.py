@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
-from gkestimator.runtime_traits import RUNTIMES
-
-__all__ = ["check_chunk", "check_run", "sound_record", "sound_sample"]
 
 _MOST_TEXT = 4096
 
@@ -75,8 +73,12 @@ def _check_device(facts: DeviceFacts, path: Path, field: str) -> None:
 def sound_sample(sample: EnvironmentSample) -> bool:
     """Whether the values of a sample are of their kinds."""
     numbers = (
-        sample.sm_clock_mhz, sample.memory_clock_mhz, sample.power_w, sample.temperature_c, sample.others_sm_pct
-    )  # fmt: skip
+        sample.sm_clock_mhz,
+        sample.memory_clock_mhz,
+        sample.power_w,
+        sample.temperature_c,
+        sample.others_sm_pct,
+    )
     return (
         _is_whole(sample.unix_ns)
         and all(v is None or _is_number(v) for v in numbers)
@@ -123,5 +125,8 @@ def _is_number(value: object) -> bool:
 
 
 def _fail(path: Path, field: str, found: object, expected: str) -> TableError:
-    shown = f"a {type(found).__name__}" if isinstance(found, Mapping | list | tuple) else repr(found)[:60]
+    if isinstance(found, Mapping | list | tuple):
+        shown = f"a {type(found).__name__}"
+    else:
+        shown = repr(found)[:60]
     return TableError(f"{path}: {field}: found {shown}, expected {expected}")

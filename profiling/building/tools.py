@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from gkestimator.gpus import GpuSpec
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["Split", "Tools", "default_tools"]
-
-Split: TypeAlias = "tuple[Sequence[Sequence[Launch]] | None, str | None]"
+Split: TypeAlias = "tuple[Sequence[Sequence[CapturedLaunch]] | None, str | None]"
 """The launches of each repeat, or None and why a range cannot be cut into its repeats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tools:
     """Hold how to ``parse`` the file of a collector (by its name), ``split`` a range into repeats, ``join`` a timeline
     with counters, find the samples taken ``during`` an entry, and ``judge`` the quality of a measurement (the last

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gkestimator.profiling.building.build import BuildResult
-from gkestimator.profiling.building.merging import MergeResult
+from gkestimator.profiling.building.merging import DatasetMerge
 from gkestimator.profiling.building.provenance import dataset_counts
 from gkestimator.profiling.building.sequences import USHER_PCT, LoweringTable, shares_of
 from gkestimator.tables import KernelMeasurement
-
-__all__ = ["build_words", "kernels_table", "merge_words", "summary_words"]
 
 _HEAD = ("", "1 kernel", "2", "3", "4 or more")
 
@@ -72,6 +70,6 @@ def build_words(result: BuildResult) -> list[str]:
     return [*result.notes, *lines]
 
 
-def merge_words(result: MergeResult) -> str:
+def merge_words(result: DatasetMerge) -> str:
     """One line on a merged dataset."""
     return _counted(result.rows)

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
-
-__all__ = ["PASSES", "Collector", "CollectorError", "ToolCollector"]
 
 PASSES = ("latency", "timeline", "counters")
 """``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that slows the
@@ -29,7 +27,7 @@ class Collector(ABC):
     which ``auto`` takes it, each with a kind of device (``cpu``, ``gpu``); of several, the first in the registry that
     works. ``file``: what a
     chunk keeps of it; ``suffixes``: those by which :meth:`parse` finds a file among a chunk's, the best first; both
-    are empty for one that records nothing. ``measures``: fields of :class:`~gkestimator.profiling.captures.Launch`
+    are empty for one that records nothing. ``measures``: fields of :class:`~gkestimator.profiling.captures.CapturedLaunch`
     that it tells of every kernel, beside name, start and duration. ``tool``: what must be installed, for ``doctor``.
     ``probed``: a small child that only pushes NVTX ranges shows whether it records; False where it reads what only an
     executor's child writes.
@@ -82,7 +80,9 @@ class Collector(ABC):
 
     def capture(self, folder: Path) -> Capture | None:
         """Return what ``finish`` left in ``folder``, parsed; None where the collector records nothing."""
-        return self.parse(folder / self.file) if self.file else None
+        if self.file:
+            return self.parse(folder / self.file)
+        return None
 
 
 class ToolCollector(Collector):
@@ -113,7 +113,9 @@ class ToolCollector(Collector):
 
     def version(self) -> str | None:
         """Return the version that the tool says (``2023.4.4.54``)."""
-        return None if self._found is None else tool_version(self._found)
+        if self._found is None:
+            return None
+        return tool_version(self._found)
 
     def _executable(self) -> Path:
         reason = self.unavailable()

@@ -11,10 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from statistics import median
 
-from gkestimator.profiling.captures import LAUNCH_KINDS, EntryRange, Launch
+from gkestimator.profiling.captures import LAUNCH_KINDS, CapturedLaunch, EntryRange
 from gkestimator.profiling.records import EntryRecord
-
-__all__ = ["false_claim"]
 
 _CLOCK_SKEW_NS = 1_000_000
 """Clocks of host and device are brought together by the profiler; a launch may seem to begin this much too early."""
@@ -43,7 +41,7 @@ def false_claim(
     return _outside(claimed) or _wrong_unit(claimed) or _at_odds(claimed, record)
 
 
-def _impossible_launch(launch: Launch, *, on_cpu: bool) -> str | None:
+def _impossible_launch(launch: CapturedLaunch, *, on_cpu: bool) -> str | None:
     if launch.kind not in LAUNCH_KINDS:
         return f"found kind {launch.kind[:40]!r}, expected {', '.join(LAUNCH_KINDS)}"
     if on_cpu and launch.kind != "host":
@@ -68,7 +66,8 @@ def _outside(claimed: EntryRange) -> str | None:
     if span < 0:
         return f"the range ends {-span} ns before it begins"
     slack = max(_CLOCK_SKEW_NS, span)
-    first, last = claimed.start_ns - slack, claimed.end_ns + slack
+    first = claimed.start_ns - slack
+    last = claimed.end_ns + slack
     for position, launch in enumerate(claimed.launches):
         if not first <= launch.start_ns <= last:
             return f"launch {position} ({launch.name[:60]}) lies outside of the range that issued it"
@@ -95,7 +94,8 @@ def _wrong_unit(claimed: EntryRange) -> str | None:
 def _at_odds(claimed: EntryRange, record: EntryRecord | None) -> str | None:
     if record is None or not record.elapsed_us or not record.repeats or not claimed.launches:
         return None
-    told_ns, span = 1e3 * record.elapsed_us * record.repeats, claimed.end_ns - claimed.start_ns
+    told_ns = 1e3 * record.elapsed_us * record.repeats
+    span = claimed.end_ns - claimed.start_ns
     # Clocks tick in steps and ranges have an overhead: what is shorter than either tells nothing of the unit.
     if span > _MOST_APART * told_ns + _CLOCK_SKEW_NS or told_ns > _MOST_APART * span + _CLOCK_SKEW_NS:
         return f"the range takes {span:,} ns, by the child's own clock {told_ns:,.0f} ns: is the unit wrong?"

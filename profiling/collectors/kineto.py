@@ -12,9 +12,8 @@ from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.tools import complaint
 
-__all__ = ["KinetoCollector", "kineto_ranges"]
-
-_BLOCK, _OVERLAP = 2**20, 512
+_BLOCK = 2**20
+_OVERLAP = 512
 _RANGE = re.compile(rb'"name"\s*:\s*"' + NVTX_DOMAIN.encode() + rb':([^"#]{1,100})#\d+"')
 _CUDA_CALL = re.compile(rb'"cat"\s*:\s*"cuda_(?:runtime|driver)"')
 _LAUNCH = re.compile(rb'"name"\s*:\s*"cu(?:da)?LaunchKernel')
@@ -95,7 +94,8 @@ def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool, bool]:
     read in blocks, without parsing. Raises CollectorError where the file is cut short or no gzip."""
     found: set[str] = set()
     cuda = launches = kernels = False
-    tail, seen = b"", 0
+    tail = b""
+    seen = 0
     try:
         with gzip.open(trace, "rb") as file:
             while block := file.read(_BLOCK):

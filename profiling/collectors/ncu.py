@@ -11,12 +11,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NCU, complaint
-
-__all__ = ["COUNTERS", "NcuCollector", "ncu_remedy"]
 
 COUNTERS = (
     "gpu__time_duration.sum",
@@ -105,7 +103,9 @@ class NcuCollector(ToolCollector):
         if reason is not None:
             return reason
         server = mps_process()
-        return None if server is None else f"process {server}: {_REMEDIES[2][1]}"
+        if server is None:
+            return None
+        return f"process {server}: {_REMEDIES[2][1]}"
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
         """``ncu`` around ``child``; the report becomes ``counters.ncu-rep`` in ``folder``. Launches outside the ranges
@@ -125,7 +125,8 @@ class NcuCollector(ToolCollector):
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
         """See that launches of the entries were counted. An entry that launches no kernel (a view, a copy) has none, so
         single ones may be absent. Raises CollectorError with the remedy where the reason is a known one."""
-        report, label = folder / self.file, self._label()
+        report = folder / self.file
+        label = self._label()
         if not report.is_file() or report.stat().st_size == 0:
             raise CollectorError(
                 f"{label} made no report: {ncu_remedy(log) or complaint(log) or 'it said nothing'}"

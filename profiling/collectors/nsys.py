@@ -16,17 +16,17 @@ from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
-from gkestimator.errors import one_line
+from gkestimator.core.errors import one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NSYS, ToolError, complaint, run_tool
 
-__all__ = ["NsysCollector", "nsys_ranges"]
-
 _STEM = "capture"
 _HELP_S = 30.0
-_EXPORT_S, _EXPORT_BYTES_PER_S = 120.0, 2e6
-_PUSH_POP, _DOMAIN_CREATED = 59, 75
+_EXPORT_S = 120.0
+_EXPORT_BYTES_PER_S = 2e6
+_PUSH_POP = 59
+_DOMAIN_CREATED = 75
 # Options that not every version has; those that the help does not name are left out.
 _IF_KNOWN = (
     ("--stats", "false"),
@@ -120,8 +120,16 @@ class NsysCollector(ToolCollector):
     def _export(self, report: Path, database: Path) -> None:
         database.unlink(missing_ok=True)
         limit = _EXPORT_S + report.stat().st_size / _EXPORT_BYTES_PER_S
-        command = [str(self._executable()), "export", "--type=sqlite", "--lazy=false", "--quiet=true",
-                   "--force-overwrite=true", f"--output={database}", str(report)]  # fmt: skip
+        command = [
+            str(self._executable()),
+            "export",
+            "--type=sqlite",
+            "--lazy=false",
+            "--quiet=true",
+            "--force-overwrite=true",
+            f"--output={database}",
+            str(report),
+        ]
         try:
             result = run_tool(command, timeout_s=limit)
         except ToolError as e:
@@ -174,7 +182,8 @@ def nsys_ranges(database: Path) -> frozenset[str]:
             text = "e.text"
             join = ""
             if "textId" in columns and "StringIds" in tables:
-                text, join = "COALESCE(e.text, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+                text = "COALESCE(e.text, s.value)"
+                join = "LEFT JOIN StringIds s ON s.id = e.textId"
             rows = connection.execute(
                 f"SELECT e.eventType, {text}, e.domainId, e.end FROM NVTX_EVENTS e {join} "
                 f"WHERE e.eventType IN ({_PUSH_POP}, {_DOMAIN_CREATED})"

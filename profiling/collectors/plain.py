@@ -8,8 +8,6 @@ from pathlib import Path
 
 from gkestimator.profiling.collectors.base import Collector
 
-__all__ = ["PlainCollector"]
-
 
 class PlainCollector(Collector):
     """Run the child as it is; serve the pass ``latency`` as well, for a profiler slows the host that makes launches."""

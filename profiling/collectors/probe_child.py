@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _PTX = b""".version %s
 .target sm_%d
 .address_size 64
@@ -26,11 +24,13 @@ class _Gpu:
     def __init__(self, index: int) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
         self._call("cuInit", 0)
-        device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        device = ctypes.c_int()
+        self._context = ctypes.c_void_p()
         self._call("cuDeviceGet", ctypes.byref(device), index)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self._call("cuCtxSetCurrent", self._context)
-        module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        module = ctypes.c_void_p()
+        self._kernel = ctypes.c_void_p()
         for target in _TARGETS:
             status = self._cuda.cuModuleLoadData(ctypes.byref(module), _PTX % target)
             if status == 0:

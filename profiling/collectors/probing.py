@@ -6,11 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.collectors.base import Collector
 from gkestimator.profiling.tools import run_tool
-
-__all__ = ["PROBE_RANGES", "probe"]
 
 PROBE_RANGES = ("probe-1", "probe-2")
 _LIMIT_S = 120.0
@@ -27,10 +25,19 @@ def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> st
 
 
 def _tried(collector: Collector, device: str, limit_s: float) -> str | None:
-    child = [sys.executable, "-P", "-m", "gkestimator.profiling.collectors.probe_child", "--device", device,
-             "--ranges", ",".join(PROBE_RANGES)]  # fmt: skip
+    child = [
+        sys.executable,
+        "-P",
+        "-m",
+        "gkestimator.profiling.collectors.probe_child",
+        "--device",
+        device,
+        "--ranges",
+        ",".join(PROBE_RANGES),
+    ]
     with tempfile.TemporaryDirectory(prefix="gkest-probe-") as name:
-        folder, result = Path(name), None
+        folder = Path(name)
+        result = None
         try:
             result = run_tool(
                 collector.command(child, folder),
@@ -43,7 +50,9 @@ def _tried(collector: Collector, device: str, limit_s: float) -> str | None:
             collector.finish(folder, PROBE_RANGES, result.output)
         except GkestimatorError as e:
             said = _child_said(result.output) if result is not None else None
-            return f"{collector.name}: the probe's child says: {said}" if said else str(e)
+            if said:
+                return f"{collector.name}: the probe's child says: {said}"
+            return str(e)
     return None
 
 

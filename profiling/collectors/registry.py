@@ -10,25 +10,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import UsageError, one_line
+from gkestimator.core.errors import UsageError, one_line
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.probing import probe
-
-__all__ = [
-    "AUTO",
-    "COLLECTORS",
-    "ENTRY_POINT_GROUP",
-    "automatic_collectors",
-    "choose",
-    "collector_class",
-    "collector_names",
-    "collector_summaries",
-    "make_collector",
-    "parse_capture",
-    "records_launches",
-    "serves_counters_alone",
-]
 
 AUTO = "auto"
 ENTRY_POINT_GROUP = "gkestimator.collectors"

@@ -9,16 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.jobs.stopping import INTERRUPTED, OUT_OF_TIME, Stop
 from gkestimator.profiling.colocating.journal import Journal, PairRecord
-from gkestimator.profiling.colocating.means import Means
-from gkestimator.profiling.colocating.order import Job
-from gkestimator.profiling.colocating.session import PairFailed, Session, Span
+from gkestimator.profiling.colocating.means import PairMeans
+from gkestimator.profiling.colocating.order import PairJob
+from gkestimator.profiling.colocating.session import PairFailed, Span, WorkerSession
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
-
-__all__ = ["Campaign", "State", "Stopped"]
 
 _SAMPLE_S = 0.2
 _MOST_SAMPLES = 20_000
@@ -36,11 +34,11 @@ class Stopped(GkestimatorError):  # noqa: N818 - a wish, not a defect
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class PairState:
     """What a run comes to. ``jobs``: all that is wanted; ``stopped``: why it ended before they were done, with the exit
     status that goes with it; ``problems`` and ``messages``: lines for people."""
 
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[PairJob] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     stopped: str | None = None
@@ -48,7 +46,8 @@ class State:
 
     def stop(self, why: str, status: int) -> None:
         """Nothing more is begun."""
-        self.stopped, self.stop_status = why, status
+        self.stopped = why
+        self.stop_status = status
 
     def problem(self, line: str) -> None:
         """One line, each once, not without end."""
@@ -56,16 +55,23 @@ class State:
             self.problems.append(line)
 
 
-class Campaign:
+class PairCampaign:
     """``state``: its jobs are set once it is known how the device is shared."""
 
     def __init__(
-        self, journal: Journal, facts: DeviceFacts, means: Means, stop: Stop,
+        self,
+        journal: Journal,
+        facts: DeviceFacts,
+        means: PairMeans,
+        stop: Stop,
         progress: Callable[[str, int, int], None] | None,
-    ) -> None:  # fmt: skip
-        self.state = State()
-        self._journal, self._facts, self._means = journal, facts, means
-        self._stop, self._progress = stop, progress
+    ) -> None:
+        self.state = PairState()
+        self._journal = journal
+        self._facts = facts
+        self._means = means
+        self._stop = stop
+        self._progress = progress
         self._take = means.sampling(facts)  # before the workers: who is there by now is another tenant
         self._samples: deque[EnvironmentSample] = deque(maxlen=_MOST_SAMPLES)
         self._sampled = 0.0
@@ -84,7 +90,7 @@ class Campaign:
             self._sampled = now
             self._samples.append(self._take())
 
-    def work(self, session: Session) -> None:
+    def work(self, session: WorkerSession) -> None:
         """Measure what is left: what failed before comes last. Raises Stopped."""
         known = [(j, self._journal.of(j.key)) for j in self.state.jobs]
         todo = [j for j, found in known if found is None]
@@ -107,7 +113,7 @@ class Campaign:
         else:
             self.state.stop(OUT_OF_TIME, 0)
 
-    def _one(self, session: Session, job: Job) -> bool:
+    def _one(self, session: WorkerSession, job: PairJob) -> bool:
         """Whether it was measured."""
         dropped = next((self._dropped[e.id] for e in job.entries if e.id in self._dropped), None)
         try:
@@ -145,7 +151,7 @@ class Campaign:
         spell = EntryRecord(entry_id=entry, status="ok", started_unix_ns=span[0], ended_unix_ns=span[1])
         return self._means.judge(list(self._samples), spell, None)
 
-    def _alone(self, session: Session) -> str:
+    def _alone(self, session: WorkerSession) -> str:
         """The worst of what was measured alone just now. What is not ok is measured again for the next pair: one that
         is too slow alone would make every later pair look better than it is."""
         worst = "ok"
@@ -156,7 +162,7 @@ class Campaign:
                 worst = quality if worst != "throttled" else worst
         return worst
 
-    def _failed(self, job: Job, error: PairFailed) -> None:
+    def _failed(self, job: PairJob, error: PairFailed) -> None:
         for entry in error.entries:
             self._dropped[entry.id] = str(error)
         if error.broke and self._means.present(self._facts) is False:
@@ -170,9 +176,11 @@ class Campaign:
             self.state.stop(f"stopped: {self._breaks} workers in a row broke: {error}", 1)
 
 
-def _of(job: Job, side: int) -> str:
+def _of(job: PairJob, side: int) -> str:
     entry = job.entries[side]
-    return entry.model.name if entry.model is not None else entry.id
+    if entry.model is not None:
+        return entry.model.name
+    return entry.id
 
 
 def _now() -> str:

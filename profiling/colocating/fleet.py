@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.process import WorkerError, WorkerProcess
 from gkestimator.profiling.colocating.window import Times
-
-__all__ = ["Fleet", "Slot", "Ways", "Worker"]
 
 _START_S = 180.0
 _GRACE_S = 8.0
@@ -33,7 +32,7 @@ class Worker:
     alone: dict[str, Times] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ways:
     """What happens around workers. ``tick``: called while waiting; ``starting`` and ``started``: before and after some
     are started, may raise; ``broke``: under MPS, when one broke and all have been ended."""
@@ -44,17 +43,25 @@ class Ways:
     broke: Callable[[], None]
 
 
-class Fleet:
+class WorkerFleet:
     """``command``: a worker's; ``environment``: of one with a share; ``folder``: takes their logs. ``together``: a
     worker that breaks takes the others with it (under MPS a fault of one client is a fault of all, and the server takes
     no new ones until they are gone)."""
 
     def __init__(
-        self, command: Sequence[str], environment: Callable[[float], Mapping[str, str]], folder: Path, ways: Ways, *,
+        self,
+        command: Sequence[str],
+        environment: Callable[[float], Mapping[str, str]],
+        folder: Path,
+        ways: Ways,
+        *,
         together: bool,
-    ) -> None:  # fmt: skip
-        self._command, self._environment, self._folder = command, environment, folder
-        self._ways, self.together = ways, together
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._folder = folder
+        self._ways = ways
+        self.together = together
         self.tick = ways.tick
         self._workers: dict[Slot, Worker] = {}
         self.start_s: float | None = None
@@ -66,7 +73,8 @@ class Fleet:
 
     def get(self, slots: Iterable[Slot]) -> list[Worker]:
         """The workers of ``slots``; those that are missing are started, all at once. Raises WorkerError."""
-        wanted, begun = list(slots), time.monotonic()
+        wanted = list(slots)
+        begun = time.monotonic()
         starting: dict[Slot, WorkerProcess] = {}
         if not self._workers.keys() >= set(wanted):
             self._ways.starting()
@@ -111,7 +119,8 @@ class Fleet:
 
     def stop(self) -> None:
         """End all of them."""
-        workers, self._workers = self.all(), {}
+        workers = self.all()
+        self._workers = {}
         for worker in workers:
             worker.process.close()
         end = time.monotonic() + _GRACE_S
@@ -120,7 +129,8 @@ class Fleet:
 
 
 def _worker(slot: Slot, process: WorkerProcess, hello: Mapping[str, Any]) -> Worker:
-    sms, versions = hello.get("sms"), hello.get("versions")
+    sms = hello.get("sms")
+    versions = hello.get("versions")
     good = sms is None or (isinstance(sms, int) and not isinstance(sms, bool) and sms >= 1)
     if not good or not isinstance(versions, dict):
         raise WorkerError("its first words are no hello, expected sms and versions")

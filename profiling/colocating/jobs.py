@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
 
-from gkestimator.errors import UsageError
-
-__all__ = ["DEFAULT_SHARES", "UNCONFINED", "PairOptions", "PairsReport"]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 
 UNCONFINED = (100.0, 100.0)
 DEFAULT_SHARES = (UNCONFINED, (50.0, 50.0), (20.0, 80.0), (80.0, 20.0))
@@ -16,7 +14,7 @@ MPS = ("auto", "off", "required")
 _MOST_SHARES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PairOptions:
     """How pairs are measured.
 
@@ -64,7 +62,7 @@ class PairOptions:
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PairsReport:
     """What a run did, earlier runs into the same table included. ``pairs``: measured, at all shares; ``failed``: tried
     in this run or an earlier one and not measured since; ``left``: not reached; ``marked``: measured while the GPU was
@@ -93,8 +91,12 @@ class PairsReport:
         if self.stop_status == 130:
             return 130
         if not self.pairs:
-            return 2 if self.failed or self.stop_status else 0
-        return 1 if self.failed or self.stop_status else 0
+            if self.failed or self.stop_status:
+                return 2
+            return 0
+        if self.failed or self.stop_status:
+            return 1
+        return 0
 
     def summary(self) -> str:
         """One line: where it lies, and the counts."""

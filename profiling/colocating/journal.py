@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.jobs.journal import LineJournal
 from gkestimator.tables.colocation import SHARINGS
-
-__all__ = ["Header", "Journal", "PairRecord", "SideRecord", "journal_path"]
 
 QUALITIES = ("ok", "noisy", "throttled")
 T = TypeVar("T")
@@ -24,7 +23,7 @@ def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ".journal.jsonl")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Header:
     """How a run measured. ``device``: the GPU as its driver names it, ``gpu``: its canonical name; ``sharing``:
     ``mps``, ``time`` or ``cpu``; ``sharing_note``: why not MPS; ``versions`` of the runtime and its libraries."""
@@ -42,7 +41,7 @@ class Header:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SideRecord:
     """One model of a pair. ``sms``: that its process saw (None: not told); latencies are medians in milliseconds, over
     ``calls``; ``together_p90_ms``: the 90th percentile beside the other."""
@@ -61,7 +60,7 @@ class SideRecord:
     together_p90_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PairRecord:
     """A pair that was measured (``reason`` None, two ``sides``), or was not and why. ``key``: ids of the entries and
     shares; ``quality``: ``ok``, ``noisy`` (other processes were at work on the GPU) or ``throttled``."""
@@ -94,7 +93,8 @@ class Journal(LineJournal):
         """Say how this run measures. Raises UsageError where an earlier one did it otherwise."""
         if self.header is not None:
             for name in ("executor", "device", "sharing", "versions"):
-                found, wanted = getattr(self.header, name), getattr(header, name)
+                found = getattr(self.header, name)
+                wanted = getattr(header, name)
                 if found != wanted:
                     raise UsageError(
                         f"{self.path}: was measured with {name} {_shown(found)}, found {_shown(wanted)}: expected the "

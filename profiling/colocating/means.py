@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.gpus import GpuSpec
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.colocating.mps import find_mps
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.running.machine import child_device, count_gpus, device_present
-
-__all__ = ["Means"]
 
 
 def _facts(device: str) -> DeviceFacts:
@@ -49,8 +47,8 @@ def _gpu_toml(facts: DeviceFacts) -> str:
     return str(gpu_toml(facts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+@frozen
+class PairMeans:
     """The real machine by default; tests put their own in its place. ``worker``: the command of a worker without its
     options; empty: that of this Python."""
 

@@ -20,10 +20,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.jobs.guard import guarded
-
-__all__ = ["MpsDaemon", "MpsError", "client_environment", "find_mps"]
 
 BINARY = "nvidia-cuda-mps-control"
 _USUAL = (
@@ -35,7 +33,9 @@ _USUAL = (
 )
 _SERVER = re.compile(r"^\s*(\d{1,10})\b", re.MULTILINE)
 _OURS = "CUDA_MPS_"
-_START_S, _ASK_S, _QUIT_S = 40.0, 10.0, 5
+_START_S = 40.0
+_ASK_S = 10.0
+_QUIT_S = 5
 _POLL_S = 0.05
 _MOST_LOG = 4096
 
@@ -75,7 +75,8 @@ class MpsDaemon:
 
     def __init__(self, binary: Path, folder: Path, *, gpu_uuid: str | None, tick: Callable[[], None]) -> None:
         self.binary = binary
-        self.pipes, self._logs = folder / "pipe", folder / "log"
+        self.pipes = folder / "pipe"
+        self._logs = folder / "log"
         for made in (self.pipes, self._logs):
             made.mkdir(mode=0o700)
         self._environment = client_environment(os.environ, self.pipes) | {
@@ -115,7 +116,10 @@ class MpsDaemon:
             time.sleep(_POLL_S)
         found = json.loads(answer.read_text(encoding="utf-8"))
         if found["status"] != 0:
-            status = "" if found["status"] is None else f"status {found['status']}: "
+            if found["status"] is None:
+                status = ""
+            else:
+                status = f"status {found['status']}: "
             words = one_line(found["output"], limit=200) or self.complaint() or "no word"
             raise MpsError(f"{self.binary} -d: {status}{words}")
 

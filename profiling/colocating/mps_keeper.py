@@ -33,9 +33,11 @@ def main(binary: str, answer: str) -> None:
             output.seek(0)
             text = output.read(_MOST_OUTPUT).decode(errors="replace")
         except subprocess.TimeoutExpired:
-            status, text = None, f"not started within {_START_S} s"
+            status = None
+            text = f"not started within {_START_S} s"
         except OSError as e:
-            status, text = None, f"cannot be started: {e.strerror}"
+            status = None
+            text = f"cannot be started: {e.strerror}"
     with open(answer + ".aside", "w", encoding="utf-8") as stream:
         json.dump({"status": status, "output": text}, stream)
     os.rename(answer + ".aside", answer)

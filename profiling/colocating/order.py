@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.plan import PlanEntry
-
-__all__ = ["MOST_PAIRS", "Job", "jobs", "pair_order"]
 
 MOST_PAIRS = 20_000
 """Pairs of one run: some ten hours."""
@@ -23,8 +21,8 @@ Shares = tuple[float, float]
 Pair = tuple[PlanEntry, PlanEntry]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+@frozen
+class PairJob:
     """Two entries side by side, each confined to its percent of the SMs."""
 
     entries: Pair
@@ -54,7 +52,9 @@ def pair_order(entries: Sequence[PlanEntry], seed: int) -> Iterator[Pair]:
 
 
 def _model(entry: PlanEntry) -> str:
-    return entry.model.name if entry.model is not None else entry.id
+    if entry.model is not None:
+        return entry.model.name
+    return entry.id
 
 
 def _spread(entries: Sequence[PlanEntry], seed: int) -> list[PlanEntry]:
@@ -91,16 +91,16 @@ def _within(block: Sequence[PlanEntry]) -> Iterator[Pair]:
 
 def jobs(
     entries: Sequence[PlanEntry], shares: Sequence[Shares], *, seed: int, most_pairs: int | None = None
-) -> list[Job]:
+) -> list[PairJob]:
     """What is to be measured: every pair without confinement first, then eight pairs at each other share in turn. Of an
     entry with itself 20:80 and 80:20 are one."""
     pairs = list(islice(pair_order(entries, seed), min(MOST_PAIRS, most_pairs or MOST_PAIRS)))
     whole = [s for s in shares if s == (100.0, 100.0)]
     others = [s for s in shares if s not in whole]
-    found = [Job(entries=p, shares=s) for s in whole for p in pairs]
+    found = [PairJob(entries=p, shares=s) for s in whole for p in pairs]
     for i in range(0, len(pairs), _IN_A_ROW):
         for at, share in enumerate(others):
             for a, b in pairs[i : i + _IN_A_ROW]:
                 if a.id != b.id or share[::-1] not in others[:at]:
-                    found.append(Job(entries=(a, b), shares=share))
+                    found.append(PairJob(entries=(a, b), shares=share))
     return found

@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.profiling.colocating.protocol import MOST_LINE, ProtocolError, decode, encode
-
-__all__ = ["AnswerError", "WorkerError", "WorkerProcess"]
 
 _TICK_S = 0.1
 _KILL_S = 5.0
@@ -39,7 +37,8 @@ class WorkerProcess:
     """Raises WorkerError where it cannot be started. ``environment``: all of it. ``log``: takes what it prints."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        self._log, self._number = log, 0
+        self._log = log
+        self._number = 0
         self._lines: queue.Queue[bytes | None] = queue.Queue()
         try:
             with open(log, "ab") as output:
@@ -143,7 +142,9 @@ class WorkerProcess:
                 lines = stream.read().decode(errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return one_line(lines[-1], limit=200) if lines else "no word"
+        if lines:
+            return one_line(lines[-1], limit=200)
+        return "no word"
 
     def _bound_log(self) -> None:
         # One that prints without end must not fill the disk; it appends, so cutting is safe.

@@ -11,9 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gkestimator.errors import GkestimatorError
-
-__all__ = ["MOST_CALLS", "MOST_LINE", "VERSION", "ProtocolError", "decode", "encode"]
+from gkestimator.core.errors import GkestimatorError
 
 VERSION = 1
 PREFIX = b"@@gkest-pairs "

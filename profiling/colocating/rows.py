@@ -5,19 +5,17 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.journal import Header, PairRecord, SideRecord
 from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, read_table
-
-__all__ = ["Demands", "read_demands", "rows_of", "slowdowns", "worst_words"]
 
 _WHOLE = 100.0
 Key = tuple[str, str, str, str, "int | None", str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Demands:
     """Rows of requirement ``tables``, of models that are not confined, by what they answer: those of the first table
     first."""
@@ -26,7 +24,7 @@ class Demands:
     rows: Mapping[Key, Sequence[Requirement]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Asked:
     """What a model asks for alone, in percent of the peak; None: not known."""
 
@@ -141,5 +139,8 @@ def worst_words(records: Iterable[PairRecord]) -> str | None:
 
 def _words(side: SideRecord) -> str:
     batch = "" if side.batch_size is None else f", batch {side.batch_size}"
-    share = "" if side.sm_share_pct == _WHOLE else f", {side.sm_share_pct:g} % of the SMs"
+    if side.sm_share_pct == _WHOLE:
+        share = ""
+    else:
+        share = f", {side.sm_share_pct:g} % of the SMs"
     return f"{side.model} ({side.dtype}{batch}{share})"

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.jobs.stopping import Progress, Stop, stop_on_signals
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.provenance import beside, data_format
-from gkestimator.profiling.colocating.campaign import Campaign, State, Stopped
+from gkestimator.profiling.colocating.campaign import PairCampaign, PairState, Stopped
 from gkestimator.profiling.colocating.jobs import DEFAULT_SHARES, UNCONFINED, PairOptions, PairsReport
 from gkestimator.profiling.colocating.journal import Header, Journal, journal_path
-from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.means import PairMeans
 from gkestimator.profiling.colocating.mps import MpsError
-from gkestimator.profiling.colocating.order import Job, jobs
+from gkestimator.profiling.colocating.order import PairJob, jobs
 from gkestimator.profiling.colocating.rows import Demands, read_demands, rows_of, slowdowns, worst_words
 from gkestimator.profiling.colocating.sharing import Shared
 from gkestimator.profiling.plan import PlanEntry, SweepPlan
@@ -29,16 +29,20 @@ from gkestimator.tables import COLOCATION, CoRun, TableSchema
 from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
-__all__ = ["measure_pairs"]
-
 Encode = Callable[[TableSchema[CoRun], Sequence[CoRun]], bytes]
 _LONGEST_FOLDER = 60  # of a socket's path the system takes 107 characters
 
 
 def measure_pairs(
-    plan: SweepPlan, output: Path, options: PairOptions | None = None, *, tables: Sequence[Path] = (),
-    gpu_specs: Sequence[Path] = (), progress: Progress | None = None, means: Means | None = None,
-) -> PairsReport:  # fmt: skip
+    plan: SweepPlan,
+    output: Path,
+    options: PairOptions | None = None,
+    *,
+    tables: Sequence[Path] = (),
+    gpu_specs: Sequence[Path] = (),
+    progress: Progress | None = None,
+    means: PairMeans | None = None,
+) -> PairsReport:
     """Measure the whole models of ``plan`` side by side, two at a time, and write the co-location table ``output``
     (.parquet or .csv).
 
@@ -48,7 +52,8 @@ def measure_pairs(
     UsageError before anything starts (no whole model, no such device, MPS required and not to be had, another way of
     measuring than before), TableError for a broken table or journal, OutputError.
     """
-    options, means = options or PairOptions(), means or Means()
+    options = options or PairOptions()
+    means = means or PairMeans()
     begun = time.monotonic()
     encode = encode_csv if data_format(output) == "csv" else encode_parquet
     encode(COLOCATION, ())  # what writing needs is there, before anything is measured
@@ -70,7 +75,7 @@ def measure_pairs(
             executor = options.executor or (journal.header.executor if journal.header else plan.runtime)
             state = _measure(entries, executor, options, journal, names, means, progress)
         else:
-            state = State(
+            state = PairState(
                 jobs=done, messages=["nothing is left to measure: the table is made of the journal"]
             )
         if len(entries) < len(plan.entries):
@@ -82,7 +87,7 @@ def measure_pairs(
         return _report(state, journal, str(output), (time.monotonic() - begun) / 60, bool(tables))
 
 
-def _done(entries: Sequence[PlanEntry], options: PairOptions, journal: Journal) -> list[Job] | None:
+def _done(entries: Sequence[PlanEntry], options: PairOptions, journal: Journal) -> list[PairJob] | None:
     """All jobs, where earlier runs have measured them; else None."""
     header = journal.header
     if header is None or options.executor not in (None, header.executor):
@@ -96,19 +101,24 @@ def _done(entries: Sequence[PlanEntry], options: PairOptions, journal: Journal) 
 
 
 def _measure(
-    entries: Sequence[PlanEntry], executor: str, options: PairOptions, journal: Journal, names: DeviceNames,
-    means: Means, progress: Progress | None,
-) -> State:  # fmt: skip
+    entries: Sequence[PlanEntry],
+    executor: str,
+    options: PairOptions,
+    journal: Journal,
+    names: DeviceNames,
+    means: PairMeans,
+    progress: Progress | None,
+) -> PairState:
     stop = Stop(None if options.minutes is None else time.monotonic() + 60 * options.minutes)
     device = _device(options, means)
     facts = means.facts(device)
     gpu = names.spec(facts).name
-    campaign = Campaign(journal, facts, means, stop, progress)
+    campaign = PairCampaign(journal, facts, means, stop, progress)
     with stop_on_signals(stop), _private_folder() as folder:
         try:
             with Shared(executor, device, facts, means, folder, options, campaign.tick) as shared:
 
-                def first() -> Job:
+                def first() -> PairJob:
                     shares = _shares(options, shared.sharing, shared.note)
                     campaign.state.jobs = jobs(entries, shares, seed=options.seed, most_pairs=options.pairs)
                     return campaign.state.jobs[0]
@@ -140,7 +150,7 @@ def _measure(
     return campaign.state
 
 
-def _device(options: PairOptions, means: Means) -> str:
+def _device(options: PairOptions, means: PairMeans) -> str:
     asked = () if options.device is None else (options.device,)
     found = choose_devices(asked, Machine(gpus=means.gpus))
     if len(found) != 1:
@@ -184,7 +194,12 @@ def _private_folder() -> Iterator[Path]:
 
 
 def _write(
-    state: State, journal: Journal, output: Path, encode: Encode, demands: Demands | None, names: DeviceNames
+    state: PairState,
+    journal: Journal,
+    output: Path,
+    encode: Encode,
+    demands: Demands | None,
+    names: DeviceNames,
 ) -> None:
     """The table of all that the journal holds; nothing where it holds nothing."""
     records = list(journal.measured())
@@ -197,7 +212,7 @@ def _write(
     state.messages += names.made_notes()
 
 
-def _report(state: State, journal: Journal, output: str, minutes: float, tables: bool) -> PairsReport:
+def _report(state: PairState, journal: Journal, output: str, minutes: float, tables: bool) -> PairsReport:
     records = list(journal.measured())
     found = [journal.of(job.key) for job in state.jobs]
     return PairsReport(

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import GkestimatorError
-from gkestimator.profiling.colocating.fleet import Fleet, Worker
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.records import frozen
+from gkestimator.profiling.colocating.fleet import Worker, WorkerFleet
 from gkestimator.profiling.colocating.journal import SideRecord
-from gkestimator.profiling.colocating.order import Job
+from gkestimator.profiling.colocating.order import PairJob
 from gkestimator.profiling.colocating.process import AnswerError, WorkerError
 from gkestimator.profiling.colocating.window import Loop, Times, loop_of, side_by_side, times
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
-
-__all__ = ["PairFailed", "Session"]
 
 LEAST_CALLS = 3
 """Calls of a model that must count for its median to be one."""
@@ -35,7 +34,7 @@ Span = tuple[int, int]
 """The wall clock's nanoseconds between which something was measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Alone:
     """A latency alone that counts for every pair of ``entry`` in ``worker`` from now on, unless it is forgotten."""
 
@@ -54,30 +53,38 @@ class PairFailed(GkestimatorError):  # noqa: N818 - a result, not a defect
 
     def __init__(self, message: object, *, entries: Sequence[PlanEntry] = (), broke: bool = False) -> None:
         super().__init__(message)
-        self.entries, self.broke = tuple(entries), broke
+        self.entries = tuple(entries)
+        self.broke = broke
 
 
-class Session:
+class WorkerSession:
     """``files``: a folder for entries on their way to workers."""
 
     def __init__(
-        self, fleet: Fleet, files: Path, *, runtime: str, seed: int, seconds: float, entry_s: float
+        self, fleet: WorkerFleet, files: Path, *, runtime: str, seed: int, seconds: float, entry_s: float
     ) -> None:
         self.fleet = fleet
-        self._files, self._runtime, self._seed = files, runtime, seed
-        self._seconds, self._entry_s = seconds, entry_s
+        self._files = files
+        self._runtime = runtime
+        self._seed = seed
+        self._seconds = seconds
+        self._entry_s = entry_s
         self._preparing_s: list[float] = []
         self._fresh: list[Alone] = []
 
     def fresh(self) -> list[Alone]:
         """What was measured alone since this was asked last."""
-        found, self._fresh = self._fresh, []
+        found = self._fresh
+        self._fresh = []
         return found
 
-    def expected_s(self, job: Job) -> float:
+    def expected_s(self, job: PairJob) -> float:
         """Seconds that measuring ``job`` will take, as far as earlier ones tell."""
         running = {w.slot: w for w in self.fleet.all()}
-        each = sum(self._preparing_s) / len(self._preparing_s) if self._preparing_s else 1.0
+        if self._preparing_s:
+            each = sum(self._preparing_s) / len(self._preparing_s)
+        else:
+            each = 1.0
         known = [
             w.alone[e.id].median_ms / 1e3 for w in running.values() for e in job.entries if e.id in w.alone
         ]
@@ -95,7 +102,7 @@ class Session:
     def _side_by_side_s(self, slowest_s: float) -> float:
         return max(self._seconds, min(_MOST_RUN_S, _CALLS_WANTED * slowest_s))
 
-    def ready(self, job: Job) -> Sides:
+    def ready(self, job: PairJob) -> Sides:
         """Workers with the models of ``job`` prepared, in the order of its entries. Raises PairFailed."""
         try:
             workers = self.fleet.get(job.slots)
@@ -108,7 +115,7 @@ class Session:
         self._prepare(sides)
         return sides
 
-    def measure(self, job: Job) -> tuple[tuple[SideRecord, ...], Span]:
+    def measure(self, job: PairJob) -> tuple[tuple[SideRecord, ...], Span]:
         """The two sides of ``job``, and the wall clock's nanoseconds between which they ran side by side. Raises
         PairFailed."""
         sides = self.ready(job)
@@ -163,7 +170,8 @@ class Session:
     def _alone(self, worker: Worker, entry: PlanEntry) -> Times:
         if entry.id in worker.alone:
             return worker.alone[entry.id]
-        seconds, call_s = min(self._seconds, _ALONE_S), worker.call_s.get(entry.id, 0.0)
+        seconds = min(self._seconds, _ALONE_S)
+        call_s = worker.call_s.get(entry.id, 0.0)
         most = 2 * LEAST_CALLS * call_s
         began = time.time_ns()
         (loop,) = self._run([(worker, entry)], seconds, most, of_entry=True, call_s=call_s)
@@ -200,11 +208,15 @@ class Session:
                 answers = self._all(
                     sides,
                     lambda e, start=start: {  # type: ignore[misc]
-                        "do": "run", "entry": e.id, "start_ns": start, "seconds": seconds,
-                        "least": LEAST_CALLS if of_entry else 1, "most_seconds": most,
+                        "do": "run",
+                        "entry": e.id,
+                        "start_ns": start,
+                        "seconds": seconds,
+                        "least": LEAST_CALLS if of_entry else 1,
+                        "most_seconds": most,
                     },
                     within,
-                )  # fmt: skip
+                )
                 return [loop for loop in answers if loop is not None]
             except _Failed as e:
                 if not (e.memory and first):
@@ -291,13 +303,18 @@ def _missing(sides: Sides) -> int:
 
 def _dims(entry: PlanEntry) -> str:
     """The bound dimensions as tables have them: ``name=value``, sorted, comma-joined."""
-    return "" if entry.model is None else ",".join(f"{k}={v}" for k, v in sorted(entry.model.dims.items()))
+    if entry.model is None:
+        return ""
+    return ",".join(f"{k}={v}" for k, v in sorted(entry.model.dims.items()))
 
 
 def _name(entry: PlanEntry) -> str:
     if entry.model is None:
         return entry.id
-    batch = "" if entry.model.batch_size is None else f", batch {entry.model.batch_size}"
+    if entry.model.batch_size is None:
+        batch = ""
+    else:
+        batch = f", batch {entry.model.batch_size}"
     return f"{entry.model.name} ({entry.dtype}{batch})"
 
 

@@ -9,17 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gkestimator.errors import UsageError
-from gkestimator.profiling.colocating.fleet import Fleet, Ways
+from gkestimator.core.errors import UsageError
+from gkestimator.profiling.colocating.fleet import Ways, WorkerFleet
 from gkestimator.profiling.colocating.jobs import PairOptions
-from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.means import PairMeans
 from gkestimator.profiling.colocating.mps import BINARY, MpsDaemon, MpsError, client_environment
-from gkestimator.profiling.colocating.order import Job
+from gkestimator.profiling.colocating.order import PairJob
 from gkestimator.profiling.colocating.process import WorkerError
-from gkestimator.profiling.colocating.session import PairFailed, Session
+from gkestimator.profiling.colocating.session import PairFailed, WorkerSession
 from gkestimator.profiling.raw import DeviceFacts
-
-__all__ = ["Shared"]
 
 _WHOLE = 100.0
 
@@ -32,13 +30,23 @@ class Shared:
     """
 
     def __init__(
-        self, executor: str, device: str, facts: DeviceFacts, means: Means, folder: Path, options: PairOptions,
+        self,
+        executor: str,
+        device: str,
+        facts: DeviceFacts,
+        means: PairMeans,
+        folder: Path,
+        options: PairOptions,
         tick: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sharing = "cpu" if device == "cpu" else "time"
         self.note: str | None = None
-        self._executor, self._facts, self._means = executor, facts, means
-        self._folder, self._options, self._tick = folder, options, tick
+        self._executor = executor
+        self._facts = facts
+        self._means = means
+        self._folder = folder
+        self._options = options
+        self._tick = tick
         told, self._variables = means.told(device, facts)
         # A machine's only GPU needs no name; else daemon and clients both have it by its UUID, for they number apart.
         self._uuid = facts.uuid
@@ -47,7 +55,8 @@ class Shared:
             and "CUDA_VISIBLE_DEVICES" not in os.environ
             and not (facts.uuid or "").startswith("MIG")
         ):
-            self._variables, self._uuid = {}, None
+            self._variables = {}
+            self._uuid = None
         self._command = [*means.worker_command(), "--executor", executor, "--device", told]
         self._command += ["--seed", str(options.seed)]
         self._daemon: MpsDaemon | None = None
@@ -70,7 +79,7 @@ class Shared:
         self.session.fleet.stop()
         self._stop_mps()
 
-    def prove(self, first: Callable[[], Job]) -> Mapping[str, str]:
+    def prove(self, first: Callable[[], PairJob]) -> Mapping[str, str]:
         """Start the workers of the ``first`` job, prepare its models and see that MPS serves them; else, where it is
         not required, go on without. ``first`` is asked again then. Versions of the runtime. Raises UsageError."""
         trouble = self._trouble(first())
@@ -103,7 +112,7 @@ class Shared:
                 )
         return lines
 
-    def _trouble(self, job: Job) -> str | None:
+    def _trouble(self, job: PairJob) -> str | None:
         """Why the workers of ``job`` do not start, or are not MPS's; None where all is well."""
         try:
             self.session.fleet.get(job.slots)
@@ -124,10 +133,12 @@ class Shared:
         if self._proved and self._daemon is not None and not self._daemon.servers():
             raise WorkerError("no MPS server is there although clients run")
 
-    def _session(self) -> Session:
+    def _session(self) -> WorkerSession:
         ways = Ways(tick=self._tick, starting=self._anew, started=self._see_server, broke=self._end_broken)
-        fleet = Fleet(self._command, self._environment, self._folder, ways, together=self.sharing == "mps")
-        return Session(
+        fleet = WorkerFleet(
+            self._command, self._environment, self._folder, ways, together=self.sharing == "mps"
+        )
+        return WorkerSession(
             fleet,
             self._folder / "entries",
             runtime=self._executor,
@@ -175,7 +186,8 @@ class Shared:
         """A new daemon in the place of a broken one. Raises MpsError."""
         if self._broken is not None:
             self._daemon = self._new_daemon(self._broken)
-            self._pipes, self._broken = self._daemon.pipes, None
+            self._pipes = self._daemon.pipes
+            self._broken = None
 
     def _without_mps(self, why: str) -> None:
         """Go on by turns. Raises UsageError where MPS is required."""

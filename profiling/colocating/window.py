@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.process import WorkerError
 from gkestimator.profiling.colocating.protocol import MOST_CALLS
 
-__all__ = ["Loop", "Times", "loop_of", "side_by_side", "times"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Loop:
     """Calls that followed each other without a gap: when the first began and when each ended, in nanoseconds of a clock
     that all loops share."""
@@ -26,10 +24,12 @@ class Loop:
     @property
     def last_ns(self) -> int:
         """The end of the last call."""
-        return self.ends_ns[-1] if self.ends_ns else self.first_ns
+        if self.ends_ns:
+            return self.ends_ns[-1]
+        return self.first_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Times:
     """Of ``calls`` calls: median and 90th percentile in milliseconds."""
 
@@ -40,7 +40,8 @@ class Times:
 
 def loop_of(answer: Mapping[str, Any]) -> Loop:
     """The loop that a worker tells of. Raises WorkerError for what is none."""
-    first, ends = answer.get("first_ns"), answer.get("ends_ns")
+    first = answer.get("first_ns")
+    ends = answer.get("ends_ns")
     if not isinstance(first, int) or not isinstance(ends, list) or not 1 <= len(ends) <= MOST_CALLS:
         raise WorkerError("tells no calls, expected first_ns and ends_ns")
     if not all(map(_whole, [first, *ends])) or any(b <= a for a, b in pairwise([0, *ends])):
@@ -58,7 +59,8 @@ def side_by_side(loops: Sequence[Loop]) -> tuple[tuple[float, ...], ...]:
     A call that began before another loop did, or ended after another had ended, had the GPU for itself a part of its
     time: it says how fast the model is with half a neighbour.
     """
-    begin, end = max(loop.first_ns for loop in loops), min(loop.last_ns for loop in loops)
+    begin = max(loop.first_ns for loop in loops)
+    end = min(loop.last_ns for loop in loops)
     return tuple(
         tuple((b - a) / 1e6 for a, b in pairwise((loop.first_ns, *loop.ends_ns)) if a >= begin and b <= end)
         for loop in loops

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.profiling.colocating.protocol import MOST_CALLS, MOST_LINE, ProtocolError, decode, encode
 from gkestimator.profiling.executors import make_executor
 from gkestimator.profiling.executors.base import (
@@ -37,8 +37,6 @@ from gkestimator.profiling.executors.host_memory import available_host_bytes, re
 from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
 
-__all__ = ["Calls", "Holder", "call_for", "main"]
-
 _PR_SET_PDEATHSIG = 1
 _CLOSING_S = 5.0
 """What a call may still take when the input is closed, before the process ends in the middle of it."""
@@ -51,7 +49,9 @@ class Holder:
     """The models that are prepared, the one used longest ago first."""
 
     def __init__(self, executor: Executor, device: str, seed: int) -> None:
-        self._executor, self._device, self._seed = executor, device, seed
+        self._executor = executor
+        self._device = device
+        self._seed = seed
         self._held: dict[str, Prepared] = {}
 
     @property
@@ -96,9 +96,15 @@ class Holder:
 
 
 def call_for(
-    prepared: Prepared, *, start_ns: int, seconds: float, least: int, most_seconds: float,
-    going: Callable[[], bool], now: Callable[[], int] = time.monotonic_ns,
-) -> Calls:  # fmt: skip
+    prepared: Prepared,
+    *,
+    start_ns: int,
+    seconds: float,
+    least: int,
+    most_seconds: float,
+    going: Callable[[], bool],
+    now: Callable[[], int] = time.monotonic_ns,
+) -> Calls:
     """Call ``prepared`` until ``start_ns`` (once at least: it warms up caches and clocks), then for ``seconds`` from
     there and at least ``least`` times, but no longer than ``most_seconds``. Each call is waited for. The clock is
     CLOCK_MONOTONIC, one for all processes of a machine."""
@@ -111,7 +117,8 @@ def call_for(
     ends: list[int] = []
     with no_collection():
         first = now()
-        end, latest = start_ns + int(seconds * 1e9), start_ns + int(max(seconds, most_seconds) * 1e9)
+        end = start_ns + int(seconds * 1e9)
+        latest = start_ns + int(max(seconds, most_seconds) * 1e9)
         while going():
             prepared.run()
             prepared.synchronise()
@@ -125,7 +132,9 @@ def call_for(
 
 class _Server:
     def __init__(self, holder: Holder, out: IO[bytes], going: Callable[[], bool]) -> None:
-        self._holder, self._out, self._going = holder, out, going
+        self._holder = holder
+        self._out = out
+        self._going = going
         self._entries: dict[str, PlanEntry] = {}
 
     def tell(self, message: Mapping[str, Any]) -> None:
@@ -145,7 +154,8 @@ class _Server:
         return not lost
 
     def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        what, keep = request.get("do"), tuple(request.get("keep", ()))
+        what = request.get("do")
+        keep = tuple(request.get("keep", ()))
         if what == "prepare":
             begun = time.monotonic()
             prepared = self._holder.prepare(self._entry(request["entry"], request["file"]), keep)
@@ -224,7 +234,9 @@ def _visible_sms(device: str) -> int | None:
     from gkestimator.profiling.cuda_driver import cuda_device
 
     found = cuda_device(int(device.partition(":")[2]))
-    return None if isinstance(found, str) else found.attributes.get("sms")
+    if isinstance(found, str):
+        return None
+    return found.attributes.get("sms")
 
 
 def _read(inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> None:

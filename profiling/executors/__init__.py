@@ -1,7 +1,7 @@
 """Executors: run the operator of a plan entry the way a runtime would.
 
 A new executor is one file with one class, named by the record of its runtime
-(:mod:`gkestimator.runtime_traits`); ``tests/conformance/test_executors.py``
+(:mod:`gkestimator.hardware.runtimes`); ``tests/conformance/test_executors.py``
 runs over all of them.
 """
 
@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.profiling.executors.base import Executor
-from gkestimator.runtime_traits import RUNTIMES
 
 __all__ = ["DEVICE", "EXECUTORS", "make_executor"]
 

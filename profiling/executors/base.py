@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel, MemoryUse
-
-__all__ = ["DeviceLostError", "EntryUnsupportedError", "ExecutionError", "Executor", "Prepared"]
 
 
 class ExecutionError(GkestimatorError):

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
 
-from gkestimator.errors import GkestimatorError, OutputError, UsageError, one_line
+from gkestimator.core.errors import GkestimatorError, OutputError, UsageError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.executors import EXECUTORS, make_executor
@@ -35,8 +35,6 @@ from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, me
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
 from gkestimator.profiling.plan import PlanEntry, read_plan
 from gkestimator.profiling.records import EntryRecord, record_line
-
-__all__ = ["main"]
 
 _MOST_CALLS = 10_000
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -102,7 +100,10 @@ def _run(given: _Arguments) -> int:
     # First of all: what is on the GPU before CUDA starts here is others'.
     held_bytes = device_memory(given.device) if given.latency else None
     nvtx = NvtxRanges(NVTX_DOMAIN)
-    trace = None if given.kineto is None else KinetoTrace(given.kineto, cuda=given.device != "cpu")
+    if given.kineto is None:
+        trace = None
+    else:
+        trace = KinetoTrace(given.kineto, cuda=given.device != "cpu")
     executor = make_executor(given.executor, given.device, held_bytes=held_bytes)
     gc.freeze()  # what the libraries made at import stays: collecting around each entry is quick
 

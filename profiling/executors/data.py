@@ -12,21 +12,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gkestimator.dtypes import NUMPY_NAMES, DType
-from gkestimator.fragments import FragmentTensor
+from gkestimator.core.dtypes import NUMPY_NAMES, DType
+from gkestimator.core.fragments import FragmentTensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.plan import PlanEntry
-
-__all__ = ["entry_inputs", "entry_values", "fill", "numpy_dtype", "tensor_rng"]
 
 _BLOCK = 1_048_583
 """Random elements drawn; larger tensors repeat them. A prime, so that rows and channels of a power of two differ."""
 _BLOCK_OF_A_MODEL = 65_537
 """The same of a whole model, whose hundreds of tensors would take longer to draw than the model to measure."""
 _ML_DTYPES = {
-    DType.BFLOAT16: "bfloat16", DType.FLOAT8E4M3FN: "float8_e4m3fn", DType.FLOAT8E5M2: "float8_e5m2",
-    DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz", DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
-}  # fmt: skip
+    DType.BFLOAT16: "bfloat16",
+    DType.FLOAT8E4M3FN: "float8_e4m3fn",
+    DType.FLOAT8E5M2: "float8_e5m2",
+    DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+}
 _SMALL_FLOATS = frozenset(_ML_DTYPES) - {DType.BFLOAT16}
 _LARGEST_INTEGER = 100
 
@@ -126,5 +127,8 @@ def _scale(tensor: FragmentTensor) -> float:
     if tensor.role != "weight" or len(tensor.shape) < 2 or not tensor.elements:
         return 1.0
     # Convolution weights are (out, in, ...), matrices (k, n) or (n, k): the larger side is at least the sum's length.
-    longest = max(tensor.shape) if len(tensor.shape) == 2 else tensor.elements // tensor.shape[0]
+    if len(tensor.shape) == 2:
+        longest = max(tensor.shape)
+    else:
+        longest = tensor.elements // tensor.shape[0]
     return 1.0 / math.sqrt(max(1, longest))

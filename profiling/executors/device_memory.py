@@ -8,13 +8,11 @@ from typing import Protocol
 
 from gkestimator.profiling.executors import DEVICE
 
-__all__ = ["Gpu", "device_memory", "nothing_told"]
-
 _NO_CONTEXT_BYTES = 64 * 2**20
 """Less than any process with a CUDA context takes: a GPU that has no more than this in use has none."""
 
 
-class Gpu(Protocol):
+class GpuMemory(Protocol):
     """What :class:`gkestimator.profiling.nvml.NvmlGpu` tells of a GPU's memory."""
 
     def processes(self) -> Mapping[int, int | None] | None:
@@ -56,20 +54,23 @@ class _Held:
     else was there: no process was listed before and at most one is now, and no more was in use than an idle GPU has.
     """
 
-    def __init__(self, gpu: Gpu, *, own: int) -> None:
-        self._gpu, self._own = gpu, own
+    def __init__(self, gpu: GpuMemory, *, own: int) -> None:
+        self._gpu = gpu
+        self._own = own
         self._listed_before = gpu.processes()
         self._used_before = gpu.used_bytes()
 
     def __call__(self) -> int | None:
         """Bytes that the process holds now; None where not told."""
-        before, now = self._listed_before or {}, self._gpu.processes()
+        before = self._listed_before or {}
+        now = self._gpu.processes()
         # Another namespace's number may be equal to ours: one that was there before our context is not ours.
         if now is not None and now.get(self._own) is not None and self._own not in before:
             return now[self._own]
         if before or (now is not None and len(now) > 1):
             return None
-        used, used_before = self._gpu.used_bytes(), self._used_before
+        used = self._gpu.used_bytes()
+        used_before = self._used_before
         if used is None or used_before is None or used_before > _NO_CONTEXT_BYTES or used <= used_before:
             return None
         return used - used_before

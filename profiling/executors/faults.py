@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 
-from gkestimator.errors import GkestimatorError, one_line
+from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
-
-__all__ = ["judged"]
 
 _LOST = re.compile(
     r"illegal memory access|illegal instruction|device-side assert|unspecified launch failure|misaligned address"

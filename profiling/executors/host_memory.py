@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.plan import PlanEntry
-
-__all__ = ["available_host_bytes", "require_host_memory"]
 
 _SHARE = 0.9  # of what is available: runtimes copy and pack
 _CGROUP = Path("/sys/fs/cgroup")
@@ -28,11 +26,12 @@ def require_host_memory(entry: PlanEntry, device: str, available: int | None) ->
         return
     sizes = [t.nbytes for t in entry.fragment.tensors]
     # The runtime packs weights into a layout of its own, so they are there twice.
-    needed = (
-        sum(sizes) + sum(t.nbytes for t in entry.fragment.tensors if t.role == "weight") + _outputs(entry)
-        if device == "cpu"
-        else sum(t.nbytes for t in entry.fragment.tensors if t.role != "input") + max(sizes, default=0)
-    )
+    if device == "cpu":
+        needed = (
+            sum(sizes) + sum(t.nbytes for t in entry.fragment.tensors if t.role == "weight") + _outputs(entry)
+        )
+    else:
+        needed = sum(t.nbytes for t in entry.fragment.tensors if t.role != "input") + max(sizes, default=0)
     if needed > available * _SHARE:
         raise ExecutionError(
             f"out of memory: the tensors take {needed / 2**30:,.1f} GiB, the host has {available / 2**30:,.1f} GiB left"
@@ -79,6 +78,8 @@ def _meminfo() -> int | None:
 def _cgroup() -> int | None:
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
-        return None if limit == "max" else int(limit) - int((_CGROUP / "memory.current").read_text())
+        if limit == "max":
+            return None
+        return int(limit) - int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return None

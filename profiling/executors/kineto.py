@@ -10,12 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError, UsageError, one_line
+from gkestimator.core.errors import OutputError, UsageError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 
-__all__ = ["KinetoTrace"]
-
-_BLOCK, _LEVEL = 2**20, 6
+_BLOCK = 2**20
+_LEVEL = 6
 """Asked for a name in .gz, torch zips line by line at the highest level: on one core 11 MB a second (November 2026),
 and a launch takes 2.5 KB. In blocks and at zlib's usual level it was 120, for a tenth more bytes."""
 

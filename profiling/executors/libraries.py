@@ -6,8 +6,6 @@ import ctypes
 import re
 from pathlib import Path
 
-__all__ = ["cuda_versions"]
-
 _MAPS = Path("/proc/self/maps")
 
 

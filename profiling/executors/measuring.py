@@ -8,22 +8,21 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.executors.base import Executor, Prepared
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["LEAST_REPEATS", "MOST_REPEATS", "Clocks", "Effort", "choose_calls", "choose_repeats", "measure",
-           "measure_latency", "no_collection"]  # fmt: skip
-
-LEAST_REPEATS, MOST_REPEATS = 5, 50
+LEAST_REPEATS = 5
+MOST_REPEATS = 50
 _WARM_NS = (
     1_000_000_000  # a second of calls warms up anything: slow operators are not called more often for it
 )
 _USUAL_CALLS = 20
-_CALLS_NS, _MOST_CALLS_NS = 1_000_000_000, 4_000_000_000
+_CALLS_NS = 1_000_000_000
+_MOST_CALLS_NS = 4_000_000_000
 _LEAST_WARM_NS, _MOST_WARM_NS = (
     200_000_000,  # clocks and caches settle, and the first calls' choices are made
     2_000_000_000,
@@ -31,7 +30,7 @@ _LEAST_WARM_NS, _MOST_WARM_NS = (
 Ranges = Callable[[str], AbstractContextManager[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Effort:
     """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS; of
     a whole model LEAST_REPEATS, for one call has thousands of launches; for its latency :func:`choose_calls`.
@@ -43,7 +42,7 @@ class Effort:
     counters: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Clocks:
     """``elapsed_ns`` never goes back; ``unix_ns`` is the wall clock."""
 
@@ -91,7 +90,9 @@ def measure_latency(
 
 
 def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clocks) -> EntryRecord:
-    run, synchronise, now = prepared.run, prepared.synchronise, clocks.elapsed_ns
+    run = prepared.run
+    synchronise = prepared.synchronise
+    now = clocks.elapsed_ns
     call_ns = warm_ns = calls = 0
     synchronise()
     while (calls < effort.warmup or warm_ns < _LEAST_WARM_NS) and warm_ns < _MOST_WARM_NS:
@@ -102,7 +103,9 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
         warm_ns += max(1, call_ns)
         calls += 1
     repeats = effort.repeats or choose_calls(call_ns)
-    begun, issued, done = [0] * repeats, [0] * repeats, [0] * repeats
+    begun = [0] * repeats
+    issued = [0] * repeats
+    done = [0] * repeats
     with no_collection():
         started = clocks.unix_ns()
         for i in range(repeats):
@@ -158,7 +161,8 @@ def _measured(
     if effort.counters:
         repeats = 1
     marks = [0] * (repeats + 1)
-    run, now = prepared.run, clocks.elapsed_ns
+    run = prepared.run
+    now = clocks.elapsed_ns
     with no_collection(), ranges(f"{entry.id}#{repeats}"):
         started = clocks.unix_ns()
         marks[0] = now()

@@ -14,16 +14,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gkestimator.errors import GkestimatorError
-
-__all__ = ["INJECTION_VARIABLE", "NvtxError", "NvtxRanges"]
+from gkestimator.core.errors import GkestimatorError
 
 INJECTION_VARIABLE = "NVTX_INJECTION64_PATH"
 _VERSION = 3
 _CALLBACKS, _VERSION_INFO = 1, 3  # export tables, NVTX_ETID_*
 _SLOTS = {1: 16, 2: 16, 3: 16, 4: 10, 5: 16, 6: 8}
 """Functions of each module (core, CUDA, OpenCL, CUDA runtime, core2, synchronisation), the unused number 0 included."""
-_CORE2, _RANGE_PUSH, _RANGE_POP, _DOMAIN_CREATE, _INITIALIZE = 5, 4, 5, 12, 15
+_CORE2 = 5
+_RANGE_PUSH = 4
+_RANGE_POP = 5
+_DOMAIN_CREATE = 12
+_INITIALIZE = 15
 _MESSAGE_ASCII = 1
 _ANSWERS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
 _MODULE = ctypes.CFUNCTYPE(
@@ -111,7 +113,8 @@ class NvtxRanges:
     def _attach(self, path: str) -> None:
         for module, count in _SLOTS.items():
             slots = (ctypes.c_void_p * count)()
-            start, step = ctypes.addressof(slots), ctypes.sizeof(ctypes.c_void_p)
+            start = ctypes.addressof(slots)
+            step = ctypes.sizeof(ctypes.c_void_p)
             # Numbers 0 and count hold no function; the profiler writes through the pointers in between.
             table = (ctypes.c_void_p * (count + 1))(None, *(start + i * step for i in range(1, count)), None)
             self._tables[module] = (slots, table)
@@ -138,7 +141,9 @@ class NvtxRanges:
 
         def answers(number: int) -> int | None:
             given = {_CALLBACKS: callbacks, _VERSION_INFO: info}.get(number)
-            return None if given is None else ctypes.addressof(given)
+            if given is None:
+                return None
+            return ctypes.addressof(given)
 
         export = _ANSWERS(answers)
         self._keep += [callbacks, info, export]
@@ -150,7 +155,8 @@ class NvtxRanges:
                 f"{INJECTION_VARIABLE}={path}: found no NVTX injection library ({e}), expected the profiler's"
             ) from e
         self._keep.append(library)
-        start_injection.argtypes, start_injection.restype = (_ANSWERS,), ctypes.c_int
+        start_injection.argtypes = (_ANSWERS,)
+        start_injection.restype = ctypes.c_int
         if start_injection(export) != 1:
             raise NvtxError(f"{INJECTION_VARIABLE}={path}: the profiler refused NVTX {_VERSION}")
         if self._slot(_INITIALIZE):

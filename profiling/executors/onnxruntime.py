@@ -12,15 +12,16 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, UsageError, one_line
-from gkestimator.fragments import Fragment
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.records import frozen
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_values, numpy_dtype
@@ -30,9 +31,6 @@ from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel, MemoryUse
-
-__all__ = ["OnnxruntimeExecutor", "nodes_on_cpu", "provider_options", "run_options", "runnable_fragment",
-           "session_options"]  # fmt: skip
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -177,7 +175,9 @@ def _preload(ort: Any) -> str:
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         ort.preload_dlls()
     failed = [line for line in printed.getvalue().splitlines() if line.startswith("Failed to load")]
-    return one_line(failed[0], limit=200) if failed else ""
+    if failed:
+        return one_line(failed[0], limit=200)
+    return ""
 
 
 def _options(ort: Any, device: str, *, whole: bool = False) -> Any:
@@ -200,11 +200,13 @@ class _Session:
         self.output_shapes: tuple[tuple[int, ...], ...] = ()
         self.cpu_nodes: int | None = None
         self._held_bytes = held_bytes
-        self._ort, self._device = ort, device
+        self._ort = ort
+        self._device = device
         self._kind, _, number = device.partition(":")
         self._number = int(number or 0)
         fragment = runnable_fragment(entry.fragment)
-        self._entry, self._seed = replace(entry, fragment=fragment), seed
+        self._entry = replace(entry, fragment=fragment)
+        self._seed = seed
         self._inputs: dict[str, _Bound] = {}
         self._weights: dict[str, Any] = {}
         self._outputs: dict[str, _Bound | None] = {}
@@ -281,7 +283,9 @@ class _Session:
     def close(self) -> None:
         self._binding = self._session = None
         self._call = _closed
-        self._inputs, self._outputs, self._weights = {}, {}, {}
+        self._inputs = {}
+        self._outputs = {}
+        self._weights = {}
         gc.collect()  # frees the arena now, before the next entry asks for memory
 
     def _make_session(self, profile: Path | None) -> Any:
@@ -304,11 +308,10 @@ class _Session:
 
     def _input(self, data: np.ndarray, dtype: DType) -> _Bound:
         """``data`` in memory of the device."""
-        value = (
-            self._host_value(data, dtype)
-            if self._kind == "cpu"
-            else self._ort.OrtValue.ortvalue_from_numpy(_bits(data), self._kind, self._number)
-        )
+        if self._kind == "cpu":
+            value = self._host_value(data, dtype)
+        else:
+            value = self._ort.OrtValue.ortvalue_from_numpy(_bits(data), self._kind, self._number)
         return _Bound(element_type=element_type(dtype), shape=data.shape, value=value)
 
     def _output(self, output: Any) -> _Bound | None:
@@ -362,7 +365,7 @@ def _closed() -> None:
     raise ExecutionError("the entry is closed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Bound:
     """A tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
 
@@ -373,7 +376,9 @@ class _Bound:
 
 def _plain(dtype: np.dtype) -> np.dtype:
     """A type of numpy's own as wide as ``dtype``: onnxruntime knows no other, so bfloat16 travels as its bits."""
-    return dtype if dtype.isbuiltin == 1 else np.dtype(f"uint{8 * dtype.itemsize}")
+    if dtype.isbuiltin == 1:
+        return dtype
+    return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
 def _bits(data: np.ndarray) -> np.ndarray:

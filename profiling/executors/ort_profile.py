@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.records import HostKernel
-
-__all__ = ["read_profile"]
 
 _MAX_BYTES = 256 * 2**20
 _SUFFIX = "_kernel_time"

@@ -10,24 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_values
 from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.torch_binding import bind, compiled, host_values
-from gkestimator.profiling.executors.torch_calls.program import Program, program_of
+from gkestimator.profiling.executors.torch_calls.program import CallProgram, program_of
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel, MemoryUse
 
-__all__ = ["TorchExecutor", "TorchPrepared"]
-
 _TENSOR_FLOAT_SINCE = (8, 0)  # compute capability with TF32 and bfloat16 units
 _RAISED = (
-    RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, MemoryError,
-)  # fmt: skip
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    MemoryError,
+)
 """By torch, and by builders that a stranger's attributes mislead; AttributeError is an older torch's."""
 
 
@@ -132,13 +137,15 @@ class TorchPrepared:
         self,
         executor: TorchExecutor,
         settings: _Settings,
-        program: Program,
+        program: CallProgram,
         values: MutableMapping[str, np.ndarray],
         *,
         tf32: bool,
         whole: bool,
     ) -> None:
-        self._executor, self._settings, self._tf32 = executor, settings, tf32
+        self._executor = executor
+        self._settings = settings
+        self._tf32 = tf32
         self._open = True
         self._tells_memory = whole and executor.on_gpu
         if self._tells_memory:
@@ -207,7 +214,8 @@ class TorchPrepared:
             reserved = int(torch.cuda.max_memory_reserved(device))
             allocated = int(torch.cuda.max_memory_allocated(device))
             # The allocator may have given memory back since its peak: what lies beside it is added to the peak.
-            held, now = self._executor.held_bytes(), int(torch.cuda.memory_reserved(device))
+            held = self._executor.held_bytes()
+            now = int(torch.cuda.memory_reserved(device))
         return MemoryUse(
             reserved_bytes=reserved,
             allocated_bytes=allocated,
@@ -277,8 +285,11 @@ class _Settings:
         if self._count == 0:
             cudnn = torch.backends.cudnn
             self._before = (
-                torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic,
-            )  # fmt: skip
+                torch.backends.cuda.matmul.allow_tf32,
+                cudnn.allow_tf32,
+                cudnn.benchmark,
+                cudnn.deterministic,
+            )
             cudnn.benchmark = cudnn.deterministic = False
             self._mode = torch.inference_mode()
             self._mode.__enter__()

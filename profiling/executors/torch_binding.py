@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.torch_calls import Late
-from gkestimator.profiling.executors.torch_calls.program import Program
+from gkestimator.profiling.executors.torch_calls.program import CallProgram
 from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
-
-__all__ = ["as_tensor", "bind", "compiled", "host_values"]
 
 Bound = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """A call over numbered slots: function, inputs (-1: None), outputs (-1: not asked for), slots dead afterwards."""
@@ -25,7 +23,7 @@ it can be given back."""
 
 
 def bind(
-    program: Program, values: MutableMapping[str, np.ndarray], device: Any
+    program: CallProgram, values: MutableMapping[str, np.ndarray], device: Any
 ) -> tuple[list[Bound], list[Any], tuple[int, ...]]:
     """The calls over numbered slots, the slots with the tensors that exist before the first call, and the slots of the
     results. ``values`` is emptied on the way, so that no more of the host's memory is taken than must be."""
@@ -71,7 +69,7 @@ def bind(
 class _HostTensors:
     """The values as tensors of the host, each dropped when it is taken for the last time."""
 
-    def __init__(self, program: Program, values: MutableMapping[str, np.ndarray]) -> None:
+    def __init__(self, program: CallProgram, values: MutableMapping[str, np.ndarray]) -> None:
         self._left = Counter(name for step in program.steps for name in step.inputs)
         self._left.update(program.outputs)
         self._values = values
@@ -82,7 +80,9 @@ class _HostTensors:
         if name in self._values:
             self._tensors[name] = as_tensor(self._values.pop(name), "cpu")
         self._left[name] -= 1
-        return self._tensors.get(name) if self._left[name] else self._tensors.pop(name, None)
+        if self._left[name]:
+            return self._tensors.get(name)
+        return self._tensors.pop(name, None)
 
 
 def _laid_out(tensor: Any, change: Callable[[Any], Any] | None, device: Any) -> Any:
@@ -137,7 +137,9 @@ def compiled(
 
             def single() -> tuple[Any, ...]:
                 result = function(*operands)
-                return (result[0],) if isinstance(result, tuple | list) else (result,)
+                if isinstance(result, tuple | list):
+                    return (result[0],)
+                return (result,)
 
             return single
 
@@ -171,7 +173,7 @@ def as_tensor(value: np.ndarray, device: Any) -> Any:
 
 
 def host_values(
-    fragment: Fragment, program: Program, make: Callable[[FragmentTensor], np.ndarray]
+    fragment: Fragment, program: CallProgram, make: Callable[[FragmentTensor], np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Values of the tensors that the calls read and no call makes."""
     needed = {name for step in program.steps for name in step.inputs} | set(program.outputs)
@@ -190,7 +192,8 @@ def _folded(
     """Values that depend on weights alone, by ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
-    wanted, nodes = set(names), list[FragmentNode]()
+    wanted = set(names)
+    nodes = list[FragmentNode]()
     for node in reversed(fragment.nodes):
         if not wanted.isdisjoint(node.outputs):
             nodes.append(node)

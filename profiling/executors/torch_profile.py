@@ -9,19 +9,37 @@ from typing import Any
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.records import HostKernel
 
-__all__ = ["profiled"]
-
 _MARK = "gkestimator.repeat"
 # They allocate or look at memory and calculate nothing, though they have code of their own for the CPU.
 _BOOKKEEPING = frozenset(
     f"aten::{name}"
     for name in (
-        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_",
-        "as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_", "item", "_local_scalar_dense",
-        "is_nonzero", "_unsafe_view", "result_type", "is_pinned", "type_as", "lift_fresh",
-        "_nnpack_available", "cudnn_is_acceptable",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "as_strided_",
+        "squeeze_",
+        "unsqueeze_",
+        "transpose_",
+        "t_",
+        "detach_",
+        "item",
+        "_local_scalar_dense",
+        "is_nonzero",
+        "_unsafe_view",
+        "result_type",
+        "is_pinned",
+        "type_as",
+        "lift_fresh",
+        "_nnpack_available",
+        "cudnn_is_acceptable",
     )
-)  # fmt: skip
+)
 
 
 def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
@@ -74,7 +92,8 @@ def _nature(name: str) -> tuple[bool, bool]:
     its own for the CPU rather than being composed of other operators."""
     import torch
 
-    views, own = [], False
+    views = []
+    own = False
     for schema in torch._C._jit_get_schemas_for_operator(name):
         full = f"{name}.{schema.overload_name}" if schema.overload_name else name
         try:
@@ -83,4 +102,6 @@ def _nature(name: str) -> tuple[bool, bool]:
             continue
         alias = schema.returns[0].alias_info if schema.returns else None
         views.append(alias is not None and not alias.is_write)
-    return (not all(views), own) if views else (True, True)
+    if views:
+        return (not all(views), own)
+    return (True, True)

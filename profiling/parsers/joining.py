@@ -8,16 +8,15 @@ from dataclasses import replace
 from math import prod
 from statistics import fmean
 
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.repeats import geometry_text, split_repeats
-
-__all__ = ["base_name", "join"]
 
 _NO_TIMELINE = "counters: entry is not in the timeline"
 _NO_REPEATS = "counters: repeats of the entry differ"
 _NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
 
-_GRID_SIZE, _BLOCK_SIZE = "launch__grid_size", "launch__block_size"
+_GRID_SIZE = "launch__grid_size"
+_BLOCK_SIZE = "launch__block_size"
 
 Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 
@@ -28,7 +27,8 @@ def base_name(name: str) -> str:
     name = (
         name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("operator()", "operator ")
     )
-    depth, named = 0, False
+    depth = 0
+    named = False
     kept: list[str] = []
     for character in name:
         if character in "<(":
@@ -42,7 +42,9 @@ def base_name(name: str) -> str:
             kept.append(character)
             named = named or not character.isspace()
     words = "".join(kept).strip().split()
-    return words[-1].rpartition("::")[2] if words else name
+    if words:
+        return words[-1].rpartition("::")[2]
+    return name
 
 
 def join(timeline: Capture, counters: Capture) -> Capture:
@@ -103,7 +105,7 @@ def _joined(
     return replace(found, launches=tuple(launches))
 
 
-def _counted(measured: Sequence[EntryRange]) -> tuple[Launch, ...] | None:
+def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | None:
     """The kernels of one repeat with counters, averaged where several passes counted the same; None if they differ."""
     passes = []
     for found in measured:
@@ -129,7 +131,7 @@ def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _key(launch: Launch, *, sizes: bool = False) -> Key:
+def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:
     """Name and geometry; with ``sizes`` the blocks of the grid and the threads of a block in all, for where the
     dimensions of one side are not known."""
     name = base_name(launch.name)
@@ -138,14 +140,18 @@ def _key(launch: Launch, *, sizes: bool = False) -> Key:
     return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
 
 
-def _size(launch: Launch, dimensions: tuple[int, int, int] | None, counter: str) -> tuple[int, ...] | None:
+def _size(
+    launch: CapturedLaunch, dimensions: tuple[int, int, int] | None, counter: str
+) -> tuple[int, ...] | None:
     if dimensions is not None:
         return (prod(dimensions),)
     size = (launch.counters or {}).get(counter)
-    return None if size is None else (round(size),)
+    if size is None:
+        return None
+    return (round(size),)
 
 
-def _pairs(pattern: Sequence[Launch], counted: Sequence[Launch]) -> dict[int, int]:
+def _pairs(pattern: Sequence[CapturedLaunch], counted: Sequence[CapturedLaunch]) -> dict[int, int]:
     """Place in ``pattern`` -> place in ``counted`` for every kernel that has one sure partner."""
     places: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     sizes = any(launch.grid is None or launch.block is None for launch in counted)
@@ -161,4 +167,6 @@ def _pairs(pattern: Sequence[Launch], counted: Sequence[Launch]) -> dict[int, in
     )
     order = [theirs for _, theirs in pairs]
     # Kernels that changed places may have changed their part in the operator as well.
-    return dict(pairs) if order == sorted(order) else {}
+    if order == sorted(order):
+        return dict(pairs)
+    return {}

@@ -14,9 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import TableError
-
-__all__ = ["stream_object"]
+from gkestimator.core.errors import TableError
 
 MAX_CHARACTERS = 8 * 2**30
 MAX_ELEMENT = 16 * 2**20
@@ -117,7 +115,9 @@ def stream_object(path: Path, key: str, element: Callable[[Any], None], *, limit
 def _text(path: Path) -> IO[str]:
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rt", encoding="utf-8") if zipped else path.open(encoding="utf-8")
+    if zipped:
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
 
 
 def _object(reader: _Reader, key: str, element: Callable[[Any], None]) -> dict[str, Any]:

@@ -12,13 +12,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import TableError, one_line
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.core.errors import TableError, one_line
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
-
-__all__ = ["parse_kineto"]
 
 LIMIT_S = 300.0
 MAX_EVENTS = 10_000_000
@@ -40,7 +38,7 @@ class _Events:
         self.ranges: list[tuple[int, int, Thread, str, int]] = []
         self.calls: list[tuple[int, int, Thread, int]] = []
         self.asked: set[int] = set()
-        self.launches: list[tuple[int | None, Launch]] = []
+        self.launches: list[tuple[int | None, CapturedLaunch]] = []
         self.host: list[tuple[int, int, Thread, str]] = []
 
     def add(self, event: Any) -> None:
@@ -70,7 +68,7 @@ class _Events:
 
     def _launch(self, event: dict[str, Any], kind: str) -> None:
         start, end = self._span(event)
-        launch = Launch(
+        launch = CapturedLaunch(
             kind=kind,
             name=self._name(event),
             start_ns=start,
@@ -101,7 +99,8 @@ class _Events:
         return self._names[name]
 
     def _span(self, event: dict[str, Any]) -> tuple[int, int]:
-        start, length = self._ns(event, "ts"), self._ns(event, "dur")
+        start = self._ns(event, "ts")
+        length = self._ns(event, "dur")
         if length < 0:
             raise self._fail(event, "dur", event.get("dur"), "a duration of at least 0")
         return start, start + length
@@ -115,7 +114,8 @@ class _Events:
         return round(found * 1000)
 
     def _thread(self, event: dict[str, Any]) -> Thread:
-        pid, tid = event.get("pid"), event.get("tid")
+        pid = event.get("pid")
+        tid = event.get("tid")
         if not isinstance(pid, int | str) or not isinstance(tid, int | str):
             raise self._fail(event, "pid and tid", (pid, tid), "a process and a thread")
         return pid, tid
@@ -211,12 +211,14 @@ def _places(events: _Events, spans: list[tuple[int, int, Thread]]) -> list[int |
     return places
 
 
-def _device_launches(events: _Events, unjoined: Counter[str]) -> dict[int, list[tuple[int, int, Launch]]]:
+def _device_launches(
+    events: _Events, unjoined: Counter[str]
+) -> dict[int, list[tuple[int, int, CapturedLaunch]]]:
     places = _places(events, [call[:3] for call in events.calls])
     of_correlation: dict[int, list[int]] = defaultdict(list)
     for i, call in enumerate(events.calls):
         of_correlation[call[3]].append(i)
-    placed: dict[int, list[tuple[int, int, Launch]]] = defaultdict(list)
+    placed: dict[int, list[tuple[int, int, CapturedLaunch]]] = defaultdict(list)
     for correlation, launch in events.launches:
         calls = of_correlation.get(correlation, []) if correlation is not None else []
         candidates = {places[c] for c in calls}
@@ -232,16 +234,20 @@ def _device_launches(events: _Events, unjoined: Counter[str]) -> dict[int, list[
     return placed
 
 
-def _host_launches(events: _Events, unjoined: Counter[str]) -> dict[int, list[tuple[int, int, Launch]]]:
+def _host_launches(
+    events: _Events, unjoined: Counter[str]
+) -> dict[int, list[tuple[int, int, CapturedLaunch]]]:
     places = _places(events, [op[:3] for op in events.host])
     inside = _nested_ns(events.host)
-    placed: dict[int, list[tuple[int, int, Launch]]] = defaultdict(list)
+    placed: dict[int, list[tuple[int, int, CapturedLaunch]]] = defaultdict(list)
     for i, (start, end, _, name) in enumerate(events.host):
         place = places[i]
         if place is None:
             unjoined["outside the ranges of entries"] += 1
         else:
-            own = Launch(kind="host", name=name, start_ns=start, duration_ns=max(0, end - start - inside[i]))
+            own = CapturedLaunch(
+                kind="host", name=name, start_ns=start, duration_ns=max(0, end - start - inside[i])
+            )
             placed[place].append((start, -end, own))
     return placed
 

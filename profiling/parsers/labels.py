@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import re
 
-from gkestimator.errors import one_line
+from gkestimator.core.errors import one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
-
-__all__ = ["looks_like_label", "parse_label", "printable_name", "range_label"]
 
 _MAX_NAME = 2**16
 _LABEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79})#([1-9][0-9]{0,8})", re.ASCII)
@@ -33,9 +31,13 @@ def parse_label(text: str, *, domain: str | None) -> tuple[str, int] | None:
     elif domain != NVTX_DOMAIN:
         return None
     found = _LABEL.fullmatch(text)
-    return None if found is None else (found[1], int(found[2]))
+    if found is None:
+        return None
+    return (found[1], int(found[2]))
 
 
 def printable_name(name: str) -> str:
     """A kernel's name without control characters; whole up to 64 KiB (templates have some), then cut."""
-    return name if name.isprintable() and len(name) <= _MAX_NAME else one_line(name, limit=_MAX_NAME)
+    if name.isprintable() and len(name) <= _MAX_NAME:
+        return name
+    return one_line(name, limit=_MAX_NAME)

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from gkestimator.errors import GkestimatorError, TableError, one_line
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.core.errors import GkestimatorError, TableError, one_line
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
@@ -28,8 +28,6 @@ from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import unit_factor
 from gkestimator.profiling.tools import NCU, find_tool, missing_tool
-
-__all__ = ["DURATION", "parse_ncu", "read_report_by_library", "read_report_by_tool"]
 
 DURATION = "gpu__time_duration.sum"
 LIMIT_S = 600.0
@@ -233,10 +231,13 @@ def _capture(path: Path, read: ReadReport) -> Capture:
 
 def _ranges(path: Path, actions: Sequence[Action], unjoined: Counter[str]) -> Iterator[EntryRange]:
     label: tuple[str, int] | None = None
-    launches: list[Launch] = []
+    launches: list[CapturedLaunch] = []
     for position, action in enumerate(actions):
         ours = {found for domain, text in action.ranges if (found := parse_label(text, domain=domain))}
-        here = next(iter(ours)) if len(ours) == 1 and action.workload == "kernel" else None
+        if len(ours) == 1 and action.workload == "kernel":
+            here = next(iter(ours))
+        else:
+            here = None
         if here is None:
             reason = "in several ranges of ours" if len(ours) > 1 else "outside the ranges of entries"
             unjoined[
@@ -252,7 +253,7 @@ def _ranges(path: Path, actions: Sequence[Action], unjoined: Counter[str]) -> It
         yield _entry_range(label, launches)
 
 
-def _entry_range(label: tuple[str, int], launches: list[Launch]) -> EntryRange:
+def _entry_range(label: tuple[str, int], launches: list[CapturedLaunch]) -> EntryRange:
     return EntryRange(
         entry_id=label[0],
         repeats=label[1],
@@ -262,7 +263,7 @@ def _entry_range(label: tuple[str, int], launches: list[Launch]) -> EntryRange:
     )
 
 
-def _launch(path: Path, position: int, action: Action) -> Launch:
+def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
     metrics = action.metrics
     if DURATION not in metrics:
         raise TableError(
@@ -270,7 +271,7 @@ def _launch(path: Path, position: int, action: Action) -> Launch:
         )
     static = _whole(metrics, "launch__shared_mem_per_block_static")
     dynamic = _whole(metrics, "launch__shared_mem_per_block_dynamic")
-    return Launch(
+    return CapturedLaunch(
         kind="kernel",
         name=printable_name(action.name),
         start_ns=position,
@@ -289,12 +290,16 @@ def _launch(path: Path, position: int, action: Action) -> Launch:
 
 def _whole(metrics: Mapping[str, float], name: str) -> int | None:
     value = metrics.get(name)
-    return None if value is None else round(value)
+    if value is None:
+        return None
+    return round(value)
 
 
 def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | None:
     x, y, z = (_whole(metrics, f"{name}_{axis}") for axis in "xyz")
-    return None if x is None or y is None or z is None else (x, y, z)
+    if x is None or y is None or z is None:
+        return None
+    return (x, y, z)
 
 
 def _device(actions: Sequence[Action], problems: list[str]) -> dict[str, str | int | float]:
@@ -305,7 +310,10 @@ def _device(actions: Sequence[Action], problems: list[str]) -> dict[str, str | i
             k: v for k, v in action.metrics.items() if k.startswith(_DEVICE)
         }
         found |= {k: one_line(v, limit=200) for k, v in action.words.items() if k.startswith(_DEVICE)}
-        facts = found if facts is None else {k: v for k, v in facts.items() if found.get(k) == v}
+        if facts is None:
+            facts = found
+        else:
+            facts = {k: v for k, v in facts.items() if found.get(k) == v}
     names = {a.words.get(f"{_DEVICE}display_name") for a in actions}
     if len(names) > 1:
         problems.append("kernels of several GPUs; facts are those that they share")

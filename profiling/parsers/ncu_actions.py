@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-__all__ = ["Action", "ReadReport"]
+from gkestimator.core.records import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Action:
     """A profiled kernel, or a range or graph (``workload``). ``ranges``: (domain, text) of the NVTX push/pop ranges
     around it. ``metrics``: numbers in base units. ``words``: metrics that are text."""
@@ -20,7 +20,7 @@ class Action:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadReport:
     """The actions in the order they ran; ``reader``: what read them; ``problems``: one line each."""
 

@@ -9,14 +9,13 @@ import os
 from pathlib import Path
 from typing import IO
 
-from gkestimator.errors import TableError
-
-__all__ = ["MAGIC", "count_results"]
+from gkestimator.core.errors import TableError
 
 MAGIC = b"NVR\0"
 _MAX_HEADER = 64 * 2**20
 _MAX_BLOCKS = 1_000_000
-_RESULTS, _PAYLOAD = 2, 5
+_RESULTS = 2
+_PAYLOAD = 5
 """Field numbers of a block's header: how many results (kernels) it holds, and the bytes of its payload."""
 
 

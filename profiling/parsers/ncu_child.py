@@ -12,8 +12,6 @@ import resource
 import sys
 from typing import Any
 
-__all__ = ["NOT_INSTALLED", "main", "report_lines"]
-
 NOT_INSTALLED = 3
 _LIBRARY = "ncu_report"
 _MAX_MEMORY = 16 * 2**30
@@ -45,10 +43,14 @@ def report_lines(library: Any, path: str) -> Any:
 
 
 def _action(action: Any) -> dict[str, Any]:
-    numbers, words = {}, {}
+    numbers = {}
+    words = {}
     for name in action.metric_names():
         metric = action.metric_by_name(name)
-        value = metric.value() if metric is not None and metric.has_value() else None
+        if metric is not None and metric.has_value():
+            value = metric.value()
+        else:
+            value = None
         if isinstance(value, str):
             words[name] = value[:1000]
         elif isinstance(value, int | float) and math.isfinite(value):

@@ -11,12 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-from gkestimator.errors import TableError, one_line
+from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
 from gkestimator.profiling.parsers.ncu_values import decimal_mark, number, unit_factor
-
-__all__ = ["read_csv"]
 
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 16 * 2**20
@@ -92,7 +90,8 @@ def _rows(path: Path, lines: Iterable[tuple[int, str]], problems: list[str]) -> 
             problems.append(one_line(line, limit=200))
         at = _HEADER.search(line)
         if at is not None:
-            header, units = _header(path, count, line[at.start() :]), None
+            header = _header(path, count, line[at.start() :])
+            units = None
             continue
         if header is None:
             continue
@@ -138,7 +137,9 @@ def _header(path: Path, count: int, text: str) -> tuple[str, ...]:
 def _units(text: str, columns: int) -> tuple[str, ...] | None:
     at = text.find('"","",')
     found = _fields(text[at:]) if at >= 0 else None
-    return found if found is not None and len(found) == columns else None
+    if found is not None and len(found) == columns:
+        return found
+    return None
 
 
 def _values(path: Path, count: int, text: str, columns: int) -> tuple[str, ...]:

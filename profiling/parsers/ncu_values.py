@@ -7,8 +7,6 @@ import math
 import re
 from collections.abc import Iterable
 
-__all__ = ["decimal_mark", "number", "unit_factor"]
-
 _TIMES_NS = {
     "nsecond": 1.0,
     "ns": 1.0,
@@ -39,7 +37,9 @@ def unit_factor(unit: str) -> float | None:
     if bottom in _TIMES_NS:
         return above * (1e9 / _TIMES_NS[bottom])
     below = _word_factor(bottom)
-    return None if below is None else above / below
+    if below is None:
+        return None
+    return above / below
 
 
 def _word_factor(word: str) -> float | None:
@@ -65,7 +65,8 @@ def decimal_mark(texts: Iterable[str]) -> str | None:
 
 def _shown(digits: str) -> set[str]:
     """The decimal mark that one number gives away, if any."""
-    points, commas = digits.count("."), digits.count(",")
+    points = digits.count(".")
+    commas = digits.count(",")
     if points and commas:
         # Groups come before decimals; of the two marks the later is the decimal one.
         return {"." if digits.rindex(".") > digits.rindex(",") else ","}
@@ -99,4 +100,6 @@ def number(text: str, mark: str | None) -> float | None:
         value = float(digits)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    if math.isfinite(value):
+        return value
+    return None

@@ -13,13 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import TableError, one_line
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.core.errors import TableError, one_line
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.labels import looks_like_label, parse_label, printable_name
 from gkestimator.profiling.parsers.spans import innermost, overlapping
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
-
-__all__ = ["parse_nsys"]
 
 LIMIT_S = 300.0
 MAX_LAUNCHES = 5_000_000
@@ -34,11 +32,22 @@ _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """2023 and later; 2022 and before."""
 _DIRECTIONS = (
-    "Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
-    "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
-)  # fmt: skip
+    "Unknown",
+    "Host-to-Device",
+    "Device-to-Host",
+    "Host-to-Array",
+    "Array-to-Host",
+    "Array-to-Array",
+    "Array-to-Device",
+    "Device-to-Array",
+    "Device-to-Device",
+    "Host-to-Host",
+    "Peer-to-Peer",
+)
 """CUPTI's kinds of copies, as the exports label them."""
-_PUSH_POP, _START_END, _DOMAIN_CREATED = 59, 60, 75
+_PUSH_POP = 59
+_START_END = 60
+_DOMAIN_CREATED = 75
 _PROCESS = ~0xFFFFFF
 """Of a globalTid: machine and process without the thread, which is the globalPid."""
 
@@ -68,7 +77,7 @@ class _Found:
 
     process: int | None
     correlation: int | None
-    launch: Launch
+    launch: CapturedLaunch
 
 
 def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
@@ -82,7 +91,10 @@ def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
         strings = _strings(file)
         ranges = _ranges(file, strings, problems)
         found = [*_kernels(file, strings), *_memory_operations(file)]
-        whole_graphs = file.count(_GRAPHS, at_most=MAX_LAUNCHES) if file.has(_GRAPHS) else 0
+        if file.has(_GRAPHS):
+            whole_graphs = file.count(_GRAPHS, at_most=MAX_LAUNCHES)
+        else:
+            whole_graphs = 0
         unjoined: Counter[str] = Counter()
         if whole_graphs:
             unjoined["in a CUDA graph that was recorded as one piece"] = whole_graphs
@@ -152,7 +164,10 @@ def _ranges(file: SqliteFile, strings: dict[int, str], problems: list[str]) -> l
         name = text if text is not None else strings.get(text_id)
         if kind == _DOMAIN_CREATED or name is None:
             continue
-        domain_name = domains.get(((thread or 0) & _PROCESS, domain)) if domain else None
+        if domain:
+            domain_name = domains.get(((thread or 0) & _PROCESS, domain))
+        else:
+            domain_name = None
         label = parse_label(name, domain=domain_name)
         if label is None:
             seen["unknown domain"] += bool(domain) and domain_name is None and looks_like_label(name)
@@ -209,12 +224,13 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Found]:
         start, end, gx, gy, gz, bx, by, bz, correlation, process, device, stream, node = row[:13]
         demangled, short, registers, static, dynamic = row[13:]
         name = strings.get(demangled) if demangled is not None else None
-        name = strings.get(short) if name is None and short is not None else name
+        if name is None and short is not None:
+            name = strings.get(short)
         if name is None:
             raise TableError(
                 f"{file.path}: {_KERNELS}: the name of a kernel (string {demangled}) is not among StringIds"
             )
-        launch = Launch(
+        launch = CapturedLaunch(
             kind="kernel",
             name=printable_name(name),
             start_ns=start,
@@ -242,12 +258,11 @@ def _memory_operations(file: SqliteFile) -> list[_Found]:
         file.count(table, at_most=MAX_LAUNCHES)
         for row in file.rows(table, _TIMES, [*_WHERE, ("bytes", int), ("copyKind", int)]):
             start, end, correlation, process, device, stream, node, size, direction = row
-            name = (
-                f"[CUDA {kind}]"
-                if direction is None
-                else f"[CUDA {kind} {directions.get(direction, direction)}]"
-            )
-            launch = Launch(
+            if direction is None:
+                name = f"[CUDA {kind}]"
+            else:
+                name = f"[CUDA {kind} {directions.get(direction, direction)}]"
+            launch = CapturedLaunch(
                 kind=kind,
                 name=name,
                 start_ns=start,
@@ -275,11 +290,14 @@ def _join(
     calls, of_key = _calls(file, found)
     range_of_call = _range_of_call(ranges, calls)
     processes = {thread & _PROCESS for _, _, thread in calls}
-    launches: dict[int, list[tuple[int, int, Launch]]] = defaultdict(list)
+    launches: dict[int, list[tuple[int, int, CapturedLaunch]]] = defaultdict(list)
     for f in found:
-        process = (
-            f.process if f.process is not None else next(iter(processes)) if len(processes) == 1 else None
-        )
+        if f.process is not None:
+            process = f.process
+        elif len(processes) == 1:
+            process = next(iter(processes))
+        else:
+            process = None
         candidates = of_key.get((process, f.correlation), [])
         reason, where = _place(f, candidates, range_of_call, ranges, calls)
         if where is None:
@@ -382,7 +400,9 @@ def _device(file: SqliteFile, found: list[_Found], problems: list[str]) -> dict[
     rows = [_facts(row) for row in file.dictionaries("TARGET_INFO_GPU")]
     used = Counter(f.launch.device for f in found if f.launch.device is not None)
     if not used:
-        return rows[0] if len(rows) == 1 else {}
+        if len(rows) == 1:
+            return rows[0]
+        return {}
     if len(used) > 1:
         problems.append(
             f"launches on {len(used)} GPUs ({', '.join(map(str, sorted(used)))}); facts are the busiest's"
@@ -398,7 +418,10 @@ def _device(file: SqliteFile, found: list[_Found], problems: list[str]) -> dict[
     if len(rows) == 1:
         return rows[0]
     problems.append(f"TARGET_INFO_GPU has {len(rows)} rows and none that is surely device {number}")
-    shared = set(rows[0].items()).intersection(*(row.items() for row in rows[1:])) if rows else set()
+    if rows:
+        shared = set(rows[0].items()).intersection(*(row.items() for row in rows[1:]))
+    else:
+        shared = set()
     return dict(sorted(shared))
 
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gkestimator.profiling.captures import EntryRange, Launch
-
-__all__ = ["geometry_text", "split_repeats"]
+from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 
 Signature = tuple[str, str, tuple[int, int, int] | None, tuple[int, int, int] | None]
 
 
-def _signature(launch: Launch) -> Signature:
+def _signature(launch: CapturedLaunch) -> Signature:
     return (launch.kind, launch.name, launch.grid, launch.block)
 
 
-def geometry_text(launch: Launch) -> str:
+def geometry_text(launch: CapturedLaunch) -> str:
     """The launch for a message: name (cut), grid and block."""
-    name = launch.name if len(launch.name) <= 60 else launch.name[:59] + "…"
-    return name if launch.grid is None else f"{name} {launch.grid}x{launch.block}"
+    if len(launch.name) <= 60:
+        name = launch.name
+    else:
+        name = launch.name[:59] + "…"
+    if launch.grid is None:
+        return name
+    return f"{name} {launch.grid}x{launch.block}"
 
 
-def split_repeats(found: EntryRange) -> tuple[tuple[tuple[Launch, ...], ...] | None, str | None]:
+def split_repeats(found: EntryRange) -> tuple[tuple[tuple[CapturedLaunch, ...], ...] | None, str | None]:
     """The launches of each repeat, and a problem in one line.
 
     The launches must be ``found.repeats`` times the same sequence of kinds, names, grids and blocks. Where only a few
@@ -29,7 +32,8 @@ def split_repeats(found: EntryRange) -> tuple[tuple[tuple[Launch, ...], ...] | N
     them and the problem says how many were left out. Where the repeats differ in any other way there are none: None
     and the first difference. No launches at all: as many empty repeats, no problem.
     """
-    launches, repeats = found.launches, found.repeats
+    launches = found.launches
+    repeats = found.repeats
     if not launches:
         return ((),) * repeats, None
     extra = len(launches) % repeats
@@ -53,7 +57,7 @@ def split_repeats(found: EntryRange) -> tuple[tuple[tuple[Launch, ...], ...] | N
     return None, f"{found.entry_id}: the {repeats} repeats differ{_difference(launches, repeats)}"
 
 
-def _cut(launches: Sequence[Launch], repeats: int) -> tuple[tuple[Launch, ...], ...] | None:
+def _cut(launches: Sequence[CapturedLaunch], repeats: int) -> tuple[tuple[CapturedLaunch, ...], ...] | None:
     length, extra = divmod(len(launches), repeats)
     if extra or not length:
         return None
@@ -63,7 +67,7 @@ def _cut(launches: Sequence[Launch], repeats: int) -> tuple[tuple[Launch, ...], 
     return tuple(tuple(launches[i : i + length]) for i in range(0, len(launches), length))
 
 
-def _difference(launches: Sequence[Launch], repeats: int) -> str:
+def _difference(launches: Sequence[CapturedLaunch], repeats: int) -> str:
     """Where the sequence departs from a repetition of its first part (as long as a repeat would be, rounded down)."""
     length = max(1, len(launches) // repeats)
     for i in range(length, len(launches)):

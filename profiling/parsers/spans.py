@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["innermost", "overlapping"]
-
 
 def innermost(spans: Sequence[tuple[int, int]], calls: Sequence[tuple[int, int]]) -> list[int | None]:
     """For every call (start, end) of a thread the index of the span (start, end) of the same thread that started last
@@ -28,7 +26,8 @@ def innermost(spans: Sequence[tuple[int, int]], calls: Sequence[tuple[int, int]]
 
 def overlapping(spans: Iterable[tuple[int, int]]) -> int:
     """How many spans (start, end) begin before an earlier one has ended."""
-    count, latest = 0, None
+    count = 0
+    latest = None
     for start, end in sorted(spans):
         if latest is not None and start < latest:
             count += 1

@@ -11,9 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from gkestimator.errors import TableError
-
-__all__ = ["SqliteFile", "open_sqlite"]
+from gkestimator.core.errors import TableError
 
 MAX_FILE_BYTES = 32 * 2**30
 MAX_TEXT_BYTES = 4 * 2**20

@@ -17,12 +17,12 @@ from gkestimator.profiling.running.folder import Done
 from gkestimator.profiling.running.jobs import MAX_CHUNK_ENTRIES, ChunkJob, ChunkResult, RunOptions
 from gkestimator.profiling.running.pace import Pace, limits_of
 from gkestimator.profiling.running.report import ModelCounts, RunReport
-from gkestimator.profiling.running.states import Item, Known, State
+from gkestimator.profiling.running.states import EntryState, Known, PendingPass
 
-__all__ = ["Campaign"]
-
-CRASHES_IN_A_ROW, LOST_COUNTERS_IN_A_ROW = 3, 2
-PROBE_AFTER_LOST, LOST_IN_A_ROW = 3, 12
+CRASHES_IN_A_ROW = 3
+LOST_COUNTERS_IN_A_ROW = 2
+PROBE_AFTER_LOST = 3
+LOST_IN_A_ROW = 12
 """So many captures lost in a row have the profiler tried out; so many end the run. Halving a full chunk down to one bad
 entry loses ten."""
 _MOST_PROBLEMS = 200
@@ -32,11 +32,21 @@ class Campaign:
     """Not thread-safe: the engine holds its lock around every call."""
 
     def __init__(
-        self, plan: SweepPlan, options: RunOptions, *, executor: str, collector: str, counters_collector: str | None,
-        facts: Mapping[str, DeviceFacts], next_number: int,
-    ) -> None:  # fmt: skip
-        self.plan, self.options = plan, options
-        self.executor, self.collector, self.counters_collector = executor, collector, counters_collector
+        self,
+        plan: SweepPlan,
+        options: RunOptions,
+        *,
+        executor: str,
+        collector: str,
+        counters_collector: str | None,
+        facts: Mapping[str, DeviceFacts],
+        next_number: int,
+    ) -> None:
+        self.plan = plan
+        self.options = options
+        self.executor = executor
+        self.collector = collector
+        self.counters_collector = counters_collector
         self.facts = dict(facts)
         self.problems: list[str] = []
         self.messages: list[str] = []
@@ -44,14 +54,14 @@ class Campaign:
         self.stop_status = 0
         self.chunks = 0
         self._number = next_number
-        self._states = {e.id: State() for e in plan.entries}
-        self._latencies: deque[Item] = deque()
-        self._models: deque[Item] = deque()
-        self._main: deque[Item] = deque()
-        self._again: deque[Item] = deque()
-        self._counters: deque[Item] = deque()
-        self._alone: deque[Item] = deque()
-        self._open: dict[int, tuple[Item, ...]] = {}
+        self._states = {e.id: EntryState() for e in plan.entries}
+        self._latencies: deque[PendingPass] = deque()
+        self._models: deque[PendingPass] = deque()
+        self._main: deque[PendingPass] = deque()
+        self._again: deque[PendingPass] = deque()
+        self._counters: deque[PendingPass] = deque()
+        self._alone: deque[PendingPass] = deque()
+        self._open: dict[int, tuple[PendingPass, ...]] = {}
         self._pace = Pace()
         self._crashes = self._lost = 0
         # Without a collector a GPU tells nothing of a model's launches; a CPU's runtime profiles itself.
@@ -69,8 +79,12 @@ class Campaign:
     def _passes(self, entry: PlanEntry) -> tuple[str, ...]:
         """What is to be measured of ``entry``, in order: each only where the one before it could be."""
         if entry.model is not None:  # no counters: ncu would replay thousands of launches
-            return ("latency", "timeline") if self._records_launches else ("latency",)
-        return ("timeline", "counters") if entry.counters and self.counters_collector else ("timeline",)
+            if self._records_launches:
+                return ("latency", "timeline")
+            return ("latency",)
+        if entry.counters and self.counters_collector:
+            return ("timeline", "counters")
+        return ("timeline",)
 
     def _begin(self, entry: PlanEntry, step: int) -> None:
         """Queue that pass of ``entry``, once in a run; where it is known already go on from there."""
@@ -81,23 +95,24 @@ class Campaign:
         known.asked = True
         if known.status is None or (known.status == "failed" and self.options.retry_failed):
             attempt = 1 if pass_name == "counters" else known.attempts + 1
-            self._queue(Item(entry=entry, pass_name=pass_name, attempt=attempt))
+            self._queue(PendingPass(entry=entry, pass_name=pass_name, attempt=attempt))
         elif known.status == "ok":
             self._go_on(entry, pass_name)
 
     def _go_on(self, entry: PlanEntry, pass_name: str) -> None:
         """What an entry with an ok record of a pass still needs: another attempt, its next pass."""
-        known, passes = self._states[entry.id].of(pass_name), self._passes(entry)
+        known = self._states[entry.id].of(pass_name)
+        passes = self._passes(entry)
         if pass_name != "counters" and not known.good and known.attempts <= self.options.retries:
-            self._queue(Item(entry=entry, pass_name=pass_name, attempt=known.attempts + 1, again=True))
+            self._queue(PendingPass(entry=entry, pass_name=pass_name, attempt=known.attempts + 1, again=True))
         following = passes.index(pass_name) + 1
         if following < len(passes):
             self._begin(entry, following)
 
-    def _queue(self, item: Item) -> None:
+    def _queue(self, item: PendingPass) -> None:
         self._queue_of(item).append(item)
 
-    def _queue_of(self, item: Item) -> deque[Item]:
+    def _queue_of(self, item: PendingPass) -> deque[PendingPass]:
         if item.alone:
             return self._alone
         if item.again:
@@ -106,7 +121,9 @@ class Campaign:
             return self._latencies
         if item.pass_name == "counters":
             return self._counters
-        return self._models if item.whole else self._main
+        if item.whole:
+            return self._models
+        return self._main
 
     def next_job(self, device: str, seconds_left: float | None) -> ChunkJob | None:
         """The next chunk for ``device``; None where nothing is left to begin (others may still return some)."""
@@ -117,7 +134,8 @@ class Campaign:
         if seconds_left is not None:
             budget = min(budget, max(seconds_left, 0.0))
         items = self._cut(queue, budget)
-        number, first = self._number, items[0]
+        number = self._number
+        first = items[0]
         self._number += 1
         self._open[number] = items
         options = self.options
@@ -144,11 +162,14 @@ class Campaign:
     def _collector_of(self, pass_name: str) -> str:
         if pass_name == "latency":
             return "none"
-        return self.counters_collector or self.collector if pass_name == "counters" else self.collector
+        if pass_name == "counters":
+            return self.counters_collector or self.collector
+        return self.collector
 
-    def _cut(self, queue: deque[Item], budget_s: float) -> tuple[Item, ...]:
+    def _cut(self, queue: deque[PendingPass], budget_s: float) -> tuple[PendingPass, ...]:
         items = [queue.popleft()]
-        first, seconds = items[0], self._pace.seconds(items[0])
+        first = items[0]
+        seconds = self._pace.seconds(items[0])
         while queue and not first.alone and len(items) < min(first.most, MAX_CHUNK_ENTRIES):
             if not first.goes_with(queue[0]):
                 break
@@ -183,19 +204,19 @@ class Campaign:
         self._return(left)
         self._count(job, result)
 
-    def _after_loss(self, item: Item, together: int) -> Item:
+    def _after_loss(self, item: PendingPass, together: int) -> PendingPass:
         """The same chunk once more; then halves of it, down to a single entry; that one again when all else is
         done."""
         losses = item.losses + 1
         most = together if losses == 1 else max(1, together // 2)
         return replace(item, losses=losses, most=most, alone=together == 1 and losses > 1)
 
-    def _return(self, left: list[Item]) -> None:
+    def _return(self, left: list[PendingPass]) -> None:
         for item in reversed(left):
             queue = self._queue_of(item)
             queue.append(item) if item.alone else queue.appendleft(item)
 
-    def _queues(self) -> tuple[deque[Item], ...]:
+    def _queues(self) -> tuple[deque[PendingPass], ...]:
         """In the order in which they are worked off."""
         return self._latencies, self._models, self._main, self._again, self._counters, self._alone
 
@@ -242,7 +263,8 @@ class Campaign:
     def stop(self, line: str, *, status: int = 1) -> None:
         """Begin nothing more; the first reason stays."""
         if self.stopped is None:
-            self.stopped, self.stop_status = line, status
+            self.stopped = line
+            self.stop_status = status
 
     def problem(self, line: str) -> None:
         """One line for people, each once, not without end."""
@@ -267,7 +289,10 @@ class Campaign:
         done = sum(known.status is not None for known in self._firsts())
         done += sum(s.timeline.status is not None for s in models)
         # A model's timeline is queued once its latency is there.
-        coming = sum(s.latency.status is None for s in models) if self._records_launches else 0
+        if self._records_launches:
+            coming = sum(s.latency.status is None for s in models)
+        else:
+            coming = 0
         return stage, done, done + coming + self.waiting + sum(len(i) for i in self._open.values())
 
     def _firsts(self) -> list[Known]:

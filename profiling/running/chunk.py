@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, OutputError, TableError, one_line
+from gkestimator.core.errors import GkestimatorError, OutputError, TableError, one_line
 from gkestimator.jobs.disk import is_disk_full
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
@@ -29,8 +29,6 @@ from gkestimator.profiling.running.spread import ranges_of, repeat_totals_us
 from gkestimator.profiling.running.supervise import Ending, supervise
 from gkestimator.profiling.variation import judged_variation
 from gkestimator.tables import write_bytes
-
-__all__ = ["run_job"]
 
 RECORDS = "records.jsonl"
 LOG = "child.log"
@@ -94,7 +92,8 @@ def _ask_device(job: ChunkJob, machine: Machine, found: _Found) -> None:
     for entry in [i for i, r in found.records.items() if r.status == "failed"][-1:]:
         if entry == list(found.records)[-1]:
             del found.records[entry]
-    found.kind, found.line = "device", f"{job.device} ({job.facts.name}) does not answer any more"
+    found.kind = "device"
+    found.line = f"{job.device} ({job.facts.name}) does not answer any more"
 
 
 def _ask_profiler(job: ChunkJob, machine: Machine, collector: Collector, found: _Found) -> None:
@@ -104,7 +103,8 @@ def _ask_profiler(job: ChunkJob, machine: Machine, collector: Collector, found: 
         return
     reason = machine.probe(job.collector, job.device)
     if reason is not None:
-        found.kind, found.line = "profiler", f"{collector.name} records nothing any more: {reason}"
+        found.kind = "profiler"
+        found.line = f"{collector.name} records nothing any more: {reason}"
     elif job.settle:
         reason = f"its capture was lost three times while others were not: {found.line}"
         lost = [e.id for e in job.entries if e.id not in found.records]
@@ -151,15 +151,20 @@ def _judge(job: ChunkJob, folder: Path, ending: Ending, collector: Collector) ->
     asked = [e.id for e in job.entries]
     problems: list[str] = []
     try:
-        written = (
-            {r.entry_id: r for r in read_records(folder / RECORDS)} if (folder / RECORDS).exists() else {}
-        )
+        if (folder / RECORDS).exists():
+            written = {r.entry_id: r for r in read_records(folder / RECORDS)}
+        else:
+            written = {}
     except TableError as e:
-        written, problems = {}, [str(e)]
+        written = {}
+        problems = [str(e)]
     records = {i: written[i] for i in asked if i in written}
     log = _log_end(folder / LOG)
     found = _Found(kind="whole", records=records, problems=problems)
-    culprit = ending.entry if ending.entry in asked and ending.entry not in records else None
+    if ending.entry in asked and ending.entry not in records:
+        culprit = ending.entry
+    else:
+        culprit = None
     found.kind, found.line = _kind(job, ending, records, culprit, collector, log)
     if found.kind == "crashed" and culprit is not None:
         found.records[culprit] = EntryRecord(entry_id=culprit, status="failed", reason=found.line)
@@ -168,11 +173,19 @@ def _judge(job: ChunkJob, folder: Path, ending: Ending, collector: Collector) ->
 
 
 def _kind(
-    job: ChunkJob, ending: Ending, records: dict[str, EntryRecord], culprit: str | None, collector: Collector,
+    job: ChunkJob,
+    ending: Ending,
+    records: dict[str, EntryRecord],
+    culprit: str | None,
+    collector: Collector,
     log: str,
-) -> tuple[str, str | None]:  # fmt: skip
-    status, limits = ending.status, job.limits
-    last = one_line(log.strip().splitlines()[-1], limit=200) if log.strip() else "no word"
+) -> tuple[str, str | None]:
+    status = ending.status
+    limits = job.limits
+    if log.strip():
+        last = one_line(log.strip().splitlines()[-1], limit=200)
+    else:
+        last = "no word"
     if ending.why == "stopped":
         return "stopped", None
     if ending.why == "start-limit":
@@ -215,12 +228,14 @@ def _finish(
         if is_disk_full(e):
             raise OutputError(f"{folder}: disk full") from e
         line = one_line(str(e) or type(e).__name__)
-        found.files, found.capture = (), None
+        found.files = ()
+        found.capture = None
         found.problems.append(line)
         for entry in ok:
             del found.records[entry]
         if found.kind == "whole":
-            found.kind, found.line = "lost", line
+            found.kind = "lost"
+            found.line = line
 
 
 def _whole(
@@ -229,14 +244,18 @@ def _whole(
     """Files and capture with a range for each of ``ok``. A child that was killed may take its last ranges with it
     (nsys, both releases that were tried): then those entries go, and the others count."""
     try:
-        files, capture = collector.finish(folder, ok, log), collector.capture(folder)
+        files = collector.finish(folder, ok, log)
+        capture = collector.capture(folder)
         _check_ranges(capture, ok, collector)
         return files, capture, ok
     except CollectorError:
         if found.kind not in ("crashed", "stopped", "device"):
             raise
         capture = collector.capture(folder)
-        there = {r.entry_id for r in capture.ranges} if capture is not None else set()
+        if capture is not None:
+            there = {r.entry_id for r in capture.ranges}
+        else:
+            there = set()
         kept = [i for i in ok if i in there]
         if not kept:
             raise
@@ -318,7 +337,9 @@ def _info(job: ChunkJob, collector: Collector, started: str, entries: list[str])
 
 
 def _capture_problems(capture: Capture | None) -> tuple[str, ...]:
-    return () if capture is None else capture.problems[:50]
+    if capture is None:
+        return ()
+    return capture.problems[:50]
 
 
 def _qualities(folder: Path, machine: Machine, found: _Found, *, on_cpu: bool) -> dict[str, str]:
@@ -338,7 +359,9 @@ def _qualities(folder: Path, machine: Machine, found: _Found, *, on_cpu: bool) -
 
 def _read_qualities(folder: Path) -> dict[str, str]:
     path = folder / QUALITY_FILE
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    if path.exists():
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
 
 
 def _log_end(path: Path) -> str:

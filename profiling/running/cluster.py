@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import GkestimatorError, TableError, UsageError, one_line
+from gkestimator.core.errors import GkestimatorError, TableError, UsageError, one_line
 from gkestimator.jobs.disk import is_disk_full
 from gkestimator.jobs.ray_cluster import connected
 from gkestimator.jobs.stopping import Progress, Stop, stop_on_signals
@@ -27,13 +27,13 @@ from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions
 from gkestimator.profiling.running.local import end_words
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.report import NO_MODELS, RunReport
-from gkestimator.profiling.running.run import Means, Request, open_campaign
+from gkestimator.profiling.running.run import MeasuringMeans, Request, open_campaign
 
-__all__ = ["run_on_cluster"]
-
-PREFIX, ACCELERATOR = "gkest:", "accelerator_type:"
+PREFIX = "gkest:"
+ACCELERATOR = "accelerator_type:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_TICK_S, _LOOK_S = 0.25, 2.0
+_TICK_S = 0.25
+_LOOK_S = 2.0
 NODES_AWAY_S = 30.0
 """A type none of whose nodes is alive for so long is given up; the same command goes on when they are back."""
 _DESCRIBE_S = 600.0
@@ -71,9 +71,14 @@ class _Type:
 
 
 def run_on_cluster(
-    plan: SweepPlan, raw: Path, options: RunOptions, machine: Machine, *, stop: Stop,
+    plan: SweepPlan,
+    raw: Path,
+    options: RunOptions,
+    machine: Machine,
+    *,
+    stop: Stop,
     progress: Progress | None = None,
-) -> RunReport:  # fmt: skip
+) -> RunReport:
     """As :func:`run_plan`, over a cluster; the report has a part per type. Raises UsageError where Ray or a cluster is
     missing, or it offers no such type."""
     begun = time.monotonic()
@@ -121,7 +126,10 @@ def _names(options: RunOptions, offered: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _type(name: str, raw: Path, offered: Mapping[str, list[Mapping[str, float]]]) -> _Type:
-    resource = PREFIX + name if PREFIX + name in offered else ACCELERATOR + name
+    if PREFIX + name in offered:
+        resource = PREFIX + name
+    else:
+        resource = ACCELERATOR + name
     nodes = offered[resource]
     gpu = resource.startswith(ACCELERATOR) or all(n.get("GPU", 0) >= 1 for n in nodes)
     return _Type(
@@ -144,7 +152,7 @@ def _open(ray: Any, types: list[_Type], plan: SweepPlan, options: RunOptions, ma
     failures: list[GkestimatorError] = []
     for each in types:
 
-        def find(request: Request, each: _Type = each) -> Means:
+        def find(request: Request, each: _Type = each) -> MeasuringMeans:
             asked = task.options(**each.options()).remote(request, each.device, machine)
             try:
                 means, line = ray.get(asked, timeout=_DESCRIBE_S)
@@ -153,7 +161,7 @@ def _open(ray: Any, types: list[_Type], plan: SweepPlan, options: RunOptions, ma
                 raise UsageError(f"gpu-type {each.name}: no node answered: {one_line(e, limit=200)}") from e
             if means is None:
                 raise UsageError(f"gpu-type {each.name}: {line}")
-            found: Means = means
+            found: MeasuringMeans = means
             return found
 
         try:
@@ -167,16 +175,29 @@ def _open(ray: Any, types: list[_Type], plan: SweepPlan, options: RunOptions, ma
 
 def _nothing(raw: str, entries: int, line: str) -> RunReport:
     return RunReport(
-        raw=raw, entries=entries, ok=0, failed=0, skipped=0, noisy=0, left=entries, counters=0, chunks=0,
-        minutes=0.0, stopped=line, stop_status=2,
-    )  # fmt: skip
+        raw=raw,
+        entries=entries,
+        ok=0,
+        failed=0,
+        skipped=0,
+        noisy=0,
+        left=entries,
+        counters=0,
+        chunks=0,
+        minutes=0.0,
+        stopped=line,
+        stop_status=2,
+    )
 
 
 class _Driver:
     def __init__(
         self, ray: Any, types: list[_Type], machine: Machine, stop: Stop, progress: Progress | None
     ) -> None:
-        self.ray, self.machine, self.stop, self.progress = ray, machine, stop, progress
+        self.ray = ray
+        self.machine = machine
+        self.stop = stop
+        self.progress = progress
         self.types = [t for t in types if t.campaign is not None]
         self.task = ray.remote(measure)
         self.looked = time.monotonic()
@@ -243,7 +264,8 @@ class _Driver:
             each.tasks[ref] = job
 
     def _take(self, each: _Type, ref: Any) -> None:
-        job, campaign = each.tasks.pop(ref), each.campaign
+        job = each.tasks.pop(ref)
+        campaign = each.campaign
         assert campaign is not None
         try:
             result, data = self.ray.get(ref)
@@ -289,7 +311,8 @@ class _Driver:
         if self.progress is None:
             return
         shown = [t.campaign.progress() for t in self.types if t.campaign is not None]
-        done, total = sum(s[1] for s in shown), sum(s[2] for s in shown)
+        done = sum(s[1] for s in shown)
+        total = sum(s[2] for s in shown)
         self.progress(f"{shown[0][0]} on {len(shown)} GPU types", done, total)
 
 

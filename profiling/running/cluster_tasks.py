@@ -10,22 +10,20 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.core.errors import GkestimatorError, TableError
 from gkestimator.jobs.stopping import Stop
 from gkestimator.profiling.raw import DeviceFacts, read_chunk
 from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running.chunk import run_job
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine
-from gkestimator.profiling.running.run import Means, Request, find_means
-
-__all__ = ["describe", "measure", "unpack"]
+from gkestimator.profiling.running.run import MeasuringMeans, Request, find_means
 
 _MOST_BYTES = 2**30
 _known: dict[str, DeviceFacts] = {}
 
 
-def describe(request: Request, device: str, machine: Machine) -> tuple[Means | None, str | None]:
+def describe(request: Request, device: str, machine: Machine) -> tuple[MeasuringMeans | None, str | None]:
     """What a node measures with; or None and why it cannot, in one line."""
     try:
         return find_means(request, [device], machine), None

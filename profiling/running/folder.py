@@ -9,12 +9,12 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import OutputError, TableError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.jobs.disk import lock_alone, sync, sync_folder
 from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
@@ -22,14 +22,12 @@ from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_
 from gkestimator.profiling.records import read_records
 from gkestimator.tables import write_bytes
 
-__all__ = ["ASIDE", "Done", "RawFolder", "plan_digest"]
-
 ASIDE = ".aside-"
 QUALITY_FILE = "quality.json"
 _NOT_OF_THE_RUNTIME = ("gkestimator", "python", "numpy", "onnx")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Done:
     """One record of a committed chunk."""
 
@@ -115,7 +113,9 @@ class RawFolder:
 
     def earlier(self) -> RunInfo | None:
         """How an earlier run went about it; None for a new folder. Raises TableError."""
-        return read_run(self.path) if (self.path / "run.json").exists() else None
+        if (self.path / "run.json").exists():
+            return read_run(self.path)
+        return None
 
     def begin(self, plan: SweepPlan, info: RunInfo) -> None:
         """Write plan and run.json of a new folder, or see that an earlier run was the same. Raises UsageError naming
@@ -194,7 +194,8 @@ class RawFolder:
 
 def _done(folder: Path) -> Iterator[Done]:
     info = read_chunk(folder)
-    asked, quality = set(info.entries), _qualities(folder)
+    asked = set(info.entries)
+    quality = _qualities(folder)
     for record in read_records(folder / "records.jsonl"):
         if record.entry_id in asked:
             yield Done(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.supervise import Limits
-
-__all__ = ["MAX_CHUNK_ENTRIES", "ChunkJob", "ChunkResult", "RunOptions"]
 
 MAX_CHUNK_ENTRIES = 200
 ENGINES = ("local", "ray")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunOptions:
     """How a plan is worked off.
 
@@ -77,7 +76,7 @@ class RunOptions:
             raise UsageError("device: goes with engine local alone; on a cluster choose with gpu-type")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChunkJob:
     """One chunk to measure. ``settle``: a single entry whose captures were lost so far, for the last time;
     ``probe_if_lost``: should this one be lost too, try the profiler out, for it may not be the entries' fault;
@@ -108,7 +107,7 @@ class ChunkJob:
         return f"{self.number:06d}-{label}-{self.pass_name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChunkResult:
     """What became of a job.
 

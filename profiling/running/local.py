@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.jobs.disk import is_disk_full
 from gkestimator.jobs.stopping import INTERRUPTED, OUT_OF_TIME, Progress, Stop, stop_on_signals
 from gkestimator.profiling.running.campaign import Campaign
@@ -15,8 +15,6 @@ from gkestimator.profiling.running.folder import RawFolder
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine
 
-__all__ = ["end_words", "work_off"]
-
 _TICK_S = 0.1
 
 
@@ -24,7 +22,10 @@ class _Crew:
     def __init__(
         self, campaign: Campaign, folder: RawFolder, machine: Machine, stop: Stop, progress: Progress | None
     ) -> None:
-        self.campaign, self.folder, self.machine, self.stop = campaign, folder, machine, stop
+        self.campaign = campaign
+        self.folder = folder
+        self.machine = machine
+        self.stop = stop
         self.progress = progress
         self.changed = threading.Condition()
         self.defect: BaseException | None = None
@@ -77,9 +78,14 @@ class _Crew:
 
 
 def work_off(
-    campaign: Campaign, folder: RawFolder, devices: Sequence[str], machine: Machine, *, stop: Stop,
+    campaign: Campaign,
+    folder: RawFolder,
+    devices: Sequence[str],
+    machine: Machine,
+    *,
+    stop: Stop,
     progress: Progress | None,
-) -> None:  # fmt: skip
+) -> None:
     """Run chunks on all ``devices`` until nothing is left or the run must end; the campaign says why it ended."""
     crew = _Crew(campaign, folder, machine, stop, progress)
     threads = [threading.Thread(target=crew.work, args=(d,), name=f"gkest-{d}") for d in devices]

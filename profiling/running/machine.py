@@ -11,22 +11,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.profiling.collectors.base import Collector
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
-
-__all__ = ["Machine", "child_device", "python_versions"]
 
 _QUERY_S = 30.0
 _IMPORT_S = 300.0
 _VERSIONS = """
 import json, sys
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.executors import make_executor
 try:
     found = dict(make_executor(sys.argv[1], sys.argv[2]).versions())
@@ -62,9 +60,9 @@ def _facts(device: str) -> DeviceFacts:
 
 
 def _sampler(path: Path, facts: DeviceFacts) -> AbstractContextManager[Any]:
-    from gkestimator.profiling.environment import Sampler
+    from gkestimator.profiling.environment import EnvironmentSampler
 
-    sampler: AbstractContextManager[Any] = Sampler(facts, path)
+    sampler: AbstractContextManager[Any] = EnvironmentSampler(facts, path)
     return sampler
 
 
@@ -77,7 +75,9 @@ def _judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float 
 def _visible() -> list[str] | None:
     """The GPUs that the user lets CUDA see; None: all."""
     found = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return None if found is None else [v.strip() for v in found.split(",") if v.strip()]
+    if found is None:
+        return None
+    return [v.strip() for v in found.split(",") if v.strip()]
 
 
 def child_device(device: str, facts: DeviceFacts | None = None) -> tuple[str, dict[str, str]]:
@@ -87,7 +87,8 @@ def child_device(device: str, facts: DeviceFacts | None = None) -> tuple[str, di
         return device, {}
     if facts is not None and facts.uuid:
         return "cuda:0", {"CUDA_VISIBLE_DEVICES": facts.uuid}
-    number, visible = int(device[5:]), _visible()
+    number = int(device[5:])
+    visible = _visible()
     if visible is not None and number >= len(visible):
         raise UsageError(f"device {device}: CUDA_VISIBLE_DEVICES shows {len(visible)} GPUs")
     return "cuda:0", {"CUDA_VISIBLE_DEVICES": str(number) if visible is None else visible[number]}
@@ -160,7 +161,7 @@ def python_versions() -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Machine:
     """The real machine by default; tests put fakes in its place. ``child``: the command that runs entries; empty:
     that of this Python."""

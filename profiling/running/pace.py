@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gkestimator.profiling.running.states import Item
+from gkestimator.profiling.running.states import PendingPass
 from gkestimator.profiling.running.supervise import Limits
-
-__all__ = [
-    "COUNTERS_PATIENCE",
-    "MODEL_PASSES",
-    "MODEL_PATIENCE",
-    "UNKNOWN_MODEL_S",
-    "UNKNOWN_S",
-    "Pace",
-    "limits_of",
-]
 
 UNKNOWN_S = 1.0
 """What an operator of which the plan does not know how long it takes is taken to need, until chunks show better."""
@@ -35,7 +25,8 @@ device is not a hung one. That is six times a pass: calls on a GPU that nobody h
 estimated, and its weights are made by a host of which the plan knows nothing."""
 MOST_ENTRY_S = 3600.0
 """No estimate of a plan, which may be a stranger's, makes the runner wait longer than this."""
-_WEIGHT, _RANGE = 0.3, (0.02, 50.0)
+_WEIGHT = 0.3
+_RANGE = (0.02, 50.0)
 
 
 class Pace:
@@ -46,11 +37,11 @@ class Pace:
     def __init__(self) -> None:
         self._pace = dict.fromkeys(("models", "operators", "counters"), 1.0)
 
-    def seconds(self, item: Item) -> float:
+    def seconds(self, item: PendingPass) -> float:
         """What ``item`` is expected to take."""
         return self._pace[_kind(item)] * _planned_s(item)
 
-    def learn(self, items: Sequence[Item], working_s: float) -> None:
+    def learn(self, items: Sequence[PendingPass], working_s: float) -> None:
         """A chunk of ``items`` (all of one kind) took ``working_s``, without the time that starting and finishing take:
         else short chunks would look slow and get shorter."""
         low, high = _RANGE
@@ -59,20 +50,20 @@ class Pace:
         self._pace[kind] += _WEIGHT * (found - self._pace[kind])
 
 
-def _kind(item: Item) -> str:
+def _kind(item: PendingPass) -> str:
     if item.whole:
         return "models"
     return "counters" if item.pass_name == "counters" else "operators"
 
 
-def _planned_s(item: Item) -> float:
+def _planned_s(item: PendingPass) -> float:
     planned = item.entry.estimated_s
     if planned is None:
         return UNKNOWN_MODEL_S if item.whole else UNKNOWN_S
     return max(planned / MODEL_PASSES if item.whole else planned, 1e-3)
 
 
-def limits_of(items: Sequence[Item], limits: Limits) -> Limits:
+def limits_of(items: Sequence[PendingPass], limits: Limits) -> Limits:
     """What a chunk of ``items`` is allowed: ``limits``, more for counters, and for whole models that are known to take
     long."""
     if items[0].pass_name == "counters":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-__all__ = ["NO_MODELS", "ModelCounts", "RunReport"]
+from gkestimator.core.records import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelCounts:
     """Of the entries that are whole models (``models`` of them): those with a latency, and those with a timeline.
     ``timelines_failed``, ``timelines_left``: of those that have a latency, whose timeline could not be measured, and
@@ -33,7 +31,7 @@ class ModelCounts:
 NO_MODELS = ModelCounts(models=0, latencies=0, timelines=0, timelines_failed=0, timelines_left=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunReport:
     """What a run did, earlier runs into the same folder included. A whole model counts by its latency. ``noisy``: of
     the ok entries, those whose best measurement is not good; ``left``: not reached; ``counters``: entries with
@@ -64,11 +62,17 @@ class RunReport:
         nothing could be done; 130 interrupted."""
         if self.parts:
             codes = {p.exit_code for p in self.parts}
-            return codes.pop() if len(codes) == 1 else 130 if 130 in codes else 1
+            if len(codes) == 1:
+                return codes.pop()
+            if 130 in codes:
+                return 130
+            return 1
         if self.stop_status:
             return self.stop_status
         left = self.left + self.whole.timelines_left
-        return 1 if self.failed or self.whole.timelines_failed or (left and self.stopped is None) else 0
+        if self.failed or self.whole.timelines_failed or (left and self.stopped is None):
+            return 1
+        return 0
 
     def summary(self) -> str:
         """One line: where it lies, and the counts."""

@@ -6,11 +6,12 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.jobs.stopping import Progress, Stop
 from gkestimator.profiling.collectors import AUTO, records_launches
 from gkestimator.profiling.collectors.base import Collector, CollectorError
@@ -25,15 +26,17 @@ from gkestimator.profiling.running.machine import Machine, python_versions
 from gkestimator.profiling.running.report import RunReport
 from gkestimator.profiling.running.salvage import salvage
 
-__all__ = ["Means", "choose_devices", "find_means", "open_campaign", "run_plan"]
-
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
 
 
 def run_plan(
-    plan: SweepPlan, raw: Path, options: RunOptions | None = None, *, progress: Progress | None = None,
+    plan: SweepPlan,
+    raw: Path,
+    options: RunOptions | None = None,
+    *,
+    progress: Progress | None = None,
     machine: Machine | None = None,
-) -> RunReport:  # fmt: skip
+) -> RunReport:
     """Measure what ``plan`` asks for and earlier runs into ``raw`` have not measured.
 
     ``progress`` is called with (stage, done, total). ``raw`` is made if need be; with engine ``ray`` it holds a raw
@@ -41,7 +44,8 @@ def run_plan(
     an executor that cannot be loaded) and CollectorError (a profiler that is missing or records nothing) before
     anything is measured. Later trouble is in the report; what was measured stays.
     """
-    options, machine = options or RunOptions(), machine or Machine()
+    options = options or RunOptions()
+    machine = machine or Machine()
     begun = time.monotonic()
     stop = Stop(None if options.minutes is None else begun + 60 * options.minutes)
     if options.engine == "ray":
@@ -57,7 +61,7 @@ def run_plan(
         return campaign.report(str(raw), (time.monotonic() - begun) / 60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """What a run wants to measure with; ``counters``: of how many entries hardware counters are wanted."""
 
@@ -66,8 +70,8 @@ class Request:
     counters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+@frozen
+class MeasuringMeans:
     """What a machine measures with, tried out: collectors by name (``counters``: None without such a pass), devices in
     the order asked, versions by name."""
 
@@ -78,7 +82,7 @@ class Means:
     messages: tuple[str, ...] = ()
 
 
-def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Means:
+def find_means(request: Request, devices: Sequence[str], machine: Machine) -> MeasuringMeans:
     """Look for everything that measuring needs, on the machine where it will happen. Raises UsageError and
     CollectorError for what is missing."""
     facts = tuple(machine.facts(d) for d in devices)
@@ -100,7 +104,7 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         version = each.version()
         if version is not None:
             versions[each.name] = version
-    return Means(
+    return MeasuringMeans(
         collector=collector.name,
         counters=None if counters is None else counters.name,
         facts=facts,
@@ -121,15 +125,24 @@ def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | N
 
 
 def open_campaign(
-    plan: SweepPlan, options: RunOptions, folder: RawFolder, find: Callable[[Request], Means],
+    plan: SweepPlan,
+    options: RunOptions,
+    folder: RawFolder,
+    find: Callable[[Request], MeasuringMeans],
     devices: Sequence[str],
-) -> Campaign:  # fmt: skip
+) -> Campaign:
     """A run into ``folder``: begun, or gone on with where an earlier one ended. ``find`` looks for what it needs where
     it will be measured. Raises as :func:`run_plan`."""
     earlier = folder.earlier()
     executor = options.executor or (earlier.executor if earlier else plan.runtime)
-    collector = earlier.collector if earlier and options.collector == AUTO else options.collector
-    counted = sum(e.counters and e.model is None for e in plan.entries) if options.counters else 0
+    if earlier and options.collector == AUTO:
+        collector = earlier.collector
+    else:
+        collector = options.collector
+    if options.counters:
+        counted = sum(e.counters and e.model is None for e in plan.entries)
+    else:
+        counted = 0
     counters_alone = serves_counters_alone(collector)
     if counters_alone and not options.counters:
         raise UsageError(f"collector {collector}: goes with counters, found no-counters")
@@ -177,7 +190,7 @@ def open_campaign(
     return campaign
 
 
-def _unrecorded(plan: SweepPlan, means: Means) -> tuple[str, ...]:
+def _unrecorded(plan: SweepPlan, means: MeasuringMeans) -> tuple[str, ...]:
     if records_launches(means.collector) or all(f.kind == "cpu" for f in means.facts):
         return ()
     models = sum(e.model is not None for e in plan.entries)

@@ -7,14 +7,12 @@ import json
 import shutil
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.collectors import records_launches
 from gkestimator.profiling.raw import ChunkInfo, document_of
 from gkestimator.profiling.records import EntryRecord, read_records, record_line
 from gkestimator.profiling.running.folder import ASIDE, RawFolder
 from gkestimator.tables import write_bytes
-
-__all__ = ["DRAFT_FILE", "salvage", "write_draft"]
 
 DRAFT_FILE = "draft.json"
 """The ChunkInfo of a chunk in the making, its entries those that were asked for."""

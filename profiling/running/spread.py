@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.records import EntryRecord
 
-__all__ = ["ranges_of", "repeat_totals_us"]
-
 
 def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple[float, ...] | None:
     """Time of each repeat: of its launches on the device where a collector saw them and their number divides evenly,

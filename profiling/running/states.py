@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.running.jobs import MAX_CHUNK_ENTRIES
 
-__all__ = ["Item", "Known", "State"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+@frozen
+class PendingPass:
     """One pass of one entry that is to be measured. ``again``: a repeat of what came out noisy; ``most``: how many
     entries its next chunk may hold, after captures of larger ones were lost; ``alone``: its own capture was lost as
     well, so it comes last, and then it is settled."""
@@ -29,12 +28,15 @@ class Item:
         """Whether it is a whole model's."""
         return self.entry.model is not None
 
-    def goes_with(self, other: Item) -> bool:
+    def goes_with(self, other: PendingPass) -> bool:
         """Whether one chunk may hold both: it has one pass and one attempt, and models are timed otherwise than
         operators."""
         return (self.pass_name, self.attempt, self.most, self.whole) == (
-            other.pass_name, other.attempt, other.most, other.whole,
-        )  # fmt: skip
+            other.pass_name,
+            other.attempt,
+            other.most,
+            other.whole,
+        )
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class State:
+class EntryState:
     """Of one entry, by pass."""
 
     latency: Known = field(default_factory=Known)
@@ -67,8 +69,12 @@ class State:
         """What is known of that pass."""
         if pass_name == "latency":
             return self.latency
-        return self.counters if pass_name == "counters" else self.timeline
+        if pass_name == "counters":
+            return self.counters
+        return self.timeline
 
     def first(self, entry: PlanEntry) -> Known:
         """The pass that says whether the entry is measured: a whole model's latency, an operator's timeline."""
-        return self.timeline if entry.model is None else self.latency
+        if entry.model is None:
+            return self.timeline
+        return self.latency

@@ -8,19 +8,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.records import frozen
 from gkestimator.jobs.guard import descendants, guarded
 from gkestimator.profiling.collectors.base import CollectorError
-
-__all__ = ["Ending", "Limits", "supervise"]
 
 _POLL_S = 0.05
 _MOST_LOG_BYTES = 32 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """Seconds allowed. ``entry_s``: from the moment the child names an entry until it names the next; ``start_s``:
     until it names the first (imports, under a profiler); ``finish_s``: from its end until the profiler has written."""
@@ -30,7 +28,7 @@ class Limits:
     finish_s: float = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ending:
     """How it ended. ``status``: that of the command (128 + n: signal n); ``why``: ``ended`` by itself,
     ``entry-limit``, ``start-limit`` or ``stopped``; ``entry``: the id that the child last named, None for none;
@@ -85,9 +83,16 @@ class _Watch:
 
 
 def supervise(
-    command: Sequence[str], *, child: Sequence[str], records: Path, log: Path, folder: Path,
-    environment: Mapping[str, str], limits: Limits, stop: Callable[[], str | None],
-) -> Ending:  # fmt: skip
+    command: Sequence[str],
+    *,
+    child: Sequence[str],
+    records: Path,
+    log: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+    limits: Limits,
+    stop: Callable[[], str | None],
+) -> Ending:
     """Run ``command`` (which runs ``child``) in ``folder`` until it ends or must end.
 
     ``stop`` is asked all the time: ``soft`` ends the child (SIGTERM) and lets the profiler write what it has, ``hard``
@@ -116,25 +121,30 @@ def supervise(
 def _loop(
     process: subprocess.Popen[bytes], watch: _Watch, log: Path, limits: Limits, stop: Callable[[], str | None]
 ) -> Ending:
-    why, seen = "ended", (watch.entry(), watch.records_bytes())
+    why = "ended"
+    seen = (watch.entry(), watch.records_bytes())
     # A child that is done removes its word of what it is at; the last one it gave still counts.
     since = time.monotonic()
     first: float | None = None
     closing: float | None = None  # since when the profiler alone has been at work
     while process.poll() is None:
         time.sleep(_POLL_S)
-        now, wish = time.monotonic(), stop()
+        now = time.monotonic()
+        wish = stop()
         found = (watch.entry() or seen[0], watch.records_bytes())
         if found != seen:
-            seen, since = found, now
-            first = now if first is None and found[0] is not None else first
+            seen = found
+            since = now
+            if first is None and found[0] is not None:
+                first = now
         if wish == "hard":
             return Ending(status=_end(process), why="stopped", entry=seen[0], tool_hung=False)
         if closing is not None:
             if now - closing > limits.finish_s:
                 return Ending(status=_end(process), why=why, entry=seen[0], tool_hung=True)
         elif wish == "soft":
-            why, closing = "stopped", now
+            why = "stopped"
+            closing = now
             alive = watch.pids(process.pid)
             _signal(alive, signal.SIGTERM)
             if not alive and seen[0] is None:  # nothing has begun: nothing to write
@@ -160,7 +170,9 @@ def _loop(
 def _limit(entry: str | None, watch: _Watch, limits: Limits) -> float:
     if entry is None:
         return limits.start_s
-    return max(limits.finish_s, limits.entry_s) if watch.recorded(entry) else limits.entry_s
+    if watch.recorded(entry):
+        return max(limits.finish_s, limits.entry_s)
+    return limits.entry_s
 
 
 def _signal(pids: Sequence[int], which: signal.Signals) -> None:

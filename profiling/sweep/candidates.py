@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gkestimator.errors import GkestimatorError
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import Kernel
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.kernels import Kernel
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtime_profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import LoweringOptions, lower_each
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.plan import entry_id
 from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
-from gkestimator.runtimes import load_runtime, resolve_dtype
-
-__all__ = ["LARGEST_BYTES", "MOST_FLOPS", "Candidate", "Collector", "lowering_options"]
 
 LARGEST_BYTES = 2 * 10**9
 """Inputs, weights and results of one entry: fits beside other tenants on a GPU of 8 GB."""
@@ -24,8 +23,8 @@ MOST_FLOPS = 4 * 10**12
 """A third of a second on a V100 in fp32; what is larger behaves as what is this large."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+@frozen
+class SweepCandidate:
     """``kernels``: what it launches in ``dtype``. ``nbytes``: of what goes in."""
 
     id: str
@@ -50,11 +49,11 @@ def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[
 
 
 @dataclass(slots=True, kw_only=True)
-class Collector:
+class CandidateCollector:
     """Lowers fragments in every precision wanted, keeps what can be measured, counts what is left out and why."""
 
     options: Mapping[str, LoweringOptions]
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[SweepCandidate] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     _ids: set[str] = field(default_factory=set)
 
@@ -93,7 +92,7 @@ class Collector:
             self._ids.add(name)
             made.append(len(self.candidates))
             self.candidates.append(
-                Candidate(
+                SweepCandidate(
                     id=name,
                     fragment=typed,
                     dtype=word,

@@ -16,8 +16,6 @@ from typing import TypeVar
 
 import numpy as np
 
-__all__ = ["FARTHEST_EVERY", "choose_order", "spread", "standardised"]
-
 Key = TypeVar("Key")
 FARTHEST_EVERY = 4
 _FARTHEST = 3.0  # standard deviations: one absurd size shall not outweigh everything else

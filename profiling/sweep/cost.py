@@ -11,30 +11,27 @@ missed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from gkestimator.runtime_traits import RUNTIMES
-
-__all__ = [
-    "COSTS", "CPU_BYTES_PER_S", "CPU_FLOPS_PER_S", "CPU_HALF_SLOWER", "CPU_LONGEST_S", "GENERIC_GPU",
-    "GENERIC_KERNELS", "Costs", "counters_s", "entry_s", "repeats_of",
-]  # fmt: skip
+from gkestimator.core.records import frozen
+from gkestimator.hardware.runtimes import RUNTIMES
 
 GENERIC_GPU = "A10G"
 """Whose durations stand in for a GPU that is not known: slower than most that are bought today."""
 GENERIC_KERNELS = "A100-PCIE-40GB"
 """Whose kernels an unknown GPU is planned for: every precision, TF32 with a rate of its own."""
 
-CPU_FLOPS_PER_S, CPU_BYTES_PER_S, CPU_LONGEST_S = 1e10, 2e9, 0.2
+CPU_FLOPS_PER_S = 1e10
+CPU_BYTES_PER_S = 2e9
+CPU_LONGEST_S = 0.2
 """A slow processor, for plans that try the chain without a GPU, and the longest call worth trying there."""
 CPU_HALF_SLOWER = 50.0
 """Half precision is emulated there: 250 such entries, 20 s in fp32, were not done after 5 minutes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Costs:
     """Seconds, calls and bytes per second.
 

@@ -9,12 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
-from gkestimator.graph import Attribute, Operator, Tensor
-
-__all__ = ["Entering", "NotAFragmentError", "constant_of", "entering", "fragment_of", "index_bound"]
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
+from gkestimator.core.graph import Attribute, Operator, Tensor
 
 Entering: TypeAlias = "Callable[[Operator, int, Tensor, str], FragmentTensor]"
 """What goes in for a tensor that no operator of a fragment makes: the first operator that reads it, at which position,
@@ -34,7 +32,8 @@ class NotAFragmentError(GkestimatorError):
 
 def _rows(op: Operator) -> int:
     """The length of axis ``axis`` of the data that indices look up."""
-    data, axis = op.inputs[0], op.attributes.get("axis", 0)
+    data = op.inputs[0]
+    axis = op.attributes.get("axis", 0)
     if not isinstance(data, Tensor) or not data.shape or not isinstance(axis, int):
         raise NotAFragmentError("indices into nothing known")
     return data.shape[axis % len(data.shape)]
@@ -42,7 +41,8 @@ def _rows(op: Operator) -> int:
 
 def _nd(op: Operator) -> int:
     """A bound that suits every axis that GatherND and ScatterND look up."""
-    data, places = op.inputs[0], op.inputs[1]
+    data = op.inputs[0]
+    places = op.inputs[1]
     if not (isinstance(data, Tensor) and isinstance(places, Tensor) and places.shape):
         raise NotAFragmentError("indices into nothing known")
     skipped = op.attributes.get("batch_dims", 0)
@@ -52,7 +52,9 @@ def _nd(op: Operator) -> int:
 
 def _images(op: Operator) -> int:
     data = op.inputs[0]
-    return data.shape[0] if isinstance(data, Tensor) and data.shape else 1
+    if isinstance(data, Tensor) and data.shape:
+        return data.shape[0]
+    return 1
 
 
 def _depth(op: Operator) -> int:
@@ -64,7 +66,9 @@ def _depth(op: Operator) -> int:
 def _table(position: int) -> Callable[[Operator], int]:
     def below(op: Operator) -> int:
         table = op.inputs[position]
-        return table.shape[0] if isinstance(table, Tensor) and table.shape else 1
+        if isinstance(table, Tensor) and table.shape:
+            return table.shape[0]
+        return 1
 
     return below
 
@@ -86,10 +90,16 @@ _INDICES: Mapping[tuple[str, str, int], Callable[[Operator], int]] = MappingProx
 )
 _POSITIVE = frozenset(
     {
-        ("", "Sqrt", 0), ("", "Log", 0), ("", "Reciprocal", 0), ("", "Pow", 0), ("", "Div", 1), ("", "Mod", 1),
-        ("", "BatchNormalization", 4), ("gkestimator", "Rsqrt", 0),
+        ("", "Sqrt", 0),
+        ("", "Log", 0),
+        ("", "Reciprocal", 0),
+        ("", "Pow", 0),
+        ("", "Div", 1),
+        ("", "Mod", 1),
+        ("", "BatchNormalization", 4),
+        ("gkestimator", "Rsqrt", 0),
     }
-)  # fmt: skip
+)
 _DECIDING = frozenset({("", "Resize", 1), ("", "Resize", 2), ("", "Upsample", 1), ("", "RoiAlign", 1)})
 """Float inputs whose values decide what is calculated, besides those of one element."""
 
@@ -98,7 +108,9 @@ def index_bound(op: Operator, position: int) -> int | None:
     """What whole numbers at input ``position`` of ``op`` must stay below, for they look something up; None where they
     look nothing up. Raises NotAFragmentError."""
     below = _INDICES.get((op.domain, op.op_type, position))
-    return None if below is None else max(1, below(op))
+    if below is None:
+        return None
+    return max(1, below(op))
 
 
 def fragment_of(
@@ -155,7 +167,10 @@ def fragment_of(
         )
     if not any(t.role == "input" for t in tensors):
         raise NotAFragmentError("no input but constants")
-    leaving = nodes[-1].outputs if results is None else tuple(made.get(name, "") for name in results)
+    if results is None:
+        leaving = nodes[-1].outputs
+    else:
+        leaving = tuple(made.get(name, "") for name in results)
     return Fragment(
         opsets=opsets,
         nodes=tuple(nodes),
@@ -171,7 +186,8 @@ def entering(op: Operator, position: int, tensor: Tensor, name: str) -> Fragment
         raise NotAFragmentError("tensors of more than eight dimensions or of absurd size")
     role = "weight" if tensor.is_weight else "input"
     place = (op.domain, op.op_type, position)
-    dtype, shape = tensor.dtype, tensor.shape
+    dtype = tensor.dtype
+    shape = tensor.shape
     below = index_bound(op, position) if dtype.is_integer else None
     if below is not None:
         return FragmentTensor(name=name, dtype=dtype, shape=shape, role=role, fill="index", below=below)

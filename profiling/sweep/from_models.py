@@ -10,22 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.fragments import Fragment
-from gkestimator.graph import Operator, OperatorGraph, Tensor
-from gkestimator.kernels import Family, Kernel
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.kernels import Family, Kernel
+from gkestimator.core.naming import distinct_names
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.calls import OWN_BIAS, UNFOLDED, UNKNOWN, Calls, list_calls
 from gkestimator.lowering.patterns import Match, find_matches
-from gkestimator.naming import distinct_names
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
-from gkestimator.runtime_traits import runtime_traits
-
-__all__ = ["ModelCall", "ModelSweep", "sweep_graph", "sweep_models"]
 
 Progress = Callable[[str, int, int], None]
 COPY_PATTERN = "contiguous_copy"
@@ -68,7 +66,8 @@ def sweep_models(
     A name in ``dims`` counts for the models that have it; UsageError where none has.
     """
     sweep = ModelSweep()
-    wanted, met = dict(dims or {}), set[str]()
+    wanted = dict(dims or {})
+    met = set[str]()
     names = distinct_names(paths)
     for number, (path, name) in enumerate(zip(paths, names, strict=True)):
         if progress is not None:
@@ -136,7 +135,9 @@ class _Finder:
     def repeat(self, at: int) -> int:
         """How often the call runs."""
         head = self._calls.heads[at]
-        return head.operator.repeat if isinstance(head, Match) else head.repeat
+        if isinstance(head, Match):
+            return head.operator.repeat
+        return head.repeat
 
     def launches(self, at: int) -> tuple[Kernel, ...]:
         """All kernels of the call, the BatchNorm that an exporter folded in included."""
@@ -145,7 +146,8 @@ class _Finder:
 
     def fragments(self, at: int) -> tuple[Found, str | None]:
         """Fragments whose kernels are those of the call, as far as there are any, and why some are missing."""
-        head, kernels = self._calls.heads[at], self.launches(at)
+        head = self._calls.heads[at]
+        kernels = self.launches(at)
         signature = head.signature if isinstance(head, Operator) else None
         # Equal operators differ in the copies before them at most, and those are among the kernels.
         key = None if signature is None else (signature, hash(kernels))
@@ -171,11 +173,10 @@ class _Finder:
             if not missing:
                 break
         if missing and problem is None:
-            problem = (
-                "copies of tensors that a strided view precedes"
-                if all(k.variant == "contiguous" for k in missing)
-                else "operators whose kernels depend on what surrounds them"
-            )
+            if all(k.variant == "contiguous" for k in missing):
+                problem = "copies of tensors that a strided view precedes"
+            else:
+                problem = "operators whose kernels depend on what surrounds them"
         answer = (tuple(found), problem if missing else None)
         if key is not None:
             self._known[key] = answer

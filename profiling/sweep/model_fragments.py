@@ -13,9 +13,9 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentTensor
-from gkestimator.graph import Attribute, Operator, OperatorGraph, Sequence, Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import MODEL_PREFIX, Fragment, FragmentTensor
+from gkestimator.core.graph import Attribute, Operator, OperatorGraph, Sequence, Tensor
 from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import (
     NotAFragmentError,
@@ -24,8 +24,6 @@ from gkestimator.profiling.sweep.extraction import (
     fragment_of,
     index_bound,
 )
-
-__all__ = ["index_bounds", "model_fragment", "model_patterns"]
 
 _MOST_VALUES = 4096  # a fragment's own limit; tables of relative positions have 2,401
 _MOST_FLOATS = 64
@@ -58,7 +56,8 @@ def model_patterns(names: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         clean = "".join(c if c.isascii() and (c.isalnum() or c in "_.:/-") else "_" for c in name)
-        pattern, number = (MODEL_PREFIX + clean)[:_LONGEST_PATTERN], 1
+        pattern = (MODEL_PREFIX + clean)[:_LONGEST_PATTERN]
+        number = 1
         while pattern in found:
             number += 1
             end = f"-{number}"
@@ -89,7 +88,9 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
         floats = _MOST_FLOATS if fixed else _MOST_VALUES
         constant = constant_of(op, position, tensor, name, most=_MOST_VALUES, floats=floats)
         if constant is not None:
-            return constant if fixed else replace(constant, role="input")
+            if fixed:
+                return constant
+            return replace(constant, role="input")
         role = "weight" if fixed and tensor.name not in inputs else "input"
         if not tensor.dtype.is_integer:
             return replace(entering(op, position, tensor, name), role=role)
@@ -153,7 +154,8 @@ def _changing(operators: Iterable[Operator], inputs: Collection[str]) -> frozens
         for value in op.inputs
         if isinstance(value, Tensor) and not value.is_weight and value.elements > _FEW
     } - {*written, *inputs, *on_host}
-    alive, settled = {*inputs, *opened}, set[str]()
+    alive = {*inputs, *opened}
+    settled = set[str]()
     for op in operators:
         host = traits_of(op.key).host_inputs
         read = [(at, value) for at, value in enumerate(op.inputs) if isinstance(value, Tensor)]
@@ -182,7 +184,9 @@ def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], d
             pieces[op.outputs[0].name] = tuple(v for v in split.outputs if isinstance(v, Tensor))  # type: ignore[union-attr]
             kept.append(split)
         elif op.key == ("", "SequenceAt") and inputs[0] is not None and inputs[0].name in pieces:
-            held, place, out = pieces[inputs[0].name], inputs[1], op.outputs[0]
+            held = pieces[inputs[0].name]
+            place = inputs[1]
+            out = op.outputs[0]
             known = place.value if isinstance(place, Tensor) else None
             if known is None or out is None or not -len(held) <= int(known.reshape(-1)[0]) < len(held):
                 raise NotAFragmentError("sequences")
@@ -195,7 +199,8 @@ def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], d
 
 
 def _split(op: Operator, inputs: tuple[Tensor | Sequence | None, ...]) -> Operator:
-    made, source = op.outputs[0], inputs[0]
+    made = op.outputs[0]
+    source = inputs[0]
     if not isinstance(made, Sequence) or not isinstance(source, Tensor) or made.bounded:
         raise NotAFragmentError("sequences")
     axis = op.attributes.get("axis", 0)
@@ -226,7 +231,9 @@ def _with_own_target(op: Operator) -> Operator:
     batch holds that, and binding to another batch scales what the operators give."""
     if op.key not in (("", "Reshape"), ("", "Expand")) or len(op.inputs) < 2:
         return op
-    source, target, result = op.inputs[0], op.inputs[1], op.outputs[0]
+    source = op.inputs[0]
+    target = op.inputs[1]
+    result = op.outputs[0]
     if not (isinstance(source, Tensor) and isinstance(target, Tensor) and isinstance(result, Tensor)):
         return op
     if target.value is None or result.bounded:

@@ -7,16 +7,16 @@ The seconds follow what the runner and its child do: in the latency pass calls f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.records import frozen
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import GpuSpec
-from gkestimator.graph import OperatorGraph
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.executors.measuring import LEAST_REPEATS, choose_calls
 from gkestimator.profiling.sweep.cost import (
     COSTS,
@@ -29,9 +29,8 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.planning import PlanRequest
 from gkestimator.profiling.sweep.precision import HALVES
 
-__all__ = ["ModelPrice", "Prices", "model_s"]
-
-_WARM_CALLS, _WARM_S = 3, 0.2
+_WARM_CALLS = 3
+_WARM_S = 0.2
 _TIMELINE_WARM = 3
 """The child's own: calls of the latency pass to warm up (and for how long), and of the timeline pass."""
 _NODE_S = 1e-3
@@ -40,7 +39,7 @@ _LAUNCH_S = 1e-4
 """To trace a launch and to read it from the capture: assumed, for want of a GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelPrice:
     """``latency_s``: of a call, estimated; ``seconds`` that measuring takes; ``mreq_pct``: how much of the GPU's memory
     the process takes, None where no GPU is named or nothing can say."""
@@ -50,7 +49,7 @@ class ModelPrice:
     mreq_pct: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prices:
     """The estimator for every precision wanted, on the GPU that is named or the one that stands in for it."""
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.kernels import Kernel
+from gkestimator.core.naming import find_models
+from gkestimator.core.records import frozen
 from gkestimator.estimation.sources import load_bundles
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Kernel
-from gkestimator.naming import find_models
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
 from gkestimator.profiling.plan import DTYPES, MAX_ENTRIES, PlanEntry, SweepPlan
-from gkestimator.profiling.sweep.candidates import Candidate, Collector, lowering_options
+from gkestimator.profiling.sweep.candidates import CandidateCollector, SweepCandidate, lowering_options
 from gkestimator.profiling.sweep.catalogue import catalogue
 from gkestimator.profiling.sweep.choice import choose_order
 from gkestimator.profiling.sweep.cost import (
@@ -30,9 +32,6 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 from gkestimator.profiling.sweep.summary import messages_of
 from gkestimator.profiling.sweep.valuation import Valued, value
-from gkestimator.runtime_traits import RUNTIMES, runtime_words
-
-__all__ = ["DEFAULT_MINUTES", "PlanRequest", "Planned", "make_plan"]
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_MINUTES = 10.0
@@ -42,7 +41,7 @@ _SHAPES_ALREADY = 2_500  # real shapes and corners of the catalogue, about
 _BATCH_SIZES = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlanRequest:
     """What to plan, checked: UsageError names a field that cannot be.
 
@@ -74,15 +73,23 @@ class PlanRequest:
         for name, good, found, expected in (
             ("runtime", self.runtime in tuple(RUNTIMES), self.runtime, runtime_words()),
             ("minutes", self.minutes is None or 0 < self.minutes <= 1e6, self.minutes, "a positive number"),
-            ("entries", self.entries is None or 1 <= self.entries <= MAX_ENTRIES, self.entries,
-             f"1 to {MAX_ENTRIES:,}"),
+            (
+                "entries",
+                self.entries is None or 1 <= self.entries <= MAX_ENTRIES,
+                self.entries,
+                f"1 to {MAX_ENTRIES:,}",
+            ),
             ("counters", 0 <= self.counters <= 1, self.counters, "a share from 0 to 1"),
             ("repeats", self.repeats is None or 1 <= self.repeats <= 10_000, self.repeats, "1 to 10,000"),
             ("seed", 0 <= self.seed < 2**32, self.seed, "a whole number from 0"),
-            ("batch sizes", len(self.batch_sizes or ()) <= _BATCH_SIZES, len(self.batch_sizes or ()),
-             f"at most {_BATCH_SIZES}"),
+            (
+                "batch sizes",
+                len(self.batch_sizes or ()) <= _BATCH_SIZES,
+                len(self.batch_sizes or ()),
+                f"at most {_BATCH_SIZES}",
+            ),
             ("gpu", not (self.cpu and self.gpu), self.gpu, "none for a plan of the CPU"),
-        ):  # fmt: skip
+        ):
             if not good:
                 raise UsageError(f"{name}: found {found!r}, expected {expected}")
         for dtype in self.dtypes or ():
@@ -92,7 +99,7 @@ class PlanRequest:
             raise UsageError("nothing to plan: neither models nor the catalogue; name models, or leave it in")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Planned:
     """The plan; files that gave nothing, with the reason; what else to say, in lines."""
 
@@ -115,7 +122,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     kernels_of = gpu if request.gpu else gpus.spec(GENERIC_KERNELS)
     options = lowering_options(request.runtime, _dtypes(request, kernels_of), kernels_of)
     paths, failures = find_models(request.models)
-    collector = Collector(options=options)
+    collector = CandidateCollector(options=options)
     sweep = ModelSweep()
     if paths:
         plain = lowering_options(request.runtime, ["fp32"], kernels_of)["fp32"]
@@ -158,10 +165,14 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
         plan=plan,
         failures=tuple(failures),
         messages=messages_of(
-            plan, note=note, cpu=request.cpu, candidates=len(candidates), cut_models=max(0, of_models - cut),
+            plan,
+            note=note,
+            cpu=request.cpu,
+            candidates=len(candidates),
+            cut_models=max(0, of_models - cut),
             left_out=_left_out(sweep, collector),
         ),
-    )  # fmt: skip
+    )
 
 
 def _minutes(request: PlanRequest) -> float | None:
@@ -185,7 +196,7 @@ def _sampled(request: PlanRequest, dtypes: int) -> int:
     return max(500, min(100_000, round(wanted / max(1, dtypes - 0.3)) - _SHAPES_ALREADY))
 
 
-def _add_models(collector: Collector, sweep: ModelSweep) -> list[str]:
+def _add_models(collector: CandidateCollector, sweep: ModelSweep) -> list[str]:
     """Candidates of every call of the models; which call (its text) each is of."""
     origins: list[str] = []
     for text, call in sweep.calls.items():
@@ -197,14 +208,15 @@ def _add_models(collector: Collector, sweep: ModelSweep) -> list[str]:
 
 
 def _model_order(
-    sweep: ModelSweep, origins: Sequence[str], candidates: Sequence[Candidate], call_us: np.ndarray
+    sweep: ModelSweep, origins: Sequence[str], candidates: Sequence[SweepCandidate], call_us: np.ndarray
 ) -> list[int]:
     """Candidates of models (``origins`` names their calls) by the part of their models' estimated time that they stand
     for; one whose kernels an earlier one launches already comes after all that are new."""
     totals: defaultdict[tuple[str, str, int], float] = defaultdict(float)
     parts: list[list[tuple[tuple[str, str, int], float]]] = []
     for position, text in enumerate(origins):
-        dtype, each = candidates[position].dtype, float(call_us[position])
+        dtype = candidates[position].dtype
+        each = float(call_us[position])
         mine = [((dtype, *place), each * n) for place, n in sweep.calls[text].launches.items()]
         parts.append(mine)
         for place, spent in mine:
@@ -220,7 +232,7 @@ def _model_order(
     return new + again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Seconds:
     """Seconds of every candidate: the timeline pass, and what counters add."""
 
@@ -228,7 +240,7 @@ class _Seconds:
     counters: np.ndarray
 
     @classmethod
-    def of(cls, request: PlanRequest, candidates: Sequence[Candidate], valued: Valued) -> _Seconds:
+    def of(cls, request: PlanRequest, candidates: Sequence[SweepCandidate], valued: Valued) -> _Seconds:
         costs = COSTS[request.runtime]
         nbytes = np.array([c.nbytes for c in candidates], dtype=np.float64)
         timeline = entry_s(valued.call_us, nbytes, costs, repeats=request.repeats)
@@ -242,7 +254,7 @@ class _Seconds:
 
 def _cut(
     request: PlanRequest,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[SweepCandidate],
     order: Iterable[int],
     valued: Valued,
     seconds: _Seconds,
@@ -290,7 +302,7 @@ def _cut(
     return tuple(entries), of_models
 
 
-def _left_out(sweep: ModelSweep, collector: Collector) -> Counter[str]:
+def _left_out(sweep: ModelSweep, collector: CandidateCollector) -> Counter[str]:
     """What is not in the plan whatever the budget, by reason."""
     found = Counter({f"of the models: {reason}": n for reason, n in sweep.left_out.items()})
     found.update(collector.left_out)

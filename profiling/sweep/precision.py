@@ -9,11 +9,9 @@ from types import MappingProxyType
 
 import onnx
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import element_type
-
-__all__ = ["HALVES", "in_dtype", "native_dtype"]
 
 HALVES: Mapping[str, DType] = MappingProxyType({"fp16": DType.FLOAT16, "bf16": DType.BFLOAT16})
 _FLOAT_NUMBER = element_type(DType.FLOAT)

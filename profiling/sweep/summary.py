@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.sweep.cost import GENERIC_GPU
 
-__all__ = ["duration_words", "messages_of"]
-
 
 def duration_words(seconds: float) -> str:
     """``40 s``, ``12 min``, ``3.2 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _listed(counts: Mapping[str, int], most: int = 12) -> str:

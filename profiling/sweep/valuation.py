@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from gkestimator.bundles import Bundle
-from gkestimator.features import feature_matrix
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import Family, KernelTable
-from gkestimator.profiling.sweep.candidates import Candidate
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.vector import feature_matrix
+from gkestimator.profiling.sweep.candidates import SweepCandidate
 from gkestimator.profiling.sweep.choice import standardised
 from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S, CPU_HALF_SLOWER
 from gkestimator.profiling.sweep.precision import HALVES
-
-__all__ = ["DTYPE_SHARES", "FAMILY_SHARES", "GroupKey", "Valued", "value"]
 
 GroupKey = tuple[str, str]
 
@@ -44,7 +42,7 @@ _FEATURES: Mapping[str, str] = MappingProxyType(
 _SPAN = 2.0  # no weight is more than this times, or this part of, the usual
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Valued:
     """By candidate: predicted microseconds of one call (``call_us``), kernels, how doubtful the prediction is and how
     much that and its source are worth (``weights``, about 1). ``groups``: candidates by family and precision of the
@@ -59,7 +57,7 @@ class Valued:
 
 
 def value(
-    candidates: Sequence[Candidate], bundle: Bundle, gpu: GpuSpec, *, doubt: bool, cpu: bool = False
+    candidates: Sequence[SweepCandidate], bundle: Bundle, gpu: GpuSpec, *, doubt: bool, cpu: bool = False
 ) -> Valued:
     """Predict every candidate on ``gpu`` once and group them.
 
@@ -72,13 +70,19 @@ def value(
     predicted = bundle.predict(table, gpu)
     starts = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.intp)
     duration = predicted.duration_us
-    call_us = np.add.reduceat(duration, starts) if len(flat) else np.zeros(0)
+    if len(flat):
+        call_us = np.add.reduceat(duration, starts)
+    else:
+        call_us = np.zeros(0)
     main = np.array([s + int(np.argmax(duration[s : s + n])) for s, n in zip(starts, counts, strict=True)])
     main = main.astype(np.intp)
     if cpu:
         moved = table.columns["read_bytes"] + table.columns["write_bytes"]
         slow = table.columns["flops"] / CPU_FLOPS_PER_S + moved / CPU_BYTES_PER_S
-        call_us = np.add.reduceat(slow * 1e6, starts) if len(flat) else np.zeros(0)
+        if len(flat):
+            call_us = np.add.reduceat(slow * 1e6, starts)
+        else:
+            call_us = np.zeros(0)
         call_us *= [CPU_HALF_SLOWER if c.dtype in HALVES else 1.0 for c in candidates]
     groups: dict[GroupKey, list[int]] = {}
     for position, candidate in enumerate(candidates):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, ModelError, UsageError
-from gkestimator.fragments import Fragment
-from gkestimator.graph import OperatorGraph
-from gkestimator.naming import distinct_names, find_models
+from gkestimator.core.errors import GkestimatorError, ModelError, UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.naming import distinct_names, find_models
+from gkestimator.core.records import frozen
 from gkestimator.onnx_io import Model, read_model
 from gkestimator.profiling.plan import MAX_ENTRIES, ModelPoint, PlanEntry, SweepPlan, entry_id
 from gkestimator.profiling.sweep.cost import GENERIC_GPU
@@ -21,12 +22,11 @@ from gkestimator.profiling.sweep.planning import DEFAULT_MINUTES, Planned, PlanR
 from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
 from gkestimator.profiling.sweep.summary import duration_words
 
-__all__ = ["make_whole_plan"]
-
 Progress = Callable[[str, int, int], None]
 _DTYPES = ("fp32", "fp16", "tf32", "bf16")
 """As they alternate; the first two unless others are asked for, on a CPU the first alone."""
-_FIRST, _SECOND = (1, 8, 32), (4, 16)
+_FIRST = (1, 8, 32)
+_SECOND = (4, 16)
 """Batch sizes that are measured before all others: few and far apart."""
 _LONGEST_NAME = 200
 
@@ -71,7 +71,7 @@ def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> P
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Point:
     """One model at one batch size: an entry for each precision. ``again``: an earlier model of the plan is the same
     graph; ``seconds``: of all entries."""
@@ -84,7 +84,12 @@ class _Point:
     @property
     def rank(self) -> tuple[bool, int, float, int]:
         """What points are ordered by; of two that take about as long the smaller batch comes first."""
-        turn = 0 if self.batch_size in _FIRST else 1 if self.batch_size in _SECOND else 2
+        if self.batch_size in _FIRST:
+            turn = 0
+        elif self.batch_size in _SECOND:
+            turn = 1
+        else:
+            turn = 2
         return self.again, turn, round(self.seconds, 1), self.batch_size
 
 
@@ -128,7 +133,10 @@ class _Maker:
             except GkestimatorError as e:
                 wrong[str(e)].append(size)
         for reason, mine in wrong.items():
-            where = "" if len(mine) == len(sizes) else f" (batch size {', '.join(map(str, mine))})"
+            if len(mine) == len(sizes):
+                where = ""
+            else:
+                where = f" (batch size {', '.join(map(str, mine))})"
             self.failures.append((path, ModelError(f"{reason}{where}")))
 
     def _point(self, model: Model, size: int | None, dims: Mapping[str, int], pattern: str) -> None:
@@ -195,11 +203,15 @@ class _Maker:
 def _dtypes(request: PlanRequest) -> tuple[str, ...]:
     if request.dtypes is not None:
         return tuple(d for d in _DTYPES if d in request.dtypes)
-    return _DTYPES[:1] if request.cpu else _DTYPES[:2]
+    if request.cpu:
+        return _DTYPES[:1]
+    return _DTYPES[:2]
 
 
 def _minutes(request: PlanRequest) -> float | None:
-    return DEFAULT_MINUTES if request.minutes is None and request.entries is None else request.minutes
+    if request.minutes is None and request.entries is None:
+        return DEFAULT_MINUTES
+    return request.minutes
 
 
 def _within(request: PlanRequest, ordered: Sequence[PlanEntry]) -> tuple[PlanEntry, ...]:
@@ -221,7 +233,10 @@ def _messages(
     request: PlanRequest, prices: Prices, maker: _Maker, plan: SweepPlan, candidates: int
 ) -> tuple[str, ...]:
     """Lines for people, the most important one last."""
-    lines = [] if prices.note is None or plan.gpu is None else [prices.note]
+    if prices.note is None or plan.gpu is None:
+        lines = []
+    else:
+        lines = [prices.note]
     models = {e.model.name for e in plan.entries if e.model is not None}
     precisions = Counter(e.dtype for e in plan.entries)
     listed = ", ".join(f"{dtype} {n}" for dtype, n in precisions.most_common())

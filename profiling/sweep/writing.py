@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.profiling.plan import SweepPlan, write_plan
-
-__all__ = ["part_paths", "write_plans"]
 
 
 def part_paths(path: Path, parts: int) -> tuple[Path, ...]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.gpus import GpuSpec
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
 from gkestimator.profiling.tabling.use import LaunchUse, launch_use
 from gkestimator.profiling.tabling.work import Work
 from gkestimator.tables import Requirement
-
-__all__ = ["FEWEST_FOR_SPREAD", "MeasuredModel", "measured_row"]
 
 FEWEST_FOR_SPREAD = 20
 """Repeats below which a 5th and a 95th percentile lie beyond the least and the largest of them."""
@@ -22,7 +20,7 @@ _LONGER = 1.05
 """Launches that take this much longer together than the call without a profiler are worth a word."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredModel:
     """What a row is made of: the latency that was kept, the timeline (None: there is none), the GPU type and the
     model's work."""
@@ -41,7 +39,10 @@ def measured_row(found: MeasuredModel) -> Requirement:
     a call than its launches ran, which is what an estimate means by it. What the peak of allocated memory holds
     besides weights cannot be told apart, so activations, workspace and allocator stay None.
     """
-    latency, gpu, work, record = found.latency, found.gpu, found.work, found.latency.record
+    latency = found.latency
+    gpu = found.gpu
+    work = found.work
+    record = found.latency.record
     point = latency.entry.model
     assert point is not None, "whole models alone have latencies"
     cpu = latency.chunk.device.kind == "cpu"
@@ -56,7 +57,10 @@ def measured_row(found: MeasuredModel) -> Requirement:
     held = None if cpu else record.memory
     reserved = None if held is None else held.reserved_bytes
     device = None if held is None else held.device_bytes
-    context = None if reserved is None or device is None or device < reserved else device - reserved
+    if reserved is None or device is None or device < reserved:
+        context = None
+    else:
+        context = device - reserved
     measured_memory = reserved is not None or device is not None
     calculated_memory = work.weights_bytes is not None
     return Requirement(
@@ -95,11 +99,14 @@ def measured_row(found: MeasuredModel) -> Requirement:
 
 def _host_bound(latency: MeasuredLatency, use: LaunchUse | None) -> bool | None:
     issued = latency.record.host_us
-    return None if use is None or not issued else statistics.median(issued) > use.busy_us
+    if use is None or not issued:
+        return None
+    return statistics.median(issued) > use.busy_us
 
 
 def _warnings(found: MeasuredModel, use: LaunchUse | None, *, cpu: bool) -> Iterator[str]:
-    latency, timeline = found.latency, found.timeline
+    latency = found.latency
+    timeline = found.timeline
     if latency.quality == "noisy":
         yield (
             "noisy: the repeats vary"

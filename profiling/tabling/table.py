@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gkestimator.errors import GkestimatorError, TableError
-from gkestimator.gpus import GpuSpec
+from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
@@ -31,15 +31,13 @@ from gkestimator.tables import REQUIREMENTS, Requirement, render
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
 
-__all__ = ["FORMS", "PROVENANCE", "TableResult", "build_table"]
-
 FORMS = ("csv", "json", "parquet")
 PROVENANCE = ".provenance.json"
 """What follows the table's stem in the name of its provenance."""
 _Key = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TableResult:
     """What was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the rows' GPUs
     that the catalogue does not know (given, or beside the table). ``problems``: what could not be used, one line

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.records import frozen
 from gkestimator.estimation.timeline import TAU_MS, Timeline, concurrent_maxima
-from gkestimator.gpus import GpuSpec
-from gkestimator.launch import LONG_BLOCKS, occupancy, sm_utilisation_pct
-from gkestimator.profiling.building.entries import MeasuredLaunch
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.launch import LONG_BLOCKS, occupancy, sm_utilisation_pct
+from gkestimator.profiling.building.entries import RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
 from gkestimator.profiling.building.geometry import geometry_numbers, geometry_of
 
-__all__ = ["LaunchUse", "launch_use"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaunchUse:
     """Measures of the requirement table (percent of the whole GPU) from launches. ``kernels``: launches of a call,
     copies and fills among them, as estimates count measured calls; None where the calls differ in number.
@@ -38,13 +37,13 @@ class LaunchUse:
 
 
 def launch_use(
-    launches: Sequence[MeasuredLaunch], gpu: GpuSpec, *, latency_us: float, calls: int = 1
+    launches: Sequence[RepeatedLaunch], gpu: GpuSpec, *, latency_us: float, calls: int = 1
 ) -> LaunchUse:
     """The use of ``gpu`` by a call that takes ``latency_us``; ``launches`` (at least one) are those of ``calls`` calls.
 
     SM utilisation follows from each launch's grid, block, registers and shared memory
-    (:func:`gkestimator.launch.sm_utilisation_pct`). Occupancy is no counter's: it is the theoretical one of the launch
-    times what :func:`gkestimator.launch.occupancy` says is achieved of it, where a kernel's name tells whether its
+    (:func:`gkestimator.kernel_models.launch.sm_utilisation_pct`). Occupancy is no counter's: it is the theoretical one of the launch
+    times what :func:`gkestimator.kernel_models.launch.occupancy` says is achieved of it, where a kernel's name tells whether its
     blocks are long. Copies and fills use no SM, as in estimates. Means weigh by duration; on one stream a call cannot
     be shorter than its launches, so where they took longer under the profiler the means are over their time.
     """
@@ -67,7 +66,8 @@ def launch_use(
     )
     if not kernels or len(numbers) < len(kernels) or busy <= 0:
         return facts
-    used, achieved = np.zeros(len(launches)), np.zeros(len(launches))
+    used = np.zeros(len(launches))
+    achieved = np.zeros(len(launches))
     geometry = geometry_of(list(numbers.values()))
     streaming = np.array([family_of(launches[i].name, "kernel", ()) not in LONG_BLOCKS for i in kernels])
     used[kernels] = sm_utilisation_pct(geometry, gpu)
@@ -90,12 +90,14 @@ def launch_use(
     )
 
 
-def _stream(measured: MeasuredLaunch) -> int:
+def _stream(measured: RepeatedLaunch) -> int:
     launch = measured.launch
-    return 0 if launch is None or launch.stream is None else launch.stream
+    if launch is None or launch.stream is None:
+        return 0
+    return launch.stream
 
 
-def _timeline(launches: Sequence[MeasuredLaunch], stream: np.ndarray, busy: float) -> Timeline:
+def _timeline(launches: Sequence[RepeatedLaunch], stream: np.ndarray, busy: float) -> Timeline:
     """The launches where the profiler saw them; only their order and overlap are used of it."""
     first = min((m.launch.start_ns for m in launches if m.launch is not None), default=0)
     start = np.array([0.0 if m.launch is None else (m.launch.start_ns - first) / 1e3 for m in launches])

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.profiling.tabling.table import TableResult
-from gkestimator.runtime_traits import RUNTIMES
 from gkestimator.tables import Requirement
-
-__all__ = ["closing_words", "summary_words"]
 
 
 def summary_words(result: TableResult) -> str:
@@ -37,7 +35,10 @@ def closing_words(result: TableResult) -> tuple[str, ...]:
     """How to compare the table with estimates: as what ran, which is the file's operators as they are."""
     table = result.files[0]
     specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)
-    unfold = " --no-unfold-batchnorm" if any(_unfolds(r) for r in result.rows) else ""
+    if any(_unfolds(r) for r in result.rows):
+        unfold = " --no-unfold-batchnorm"
+    else:
+        unfold = ""
     return (
         f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}{unfold}"
         + ("  (convolutions ran as in the files, BatchNorms folded into them)" if unfold else ""),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gkestimator.errors import GkestimatorError
-from gkestimator.gpus import GpuSpec
-from gkestimator.kernels import Family
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.kernels import Family
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.lowering import lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.building.describing import lowering_options
 from gkestimator.profiling.plan import PlanEntry
 
-__all__ = ["Work", "work_of"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Work:
     """Columns of the requirement table that follow from the model alone; all None where ``problem`` says why."""
 

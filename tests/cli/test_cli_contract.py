@@ -17,7 +17,7 @@ import gkestimator.estimation
 from gkestimator.cli import run
 from gkestimator.cli.group import COMMANDS
 from gkestimator.cli.progress import Progress
-from gkestimator.errors import ModelError
+from gkestimator.core.errors import ModelError
 from gkestimator.tables import Requirement
 
 Asked = dict[str, Any]

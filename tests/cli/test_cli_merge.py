@@ -22,8 +22,8 @@ from same_outputs import same
 
 import gkestimator
 from gkestimator.cli import run
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import plan_json
-from gkestimator.errors import UsageError
 
 pytest.importorskip("scipy")
 

@@ -24,7 +24,7 @@ MODEL = """
     }"""
 RULE = '''
 from gkestimator.lowering import Lowered, lowering_rule
-from gkestimator.lowering.builders import elementwise_kernel, output_at, tensor_inputs
+from gkestimator.operators.builders import elementwise_kernel, output_at, tensor_inputs
 
 
 @lowering_rule("SoftGate", domain="acme.vision")
@@ -34,7 +34,7 @@ def soft_gate(op, options):
     return Lowered(kernels=(kernel,), host_calls=1)
 '''
 SHAPE = """
-from gkestimator.onnx_io.shapes.registry import shape_rule
+from gkestimator.operators.shapes.registry import shape_rule
 
 
 @shape_rule("SoftGate", domain="acme.vision")
@@ -48,7 +48,7 @@ Outcome = tuple[int, str, str]
 @pytest.fixture(autouse=True)
 def own_rules_leave() -> Iterator[None]:
     """Rules that a test's plug-in brought are taken back: they are the process's."""
-    for built_in in ("gkestimator.lowering", "gkestimator.onnx_io.shapes"):
+    for built_in in ("gkestimator.lowering", "gkestimator.operators.shapes"):
         import_module(built_in)
     before = dict(OPERATORS)
     yield

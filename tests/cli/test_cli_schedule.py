@@ -15,13 +15,13 @@ import pytest
 
 from gkestimator.cli import run
 from gkestimator.cli.schedule import command
+from gkestimator.core.errors import TableError
 from gkestimator.documents import read_plan
-from gkestimator.errors import TableError
 from gkestimator.placement.building import OBJECTIVES
-from gkestimator.placement.problem import CREQ_COLUMNS
 from gkestimator.placement.registry import POLICIES
 from gkestimator.placement.report import PLAN_FORMATS
 from gkestimator.tables import REQUIREMENTS, read_table
+from gkestimator.tables.candidate import CREQ_COLUMNS
 
 A1 = Path(str(files("gkestimator.datasets") / "published" / "ethz_v100.csv"))
 WORKLOAD = """models:

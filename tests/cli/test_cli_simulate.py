@@ -12,10 +12,10 @@ from _plans import chain, plan, replica, rows
 
 from gkestimator.cli import run
 from gkestimator.cli.simulate import COMPILING
+from gkestimator.core.compiled import tell_compiling
 from gkestimator.documents import plan_json
 from gkestimator.documents.simulation import read_simulation
 from gkestimator.simulation import running
-from gkestimator.simulation.compiled import tell_compiling
 from gkestimator.tables import REQUIREMENTS, write_table
 
 CLUSTER = "gpus: [{type: V100-SXM2-16GB, count: 2}]\n"

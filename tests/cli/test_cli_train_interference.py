@@ -10,7 +10,7 @@ from _pairs import pairs, requirement, written
 
 from gkestimator.cli import run
 from gkestimator.documents.interference import FILE_NAME, ContentionWeights, read_interference
-from gkestimator.simulation.interference.contention import Contention
+from gkestimator.interference.contention import Contention
 from gkestimator.tables import REQUIREMENTS, write_table
 
 pytest.importorskip("scipy")
@@ -91,7 +91,7 @@ def test_with_a_dataset_they_go_into_the_bundle(
     pytest.importorskip("sklearn")
     from measured_law import measurements, write_dataset
 
-    from gkestimator.bundles import load_bundle
+    from gkestimator.bundles.bundle import load_bundle
 
     dataset = write_dataset(tmp_path / "d.parquet", measurements(15))
     out = tmp_path / "bundle"

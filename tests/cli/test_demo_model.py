@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.onnx_io.demo import RESNET50_PARAMETERS, write_resnet50
 
 

@@ -18,8 +18,8 @@ import pytest
 import gkestimator
 from gkestimator.cli import run
 from gkestimator.cli.options_page import page
+from gkestimator.core.errors import UsageError
 from gkestimator.core.options import REQUIRED, options_of
-from gkestimator.errors import UsageError
 from gkestimator.estimation.request import EstimateOptions, EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
 from gkestimator.merging.options import MergeOptions, MergeRequest

@@ -13,7 +13,7 @@ from gkestimator.documents import PlacementPlan, plan_json
 from gkestimator.documents.checking import Fields
 from gkestimator.documents.cluster import cluster_from
 from gkestimator.documents.workload import workload_from
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.problem import Problem
 from gkestimator.tables import Requirement

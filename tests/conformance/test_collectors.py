@@ -15,12 +15,12 @@ import pytest
 from collector_cases import SAMPLES, changed, raw_folder
 
 from gkestimator.cli import run
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.soundness import check_chunk
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.collectors import (
     CollectorError,
     choose,
@@ -89,7 +89,7 @@ def test_a_collector_says_what_it_is(name: str) -> None:
     assert {kind for _, kind in declared.automatic} <= {"cpu", "gpu"}
     assert bool(declared.file) == bool(declared.suffixes)
     assert not declared.file or declared.file.endswith(declared.suffixes)
-    assert set(declared.measures) <= {f.name for f in fields(Launch)}
+    assert set(declared.measures) <= {f.name for f in fields(CapturedLaunch)}
     assert declared("cpu").clock_control() == "none"
     for other in set(PASSES) - set(declared.passes):
         with pytest.raises(UsageError, match=f"serves the pass {declared.passes[0]}, not {other}"):
@@ -169,7 +169,7 @@ def judged(
     return false_claim(claimed, timed=timed, on_cpu=on_cpu, record=record)
 
 
-def each(change: Callable[[Launch], Launch]) -> Callable[[EntryRange], EntryRange]:
+def each(change: Callable[[CapturedLaunch], CapturedLaunch]) -> Callable[[EntryRange], EntryRange]:
     return lambda told: replace(told, launches=tuple(map(change, told.launches)))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors import EXECUTORS, make_executor
 from gkestimator.profiling.executors.base import EntryUnsupportedError, Executor

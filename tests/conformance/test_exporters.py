@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gkestimator.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.export.deployment import Deployment, Exporter
 from gkestimator.export.loading import load_deployment
 from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters

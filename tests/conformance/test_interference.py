@@ -11,25 +11,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents.interference import ContentionWeights
-from gkestimator.errors import UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.interference import gpulet_law as gpulet_interference
+from gkestimator.interference import igniter_coefficients
+from gkestimator.interference import igniter_law as igniter_model
+from gkestimator.interference.base import FEATURES, TERMS, Interference, alone_candidate
+from gkestimator.interference.contention import Contention
+from gkestimator.interference.gpulet import Gpulet
+from gkestimator.interference.igniter import Igniter
+from gkestimator.interference.laws import LEAST_CLOCK, slowdown
+from gkestimator.interference.registry import CODES, MODELS, make_interference
 from gkestimator.placement.contention import slowdowns
-from gkestimator.placement.policies import gpulet_interference, igniter_coefficients, igniter_model
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu
-from gkestimator.simulation.interference.base import Interference, alone_candidate
-from gkestimator.simulation.interference.contention import Contention
-from gkestimator.simulation.interference.gpulet import Gpulet
-from gkestimator.simulation.interference.igniter import Igniter
-from gkestimator.simulation.interference.laws import LEAST_CLOCK, slowdown
-from gkestimator.simulation.interference.registry import CODES, MODELS, make_interference
 from gkestimator.simulation.options import INTERFERENCES
-from gkestimator.simulation.system import FEATURES, TERMS
 from gkestimator.tables import Requirement
 
 SPEC: GpuSpec = gpu_catalogue().spec("V100-SXM2-16GB")
-IGNITER = igniter_coefficients.Coefficients(
+IGNITER = igniter_coefficients.IgniterCoefficients(
     source="test",
     gpus={
         SPEC.name: {
@@ -45,7 +46,7 @@ IGNITER = igniter_coefficients.Coefficients(
         )
     },
 )
-GPULET = gpulet_interference.Coefficients(
+GPULET = gpulet_interference.GpuletCoefficients(
     constant=0.8, l2_own=0.1, l2_other=0.7, dram_own=0.0, dram_other=0.4
 )
 WEIGHTS = ContentionWeights(
@@ -190,7 +191,7 @@ def test_between_a_batch_size_whose_column_is_known_and_one_where_it_is_not_it_i
 
 
 @pytest.mark.parametrize("coefficients", [gpulet_interference.DERIVED, GPULET])
-def test_gpulet_is_the_policys_formula(coefficients: gpulet_interference.Coefficients) -> None:
+def test_gpulet_is_the_policys_formula(coefficients: gpulet_interference.GpuletCoefficients) -> None:
     model = Gpulet(coefficients)
     for seed in range(50):
         a, b = rows(seed, 2)
@@ -199,7 +200,9 @@ def test_gpulet_is_the_policys_formula(coefficients: gpulet_interference.Coeffic
 
 
 @pytest.mark.parametrize("coefficients", [None, IGNITER])
-def test_igniter_is_the_policys_formula(coefficients: igniter_coefficients.Coefficients | None) -> None:
+def test_igniter_is_the_policys_formula(
+    coefficients: igniter_coefficients.IgniterCoefficients | None,
+) -> None:
     model = Igniter(coefficients, [SPEC])
     gpu = igniter_coefficients.terms_of(SPEC, coefficients)
     slowed_by_the_clock = 0

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, GkestimatorWarning
-from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError, GkestimatorWarning
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.onnx_io import read_model
-from gkestimator.onnx_io.shapes.registry import SequenceType, TensorType
+from gkestimator.operators.shapes.registry import SequenceType, TensorType
 
 pytestmark = pytest.mark.slow
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, GkestimatorWarning
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError, GkestimatorWarning
 from gkestimator.estimation import estimate_rows
-from gkestimator.onnx_io.shapes.registry import SequenceType, TensorType
+from gkestimator.operators.shapes.registry import SequenceType, TensorType
 from gkestimator.tables import Requirement
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from placement_cases import GPUS, KINDS, Case, case, check_plan, rows_of
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import plan_json, read_plan
-from gkestimator.errors import UsageError
 from gkestimator.placement.policy import Placed, Placement, Policy, PolicyError
-from gkestimator.placement.problem import CREQ_COLUMNS
 from gkestimator.placement.registry import (
     POLICIES,
     make_policy,
@@ -27,6 +26,7 @@ from gkestimator.placement.registry import (
     policy_summaries,
 )
 from gkestimator.placement.run import place
+from gkestimator.tables.candidate import CREQ_COLUMNS
 
 NAMES = (*POLICIES, "first-fit")
 pytestmark = pytest.mark.usefixtures("first_fit")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gkestimator.errors import BundleError
-from gkestimator.regressors import MEMBERS, Stack
-from gkestimator.training.fit import Problem, fit_stack
+from gkestimator.core.errors import BundleError
+from gkestimator.kernel_models.regressors import MEMBERS, Stack
+from gkestimator.training.fit import FitProblem, fit_stack
 from gkestimator.training.members import FITTERS, fit_member
 from gkestimator.training.plan import ModelPlan
 
@@ -53,7 +53,7 @@ def test_a_member_learns_repeats_itself_and_stays_finite(name: str, data: tuple[
 def stack(data: tuple[np.ndarray, ...]) -> Stack:
     x, y, w = data
     rng = np.random.default_rng(1)
-    problem = Problem(
+    problem = FitProblem(
         x=x, y=y, weight=w, hidden=np.zeros(len(y), dtype=bool), shape=rng.uniform(size=len(y)), names=tuple("abcdefgh"),
         anchor_us=np.ones(len(y)), chip=np.zeros(len(y), dtype=int),
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_regressors_for_unseen_gpus_are_held_inside_the_bulk_of_their_targets(
     x, y, w = data
     outlier = y.copy()
     outlier[0] = 50.0
-    problem = Problem(
+    problem = FitProblem(
         x=x, y=outlier, weight=w, hidden=np.zeros(len(y), dtype=bool), shape=np.linspace(0, 0.99, len(y)),
         chip=np.arange(len(y)) % 3, names=tuple("abcdefgh"), anchor_us=np.ones(len(y)),
     )  # fmt: skip

@@ -20,13 +20,13 @@ import torch
 from onnx.backend.test.loader import load_node_model_tests
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import GkestimatorError
-from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.lowering import LoweringOptions
 from gkestimator.lowering.patterns import find_matches
-from gkestimator.lowering.registry import RULE_KINDS
 from gkestimator.onnx_io import read_model
+from gkestimator.operators.registry import RULE_KINDS
 from gkestimator.profiling.executors.torch_calls import Call, Late, build_call
 
 TARGET = Path(__file__).with_name("torch_host_calls.json")

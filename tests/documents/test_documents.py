@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gkestimator.core.errors import DocumentError
 from gkestimator.documents import (
     PlacedGpu,
     PlacementPlan,
@@ -26,7 +27,6 @@ from gkestimator.documents import (
 )
 from gkestimator.documents.checking import Fields, valid_name
 from gkestimator.documents.workload import workload_from
-from gkestimator.errors import DocumentError
 
 APPLICATION = """
 applications:

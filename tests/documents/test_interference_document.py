@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gkestimator.core.errors import DocumentError
 from gkestimator.documents.interference import (
     FILE_NAME,
     ContentionWeights,
@@ -21,10 +22,9 @@ from gkestimator.documents.interference import (
     interference_yaml,
     read_interference,
 )
-from gkestimator.errors import DocumentError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.placement.policies.gpulet_interference import Coefficients, read_coefficients
-from gkestimator.simulation.interference.registry import make_interference
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.interference.gpulet_law import GpuletCoefficients, read_coefficients
+from gkestimator.interference.registry import make_interference
 
 FOUND = InterferenceFile(
     gpulet=GpuletWeights(
@@ -73,7 +73,7 @@ def test_contention_may_be_null_or_missing(tmp_path: Path) -> None:
 
 def test_both_laws_read_it_from_a_file_and_from_a_bundle(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(interference_yaml(FOUND))
-    own = Coefficients(constant=0.9, l2_own=0.1, l2_other=0.25, dram_own=1 / 3, dram_other=0.5)
+    own = GpuletCoefficients(constant=0.9, l2_own=0.1, l2_other=0.25, dram_own=1 / 3, dram_other=0.5)
     for path in (tmp_path, tmp_path / FILE_NAME):
         assert read_coefficients(path) == own
         assert make_interference("gpulet", path).terms(None)[0] == 0.9  # type: ignore[arg-type]

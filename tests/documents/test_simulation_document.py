@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from _plans import chain, plan, replica, simulated
 
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.versions import record_version
 from gkestimator.documents.simulation import (
     QUANTILES_PCT,
     SimulationReport,
     read_simulation,
     simulation_json,
 )
-from gkestimator.errors import DocumentError
-from gkestimator.versions import record_version
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import gkestimator
-from gkestimator.errors import UnboundDimensionError, UsageError
+from gkestimator.core.errors import UnboundDimensionError, UsageError
 from gkestimator.estimation import estimate_rows
 
 MLP = """

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from gkestimator.core.kernels import Step
 from gkestimator.estimation.engine import Engine
-from gkestimator.estimation.recall import Source
+from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.estimation.timeline import Program, schedule
-from gkestimator.kernels import Step
+from gkestimator.estimation.timeline import LaunchProgram, schedule
 from gkestimator.onnx_io import read_model
 
 
@@ -45,7 +45,7 @@ def engine() -> Engine:
 
 def test_one_graph_is_estimated_as_its_file(engine: Engine, tmp_path: Path) -> None:
     path = saved(tmp_path / "a.onnx", "a.", 256)
-    by_file = list(engine.estimate([engine.lower_model(Source(path, "a"), 4)]))
+    by_file = list(engine.estimate([engine.lower_model(ModelSource(path, "a"), 4)]))
     by_graph = list(engine.estimate([engine.lower_graphs("a", [read_model(path).bind(batch_size=4)])]))
     assert [e.measures.latency_ms for e in by_graph] == [e.measures.latency_ms for e in by_file]
     assert [e.memory for e in by_graph] == [e.memory for e in by_file]
@@ -72,12 +72,12 @@ def test_graphs_run_one_after_the_other(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_a_program_without_some_of_its_steps_is_the_shorter_program() -> None:
-    def program(calls: list[int], launches: list[int]) -> Program:
+    def program(calls: list[int], launches: list[int]) -> LaunchProgram:
         steps = tuple(
             Step(name=f"s{i}", op_type="X", kernels=(), reads=(), writes=(), host_calls=c)
             for i, c in enumerate(calls)
         )
-        return Program(
+        return LaunchProgram(
             steps=steps,
             kernel=np.array(launches, dtype=np.intp),
             step=np.array(launches, dtype=np.intp),

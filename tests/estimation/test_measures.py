@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import Precision
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Family, Kernel, Step
 from gkestimator.estimation.intervals import HOST_FACTOR, STRUCTURE, host_range_us, widen
 from gkestimator.estimation.requirement import measure
-from gkestimator.estimation.timeline import Program
-from gkestimator.kernels import Family, Kernel, Step
-from gkestimator.prediction import KernelPredictions
+from gkestimator.estimation.timeline import LaunchProgram
+from gkestimator.kernel_models.prediction import KernelPredictions
 
 
 def kernels(count: int) -> list[Kernel]:
@@ -32,7 +32,7 @@ def predictions(duration: list[float], **columns: list[float]) -> KernelPredicti
     return KernelPredictions(**base)
 
 
-def program(ks: list[Kernel], repeat: int = 1) -> Program:
+def program(ks: list[Kernel], repeat: int = 1) -> LaunchProgram:
     steps = [
         Step(
             name=k.name,
@@ -45,10 +45,10 @@ def program(ks: list[Kernel], repeat: int = 1) -> Program:
         )
         for k in ks
     ]
-    return Program.of(steps, {id(k): i for i, k in enumerate(ks)})
+    return LaunchProgram.of(steps, {id(k): i for i, k in enumerate(ks)})
 
 
-def ask(p: Program, pred: KernelPredictions, **changes: object):
+def ask(p: LaunchProgram, pred: KernelPredictions, **changes: object):
     n = len(pred.duration_us)
     arguments = {
         "flops": np.arange(n, dtype=float), "dram_bytes": np.full(n, 2.0), "families": np.array(["copy", "conv"][:n], dtype=object),

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx.parser
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.estimation import estimate_rows, reserved_in_one_process
 
 MIB = 1 << 20

@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx.parser
 import pytest
 
+from gkestimator.core.kernels import KernelGraph, Step
 from gkestimator.estimation import estimate_rows
-from gkestimator.estimation.recall import RECALL, Lowered, Recall
-from gkestimator.kernels import KernelGraph, Step
+from gkestimator.estimation.recall import RECALL, Recall, RecalledLowering
 
 TEXT = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -32,12 +32,12 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def entry(steps: int) -> Lowered:
+def entry(steps: int) -> RecalledLowering:
     step = Step(name="s", op_type="X", kernels=(), reads=(), writes=(), host_calls=0)
     graph = KernelGraph(
         name="m", runtime="torch", dtype="fp32", steps=(step,) * steps, weights={}, inputs={}, outputs={}
     )
-    return Lowered(graph=graph, batch_size=1, dims="", dtype="fp32", host_operators=(), warnings=())
+    return RecalledLowering(graph=graph, batch_size=1, dims="", dtype="fp32", host_operators=(), warnings=())
 
 
 def test_asking_again_gives_the_same_rows_without_reading(

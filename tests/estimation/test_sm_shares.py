@@ -13,11 +13,11 @@ import pytest
 from golden_models import golden_models
 from onnx import TensorProto, helper
 
-from gkestimator.analytical import analytical_duration_us
+from gkestimator.core.kernels import Family, GemmShape, Kernel, KernelTable, Precision
 from gkestimator.estimation import estimate_rows
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import Family, GemmShape, Kernel, KernelTable, Precision
-from gkestimator.roofline import confined
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.roofline import confined
 from gkestimator.tables import Requirement
 
 SHARES = tuple(float(s) for s in range(10, 101, 10))

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.dtypes import Precision
-from gkestimator.estimation.timeline import Program, Timeline, concurrent_maxima, schedule
-from gkestimator.kernels import Family, Kernel, Step
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Family, Kernel, Step
+from gkestimator.estimation.timeline import LaunchProgram, Timeline, concurrent_maxima, schedule
 
 
-def program(spec: list[tuple[int, int, int]], reads: list[tuple[str, ...]] | None = None) -> Program:
+def program(spec: list[tuple[int, int, int]], reads: list[tuple[str, ...]] | None = None) -> LaunchProgram:
     """``spec``: (kernels, host calls, repeat) of each step; step i writes ``s<i>``."""
     steps = []
     rows: dict[int, int] = {}
@@ -44,7 +44,7 @@ def program(spec: list[tuple[int, int, int]], reads: list[tuple[str, ...]] | Non
         )
     for k in keep:
         rows[id(k)] = len(rows)
-    return Program.of(steps, rows)
+    return LaunchProgram.of(steps, rows)
 
 
 @settings(max_examples=100, deadline=None)
@@ -127,4 +127,4 @@ def test_an_overwriting_step_waits_for_the_readers_of_what_it_overwrites() -> No
         return Step(name=name, op_type="X", kernels=(), reads=reads, writes=((writes, 1),), host_calls=0)
 
     steps = [step("a", (), "s"), step("b", ("s",), "t"), step("c", ("s",), "u"), step("d", ("t",), "s")]
-    assert Program.of(steps, {}).producers() == ((), (0,), (0,), (0, 1, 2))
+    assert LaunchProgram.of(steps, {}).producers() == ((), (0,), (0,), (0, 1, 2))

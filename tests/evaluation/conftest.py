@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from gkestimator.estimation import estimate_rows
-from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.training.rows import TrainingRows, kernel_table
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gkestimator.evaluation.splits import hold_out_chip, hold_out_shapes
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.training.rows import TrainingRows
 
 

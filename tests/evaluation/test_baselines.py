@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.evaluation.baselines import fit_constants, fit_free_stack
 from gkestimator.evaluation.metrics import absolute_errors_pct
 from gkestimator.evaluation.splits import hold_out_chip, hold_out_shapes
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.training.rows import TrainingRows
 
 for library in ("sklearn", "scipy", "xgboost", "lightgbm"):

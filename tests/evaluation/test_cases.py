@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gkestimator.analytical import analytical_duration_us
-from gkestimator.bundles import Bundle
-from gkestimator.errors import TableError
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.core.errors import TableError
 from gkestimator.evaluation.cases import KernelCases, predict_cases
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.training.rows import TrainingRows
 
 

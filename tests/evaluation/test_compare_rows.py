@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 import gkestimator
-from gkestimator.errors import GkestimatorError, TableError, UsageError
+from gkestimator.core.errors import GkestimatorError, TableError, UsageError
 from gkestimator.estimation import estimate_rows
 from gkestimator.estimation.one_process import reserved_in_one_process
 from gkestimator.evaluation.api import evaluate

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas
 import pytest
 
-from gkestimator.doctor import diagnose
-from gkestimator.errors import OutputError, SpecError, UsageError
+from gkestimator.core.errors import OutputError, SpecError, UsageError
 from gkestimator.estimation import estimate_rows
+from gkestimator.estimation.doctor import diagnose
 from gkestimator.evaluation.api import evaluate
-from gkestimator.host_profile import HostProfile, load_host_file, write_host_file
-from gkestimator.runtimes import load_runtime
+from gkestimator.hardware.host_profile import HostProfile, load_host_file, write_host_file
+from gkestimator.hardware.runtime_profiles import load_runtime
 
 WriteTruth = Callable[..., Path]
 GPU = "A100-SXM4-80GB"

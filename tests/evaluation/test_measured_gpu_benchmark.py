@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from gkestimator.core.kernels import Family
 from gkestimator.evaluation.compared import SummaryRow
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import Family
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import (
     COLOCATION,
     KERNEL_DATASET,
@@ -197,15 +197,15 @@ def cells(text: str, *first: str) -> list[str]:
 
 def known_as_measured(bundle: Path, model: Path) -> set[bool]:
     """Whether the bundle answers the model's kernels by their measured times."""
-    from gkestimator.bundles import load_bundle
+    from gkestimator.bundles.bundle import load_bundle
+    from gkestimator.core.kernels import KernelTable
     from gkestimator.estimation.engine import Engine
-    from gkestimator.estimation.recall import Source
+    from gkestimator.estimation.recall import ModelSource
     from gkestimator.estimation.request import EstimateRequest
-    from gkestimator.kernels import KernelTable
 
     engine = Engine(EstimateRequest(models=[model], gpus=["L4"], dtype="fp32"))
     for batch in BATCHES:
-        engine.lower_model(Source(model, "net"), batch)
+        engine.lower_model(ModelSource(model, "net"), batch)
     (measured,) = load_bundle(bundle).measured
     assert measured.lowering is not None and len(engine.pool.kernels) == 3 * len(BATCHES)
     found = measured.lowering.find(KernelTable.from_kernels(engine.pool.kernels), "torch")
@@ -276,7 +276,7 @@ def test_what_was_not_measured_is_said(inputs: dict[str, Path], tmp_path: Path) 
     from _measured_operators import judged, read_operators, split
     from _measured_page import Judged, page
 
-    from gkestimator.bundles import load_bundle
+    from gkestimator.bundles.bundle import load_bundle
     from gkestimator.tables import read_table
 
     bare = [replace(r, achieved_occupancy_pct=None) for r in read_table(inputs["operators"], KERNEL_DATASET)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, write_table
 
 pytest.importorskip("scipy")
@@ -22,7 +22,7 @@ def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
     from _measured_pairs import fitted_to_pairs
 
     from gkestimator.estimation import estimate_rows
-    from gkestimator.simulation.interference.pairs import DEMANDS
+    from gkestimator.interference.pairs import DEMANDS
 
     shares = (100.0, 50.0)
     rows = estimate_rows(models, gpus=["A100"], batch_sizes=[32], dtype="fp32", sm_shares=shares).rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.evaluation.splits import (
     chip_of,
     chips,
@@ -14,7 +14,7 @@ from gkestimator.evaluation.splits import (
     hold_out_source,
     thin,
 )
-from gkestimator.gpus import GpuSpec
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.training.rows import TrainingRows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 import pytest
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.evaluation import truth as truth_module
 from gkestimator.evaluation.truth import Truth, read_truth
 from gkestimator.tables import REQUIREMENTS, Requirement, write_table

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.export.deployment import Deployment, Instance
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 
 V100 = "V100-SXM2-16GB"
 MIB = 2**20

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.mig_profiles import MIG_GPUS, fits_together, mig_profiles, smallest_profile
 from gkestimator.export.registry import make_exporters
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 
 Make = Callable[..., Deployment]
 A100 = "A100-SXM4-40GB"

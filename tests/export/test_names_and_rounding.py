@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.names import MAX_LABEL, dns_label, dns_labels
 from gkestimator.export.rounding import (

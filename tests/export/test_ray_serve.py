@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving import deployment, instance
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.ray_serve import ACCELERATORS, RayServeExporter, _gpus_needed, gpu_fraction
 from gkestimator.export.registry import make_exporters

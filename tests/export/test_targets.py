@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.kubernetes import product_labels
 from gkestimator.export.loading import load_deployment
 from gkestimator.export.registry import exporter_class, make_exporters
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
 Make = Callable[..., Deployment]

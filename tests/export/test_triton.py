@@ -9,7 +9,7 @@ import pytest
 import serving
 from serving import deployment, instance
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.export.deployment import Deployment
 from gkestimator.export.triton import TritonExporter
 from gkestimator.export.triton_config import ENUMS, MESSAGES, config_text, new_config

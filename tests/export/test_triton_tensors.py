@@ -13,7 +13,7 @@ import serving
 from onnx import TensorProto, helper
 from serving import deployment, instance
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.export.triton import TritonExporter
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from gkestimator.errors import OutputError, UsageError
+from gkestimator.core.errors import OutputError, UsageError
 from gkestimator.export.deployment import ExportFile
 from gkestimator.export.writing import write_files
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from golden_models import golden_models
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row

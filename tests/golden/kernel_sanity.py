@@ -16,13 +16,13 @@ import numpy as np
 from golden_models import golden_models
 from sanity import dominance
 
-from gkestimator.dtypes import Precision
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Kernel, KernelTable
 from gkestimator.estimation.engine import Engine
-from gkestimator.estimation.recall import Source
+from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Kernel, KernelTable
-from gkestimator.prediction import KernelPredictions
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.kernel_models.prediction import KernelPredictions
 
 BATCHES = (1, 8, 64)
 DTYPES = ("fp32", "tf32", "fp16")
@@ -57,7 +57,7 @@ def golden_kernels(models: Sequence[Path], batches: Sequence[int], dtype: str, g
     request = EstimateRequest(models=models, gpus=[gpu], batch_sizes=batches, dtype=dtype)
     engine = Engine(request)
     for path in models:
-        source = Source(path, path.stem)
+        source = ModelSource(path, path.stem)
         for batch in batches:
             engine.lower_model(source, batch)
     return engine.pool.kernels

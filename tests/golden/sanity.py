@@ -16,7 +16,7 @@ from pathlib import Path
 from golden_models import golden_models
 
 from gkestimator.estimation import estimate_rows
-from gkestimator.gpus import GpuSpec, gpu_catalogue
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.tables import Requirement
 
 BATCHES = (1, 2, 8, 32, 64)

@@ -10,7 +10,7 @@ from golden_table import differences, golden_csv, golden_estimates, golden_path,
 from kernel_sanity import ALLOWED_SHARE, golden_kernel_violations
 from sanity import ALLOWED, Estimates, dominance, estimates, violations
 
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 
 LINES_SHOWN = 60
 GPUS = (

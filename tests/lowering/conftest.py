@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType, Precision
-from gkestimator.graph import Operator, OperatorGraph, Tensor
-from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.operators.registry import LoweringOptions
 
 
 def build_model(text: str, constants: Mapping[str, Any], *, opset: int = 17) -> Any:

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType, Precision
-from gkestimator.errors import ModelError, UnsupportedOperatorError, UsageError
-from gkestimator.graph import Attribute, Operator, OperatorGraph, Tensor
-from gkestimator.kernels import KernelGraph
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.errors import ModelError, UnsupportedOperatorError, UsageError
+from gkestimator.core.graph import Attribute, Operator, OperatorGraph, Tensor
+from gkestimator.core.kernels import KernelGraph
 from gkestimator.lowering import LoweringOptions, covered_operators, load_plugin, lower
 from gkestimator.lowering import strides as st
 from gkestimator.operators.records import OPERATORS, restore_operators
@@ -271,8 +271,8 @@ def test_an_unknown_runtime_is_refused() -> None:
 
 
 PLUGIN = """
-from gkestimator.lowering.builders import elementwise_kernel, output_at, tensor_inputs
-from gkestimator.lowering.registry import Lowered, lowering_rule
+from gkestimator.operators.builders import elementwise_kernel, output_at, tensor_inputs
+from gkestimator.operators.registry import Lowered, lowering_rule
 
 @lowering_rule("Frobnicate", domain="my.domain")
 def frobnicate(op, options):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.graph import OperatorGraph
-from gkestimator.kernels import Family, KernelGraph
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.kernels import Family, KernelGraph
 from gkestimator.lowering import lower
-from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions
 
 AMP = LoweringOptions(
     runtime="torch",

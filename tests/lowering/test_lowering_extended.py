@@ -7,11 +7,11 @@ import math
 import pytest
 
 import gkestimator.onnx_io  # noqa: F401  (registers the shape rules)
-from gkestimator.dtypes import DType, Precision
-from gkestimator.graph import Attribute, Operator, Tensor
-from gkestimator.kernels import Family, Kernel
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import LOWERINGS, LoweringOptions
-from gkestimator.onnx_io.shapes.registry import SHAPE_RULES
+from gkestimator.operators.shapes.registry import SHAPE_RULES
 
 OPTIONS = LoweringOptions(
     runtime="onnxruntime", dtype="fp32", matmul_precision=Precision.FP32, conv_precision=Precision.FP32

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gkestimator.dtypes import DType, Precision
-from gkestimator.graph import Attribute, Operator, Tensor
-from gkestimator.kernels import Family, Kernel
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import LOWERINGS, LoweringOptions
 
 OPTIONS = LoweringOptions(

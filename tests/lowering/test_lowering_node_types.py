@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import GkestimatorError
-from gkestimator.graph import OperatorGraph
-from gkestimator.kernels import Family
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.kernels import Family
 from gkestimator.lowering import LOWERINGS, LoweringOptions, covered_operators, lower
 from gkestimator.lowering.results import checked_result
 from gkestimator.onnx_io import read_model

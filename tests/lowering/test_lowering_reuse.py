@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.hardware.runtime_profiles import load_runtime
 from gkestimator.lowering import lower, lower_each
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.memory import MemoryReplay, memory_profile
 from gkestimator.onnx_io import read_model
-from gkestimator.runtimes import load_runtime
+from gkestimator.operators.registry import LoweringOptions
 
 SHARED = Path(os.environ.get("GKEST_SHARED", "")) / "models"
 GRAPHS = sorted(SHARED.glob("*/*.onnx")) if os.environ.get("GKEST_SHARED") else []

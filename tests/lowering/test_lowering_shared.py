@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.kernels import Family
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Family
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io import read_model
 

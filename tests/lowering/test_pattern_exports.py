@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.lowering import lower
 from gkestimator.lowering.patterns import find_matches
-from gkestimator.lowering.registry import LoweringOptions
-from gkestimator.lowering.runtime_torch import folded_batchnorm
+from gkestimator.lowering.torch_layouts import folded_batchnorm
 from gkestimator.onnx_io import read_model
+from gkestimator.operators.registry import LoweringOptions
 
 Options = Callable[..., LoweringOptions]
 _FOLDER = Path(__file__).parent.parent / "data" / "pattern_exports"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.lowering.patterns import PATTERNS, explain, find_matches
-from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions
 
 Graphs = Callable[..., OperatorGraph]
 Options = Callable[..., LoweringOptions]

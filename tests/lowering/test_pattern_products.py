@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.lowering.patterns import explain, find_matches
-from gkestimator.lowering.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions
 
 Graphs = Callable[..., OperatorGraph]
 Options = Callable[..., LoweringOptions]
@@ -59,7 +59,7 @@ def test_attention_forms(case: str, graph_of: Graphs, lowering_options: Options)
 def test_attention_lowers_to_one_kernel_with_its_exact_flops(
     graph_of: Graphs, lowering_options: Options
 ) -> None:
-    import gkestimator.lowering.attention  # noqa: F401  (registers the rule)
+    import gkestimator.operators.attention  # noqa: F401  (registers the rule)
 
     options = lowering_options("torch")
     (match,) = find_matches(graph_of(_QKV.format(_ATTENTION["scale_after"][0]), _C), options)

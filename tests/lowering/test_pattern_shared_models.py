@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.lowering.patterns import find_matches
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.onnx_io import read_model
+from gkestimator.operators.registry import LoweringOptions
 
 Options = Callable[..., LoweringOptions]
 pytestmark = pytest.mark.shared

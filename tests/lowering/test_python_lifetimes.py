@@ -7,14 +7,14 @@ import onnx.helper
 import onnx.parser
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.kernels import Family, KernelGraph
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Family, KernelGraph
+from gkestimator.hardware.runtime_profiles import load_runtime
 from gkestimator.lowering import lower
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.lowering.scopes import held_arguments, module_path
 from gkestimator.memory import memory_profile
 from gkestimator.onnx_io import read_model
-from gkestimator.runtimes import load_runtime
+from gkestimator.operators.registry import LoweringOptions
 
 
 def lowered(model: onnx.ModelProto, tmp_path: object, runtime: str = "torch", **options: str) -> KernelGraph:

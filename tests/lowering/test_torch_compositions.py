@@ -8,11 +8,11 @@ import onnx
 import onnx.parser
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.kernels import Kernel
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Kernel
 from gkestimator.lowering import lower
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.onnx_io import read_model
+from gkestimator.operators.registry import LoweringOptions
 
 SHAPE = "2, 8, 6, 6"
 

@@ -9,15 +9,15 @@ import onnx
 import onnx.parser
 import pytest
 
-from gkestimator.analytical import analytical_duration_us
-from gkestimator.dtypes import Precision
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import Family, KernelGraph, KernelTable
-from gkestimator.launch import launch_geometry
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Family, KernelGraph, KernelTable
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.launch import launch_geometry
 from gkestimator.lowering import lower
-from gkestimator.lowering.registry import LoweringOptions
 from gkestimator.lowering.strides import collapsed
 from gkestimator.onnx_io import read_model
+from gkestimator.operators.registry import LoweringOptions
 
 V100 = gpu_catalogue().resolve("V100-SXM2-16GB")[0]
 

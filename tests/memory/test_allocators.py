@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtime_profiles import load_runtime
 from gkestimator.memory import Allocator, make_allocator
-from gkestimator.runtimes import load_runtime
 
 MIB = 1 << 20
 

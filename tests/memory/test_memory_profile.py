@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gkestimator.dtypes import Precision
-from gkestimator.kernels import Family, Kernel, KernelGraph, Step
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.kernels import Family, Kernel, KernelGraph, Step
+from gkestimator.hardware.runtime_profiles import load_runtime
 from gkestimator.memory import MemoryReplay, memory_profile
-from gkestimator.runtimes import load_runtime
 
 MIB = 1 << 20
 FIGURES = load_runtime("torch").allocator_bytes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import UsageError
-from gkestimator.kernels import Family, Kernel, KernelGraph, Step
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import Family, Kernel, KernelGraph, Step
+from gkestimator.hardware.runtime_profiles import load_runtime
 from gkestimator.memory import cumulative_reserved, memory_profile
-from gkestimator.runtimes import load_runtime
 
 MIB = 1 << 20
 FIGURES = load_runtime("torch").allocator_bytes

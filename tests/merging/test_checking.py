@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gkestimator.errors import ModelError, UnboundDimensionError, UsageError
+from gkestimator.core.errors import ModelError, UnboundDimensionError, UsageError
 from gkestimator.merging import checking
 from gkestimator.merging.checking import check_outputs
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import gkestimator
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.similarity import pair_search
 
 

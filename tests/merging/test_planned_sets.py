@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from _plans import GPU, plan, replica
 
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.documents import PlacementPlan, Replica
-from gkestimator.errors import DocumentError, UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.merging.planned import PlannedModel, PlannedSet, planned_sets
 
 

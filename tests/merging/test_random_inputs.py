@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gkestimator.errors import ModelError
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.errors import ModelError
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.merging.random_inputs import index_limits, random_inputs
-from gkestimator.onnx_io.convert import convert_model
 from gkestimator.onnx_io.model import Model
+from gkestimator.onnx_io.reading.convert import convert_model
 
 
 def graph(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.naming import distinct_prefixes, model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
 from gkestimator.merging.sources import files_of, sources_of

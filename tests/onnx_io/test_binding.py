@@ -8,8 +8,8 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gkestimator.dtypes import DType
-from gkestimator.onnx_io.shapes.registry import SequenceType, TensorType
+from gkestimator.core.dtypes import DType
+from gkestimator.operators.shapes.registry import SequenceType, TensorType
 
 
 def test_views_share_storage_and_identity_does_not(load):

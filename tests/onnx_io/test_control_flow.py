@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
-from gkestimator.errors import LimitError
+from gkestimator.core.errors import LimitError
 
 BRANCHES = """If (c) <then_branch = a () => (float[N,4] t) { t = Relu(x) },
     else_branch = b () => (float[N,8] e) { e = Concat<axis=1>(x, x) }> }"""

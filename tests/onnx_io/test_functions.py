@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 from onnx import helper
 
-from gkestimator.errors import LimitError, ModelError
+from gkestimator.core.errors import LimitError, ModelError
 
 NESTED = """<ir_version: 10, opset_import: ["": 21, "my": 1]>
 g (float[N,4] x) => (float[N,2,2] y) { y = my.outer<alpha = 0.25>(x) }

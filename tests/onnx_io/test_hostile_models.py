@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from gkestimator.errors import (
+from gkestimator.core.errors import (
     GkestimatorError,
     LimitError,
     ModelError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gkestimator.errors import ModelError, UsageError
+from gkestimator.core.errors import ModelError, UsageError
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import ShapeError
-from gkestimator.onnx_io.shapes import extended
-from gkestimator.onnx_io.shapes.registry import (
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ShapeError
+from gkestimator.operators.shapes import extended
+from gkestimator.operators.shapes.registry import (
     SHAPE_RULES,
     DeclaredType,
     SequenceType,
@@ -223,7 +223,7 @@ _ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "cast_to": ("TO_FLOAT", "?"),
     "num_groups": (0, 2),
 }
-_HOME = "gkestimator.onnx_io.shapes."
+_HOME = "gkestimator.operators.shapes."
 _RULES = sorted(
     k for k, rule in SHAPE_RULES.items() if rule.__module__.removeprefix(_HOME) in extended.__all__
 )

@@ -15,9 +15,9 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import ShapeError
-from gkestimator.graph import Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ShapeError
+from gkestimator.core.graph import Tensor
 from gkestimator.onnx_io import read_model
 
 ort = pytest.importorskip("onnxruntime")

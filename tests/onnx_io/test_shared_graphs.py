@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.onnx_io import read_model
 
 SHARED = os.environ.get("GKEST_SHARED")

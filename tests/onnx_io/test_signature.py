@@ -9,9 +9,9 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import ModelError
-from gkestimator.onnx_io.signature import Signature, TensorSpec, read_signature
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ModelError
+from gkestimator.onnx_io.reading.signature import Signature, TensorSpec, read_signature
 
 
 def write(path: Path, text: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
 from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.problem import Problem
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table

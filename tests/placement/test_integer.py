@@ -8,18 +8,18 @@ import random
 
 import pytest
 
-from gkestimator.placement.integer import Deadline, Program, SolverError, solver_of
+from gkestimator.placement.integer import Deadline, IntegerProgram, SolverError, solver_of
 
 
-def knapsack(sizes: list[float], values: list[float], room: float) -> tuple[Program, dict[int, float]]:
-    program = Program()
+def knapsack(sizes: list[float], values: list[float], room: float) -> tuple[IntegerProgram, dict[int, float]]:
+    program = IntegerProgram()
     columns = [program.column(upper=1, integer=True) for _ in sizes]
     program.row(list(zip(columns, sizes, strict=True)), high=room)
     return program, dict(zip(columns, values, strict=True))
 
 
 def test_a_program_worked_out_by_hand() -> None:
-    program = Program()
+    program = IntegerProgram()
     x, y = program.column(upper=5, integer=True), program.column(upper=2.5)
     program.row([(x, 2), (y, 3)], high=11.5)
     found = program.solve({x: 3, y: 4}, maximise=True)
@@ -31,7 +31,7 @@ def test_a_program_worked_out_by_hand() -> None:
 
 
 def test_terms_of_one_column_add_up() -> None:
-    program = Program()
+    program = IntegerProgram()
     x = program.column()
     program.row([(x, 1), (x, 1)], low=3)
     found = program.solve({x: 1})
@@ -56,11 +56,11 @@ def test_knapsacks_against_enumeration(seed: int) -> None:
 
 
 def test_what_cannot_be_held_is_none_and_nothing_to_decide_is_empty() -> None:
-    program = Program()
+    program = IntegerProgram()
     x = program.column(upper=1)
     program.row([(x, 1)], low=2)
     assert program.solve({x: 1}) is None
-    empty = Program().solve({})
+    empty = IntegerProgram().solve({})
     assert empty is not None and list(empty.values) == [] and empty.optimal
 
 

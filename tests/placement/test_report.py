@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import (
     Application,
     ModelLoad,
@@ -18,7 +19,6 @@ from gkestimator.documents import (
     Unserved,
     Workload,
 )
-from gkestimator.errors import UsageError
 from gkestimator.placement.report import plan_csv, plan_text, render_plan
 
 

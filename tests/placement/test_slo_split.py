@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from gkestimator.documents import Application, ModelLoad, Stage, Workload
-from gkestimator.placement.problem import Candidate
 from gkestimator.placement.slo import (
     cheapest_choices,
     choices,
@@ -18,6 +17,7 @@ from gkestimator.placement.slo import (
     stage_objectives,
 )
 from gkestimator.tables import Requirement
+from gkestimator.tables.candidate import Candidate
 
 
 def candidate(

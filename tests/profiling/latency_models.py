@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.plan import ModelPoint, PlanEntry, entry_id
 
 

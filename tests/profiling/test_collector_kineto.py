@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gkestimator.errors import OutputError, UsageError
+from gkestimator.core.errors import OutputError, UsageError
 from gkestimator.profiling.collectors import COLLECTORS, CollectorError, choose, make_collector, probe
 from gkestimator.profiling.collectors.base import PASSES
 from gkestimator.profiling.collectors.kineto import _BLOCK, kineto_ranges

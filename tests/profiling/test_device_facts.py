@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gkestimator.errors import SpecError, UsageError
-from gkestimator.gpus import GpuSpec, gpu_catalogue, load_gpu_file
+from gkestimator.core.errors import SpecError, UsageError
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.profiling import cuda_driver
 from gkestimator.profiling.chip_rates import chip_rates
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device

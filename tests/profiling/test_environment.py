@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gkestimator.profiling import environment
 from gkestimator.profiling.environment import (
     HOLDS_BACK,
-    Sampler,
+    EnvironmentSampler,
     Tenants,
     during,
     judge,
@@ -159,7 +159,7 @@ def test_sampling_the_cpu(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_sampling_not_the_run() -> None:
-    with Sampler(DeviceFacts(kind="cpu", name="x"), Path("/dev/full"), interval_s=0.01) as sampler:
+    with EnvironmentSampler(DeviceFacts(kind="cpu", name="x"), Path("/dev/full"), interval_s=0.01) as sampler:
         time.sleep(0.1)
     assert sampler.problem is not None and "No space left" in sampler.problem
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors import EXECUTORS, child
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, plan_of, write_plan
 from gkestimator.profiling.records import EntryRecord, read_records

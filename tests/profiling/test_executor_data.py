@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import FILLS, Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import FILLS, Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.executors.data import entry_inputs, entry_values, fill, numpy_dtype, tensor_rng
 from gkestimator.profiling.plan import PlanEntry

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors import host_memory
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory

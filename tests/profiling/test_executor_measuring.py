@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.executors.base import ExecutionError, Executor
 from gkestimator.profiling.executors.measuring import Clocks, Effort, choose_repeats, measure
 from gkestimator.profiling.plan import PlanEntry, plan_of

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import OutputError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import OutputError
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_values

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import GkestimatorError, GkestimatorWarning, UsageError
-from gkestimator.fragments import Fragment
-from gkestimator.graph import Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import GkestimatorError, GkestimatorWarning, UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io import read_model

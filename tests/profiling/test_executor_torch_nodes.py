@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.operators.records import traits_of
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.executors.torch_calls import CALLS

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment
 from gkestimator.lowering import lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
 

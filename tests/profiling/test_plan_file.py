@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import OutputError, UsageError
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import OutputError, UsageError
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, entry_id, plan_of, read_plan, write_plan
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.raw import (
     RAW_VERSION,
     ChunkInfo,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.records import EntryRecord, MemoryUse, read_records, record_line
 
 WHOLE = EntryRecord(

@@ -8,16 +8,21 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gkestimator.fragments import Fragment, FragmentTensor
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import Family
+from gkestimator.core.fragments import Fragment, FragmentTensor
+from gkestimator.core.kernels import Family
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model
 from gkestimator.profiling.plan import DTYPES, entry_id
-from gkestimator.profiling.sweep.candidates import LARGEST_BYTES, MOST_FLOPS, Collector, lowering_options
+from gkestimator.profiling.sweep.candidates import (
+    LARGEST_BYTES,
+    MOST_FLOPS,
+    CandidateCollector,
+    lowering_options,
+)
 from gkestimator.profiling.sweep.catalogue import GROUPS, catalogue
-from gkestimator.profiling.sweep.catalogue.making import Item
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 from gkestimator.profiling.sweep.precision import in_dtype
 
 SAMPLED = 600
@@ -25,12 +30,12 @@ VIEWS_IN_TORCH = {"Transpose", "Split", "Slice", "Expand", "contiguous_copy"}
 
 
 @pytest.fixture(scope="module")
-def items() -> list[Item]:
+def items() -> list[CatalogueItem]:
     return list(catalogue(SAMPLED, seed=3))
 
 
 @pytest.fixture(scope="module")
-def chosen(items: list[Item]) -> list[Item]:
+def chosen(items: list[CatalogueItem]) -> list[CatalogueItem]:
     rng = np.random.default_rng(11)
     return [items[i] for i in sorted(rng.choice(len(items), size=500, replace=False))]
 
@@ -40,7 +45,7 @@ def options(runtime: str) -> dict[str, LoweringOptions]:
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
-def test_every_fragment_of_a_seeded_sample_lowers(chosen: list[Item], runtime: str) -> None:
+def test_every_fragment_of_a_seeded_sample_lowers(chosen: list[CatalogueItem], runtime: str) -> None:
     by_dtype = options(runtime)
     empty: Counter[str] = Counter()
     for found in chosen:
@@ -56,7 +61,7 @@ def test_every_fragment_of_a_seeded_sample_lowers(chosen: list[Item], runtime: s
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
 def test_a_fragment_in_half_precision_lowers_to_what_a_half_model_would(
-    chosen: list[Item], runtime: str, dtype: str
+    chosen: list[CatalogueItem], runtime: str, dtype: str
 ) -> None:
     wanted = options(runtime)[dtype]
     compared = 0
@@ -75,19 +80,19 @@ def test_a_fragment_in_half_precision_lowers_to_what_a_half_model_would(
 
 def test_real_shapes_corners_and_samples_of_every_group() -> None:
     for group in GROUPS:
-        sampler = Sampler(np.random.default_rng(5))
+        sampler = ShapeSampler(np.random.default_rng(5))
         assert any(True for _ in group.real()) and any(True for _ in group.corners())
         assert len(list(group.sampled(sampler, 40))) == 40
     assert math.isclose(sum(g.share for g in GROUPS), 1.0)
 
 
-def test_the_catalogue_is_distinct_seeded_and_large(items: list[Item]) -> None:
+def test_the_catalogue_is_distinct_seeded_and_large(items: list[CatalogueItem]) -> None:
     texts = [i.fragment.text() for i in items]
     assert len(set(texts)) == len(texts)
     assert texts == [i.fragment.text() for i in catalogue(SAMPLED, seed=3)]
     assert texts != [i.fragment.text() for i in catalogue(SAMPLED, seed=4)]
     assert {i.source for i in items} == {"vision", "language", "detection", "corner", "sampled"}
-    collector = Collector(options=options("torch"))
+    collector = CandidateCollector(options=options("torch"))
     for found in catalogue(400, seed=0):
         collector.add(found.fragment, found.source)
     ids = {c.id for c in collector.candidates}
@@ -98,8 +103,10 @@ def test_the_catalogue_is_distinct_seeded_and_large(items: list[Item]) -> None:
         assert sum(k.flops for k in candidate.kernels) <= MOST_FLOPS
 
 
-def test_most_fragments_are_one_kernel_and_tf32_is_planned_where_it_changes_one(items: list[Item]) -> None:
-    collector = Collector(options=options("torch"))
+def test_most_fragments_are_one_kernel_and_tf32_is_planned_where_it_changes_one(
+    items: list[CatalogueItem],
+) -> None:
+    collector = CandidateCollector(options=options("torch"))
     for found in items[::4]:
         collector.add(found.fragment, found.source)
     plain = [c for c in collector.candidates if c.dtype == "fp32"]
@@ -128,7 +135,9 @@ def _small(fragment: Fragment) -> bool:
     return sum(t.nbytes for t in fragment.tensors) < 2**20
 
 
-def test_small_fragments_run_in_onnxruntime_and_give_the_shapes_that_lowering_saw(items: list[Item]) -> None:
+def test_small_fragments_run_in_onnxruntime_and_give_the_shapes_that_lowering_saw(
+    items: list[CatalogueItem],
+) -> None:
     ort = pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(1)
     settings = ort.SessionOptions()

@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.graph import Operator, Tensor
-from gkestimator.kernels import Family
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import Family
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph, fragment_model

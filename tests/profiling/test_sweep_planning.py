@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gkestimator.cli import run
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.profiling.plan import read_plan
 from gkestimator.profiling.sweep import Planned, PlanRequest, make_plan, planning
-from gkestimator.profiling.sweep.catalogue import Item, catalogue
+from gkestimator.profiling.sweep.catalogue import CatalogueItem, catalogue
 from gkestimator.profiling.sweep.cost import COSTS, counters_s, entry_s, repeats_of
 
 DATA = Path(__file__).parents[1] / "data"
@@ -26,7 +26,7 @@ EXPORTS = DATA / "pattern_exports"
 
 
 @lru_cache(maxsize=1)
-def _items() -> tuple[Item, ...]:
+def _items() -> tuple[CatalogueItem, ...]:
     """A tenth of the catalogue, which plans in a tenth of the time."""
     return tuple(islice(catalogue(1000, 0), 0, None, 10))
 

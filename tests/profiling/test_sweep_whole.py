@@ -12,11 +12,11 @@ import pytest
 from whole_model_files import ENCODER, MATRIX, SPLITTER, model_file
 
 from gkestimator.cli import run
-from gkestimator.dtypes import DType, Precision
-from gkestimator.errors import UsageError
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.errors import UsageError
+from gkestimator.core.fragments import Fragment, FragmentTensor
+from gkestimator.core.graph import OperatorGraph, Tensor
 from gkestimator.estimation import estimate_rows
-from gkestimator.fragments import Fragment, FragmentTensor
-from gkestimator.graph import OperatorGraph, Tensor
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
@@ -409,7 +409,7 @@ def test_graphs_whose_outputs_are_sequences_are_refused(tmp_path: Path) -> None:
 
 
 def _sequence(value: object) -> object:
-    from gkestimator.graph import Sequence
+    from gkestimator.core.graph import Sequence
 
     assert isinstance(value, Tensor)
     return Sequence(name="held", elements_=(value,))

@@ -13,7 +13,7 @@ import pytest
 from latency_models import model_entry, small_network
 from torch_fragments import constant, entry, fragment, node, reference, tensor, weight
 
-from gkestimator.fragments import Fragment
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.executors.data import fill, tensor_rng
 from gkestimator.profiling.records import MemoryUse
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.data import fill, tensor_rng
 from gkestimator.profiling.plan import PlanEntry, entry_id

@@ -18,7 +18,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.estimation import estimate_rows
 
 FILES = 4000

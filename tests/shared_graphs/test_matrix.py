@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gkestimator.core.graph import Tensor
 from gkestimator.estimation import estimate_rows
-from gkestimator.graph import Tensor
 from gkestimator.onnx_io import read_model
 
 FOLDER = Path(os.environ.get("GKEST_SHARED", ""), "models")

@@ -8,19 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.simulation.arrivals.base import Chunk
 from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES, Options
 from gkestimator.simulation.result import Result
-from gkestimator.simulation.system import (
-    FEATURES,
-    TERMS,
-    SimGpu,
-    SimModel,
-    SimReplica,
-    SimSource,
-    SimStage,
-    System,
-)
+from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 
 DURATION_MS = 600.0
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gkestimator.simulation.histogram import BINS, bin_edges_ms
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import STAGES, Requests, Result
+from gkestimator.simulation.result import STAGES, CountedRequests, Result
 from gkestimator.simulation.system import System
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Counts:
                 ("source", "model", "replica", "batch"),
                 ("arrived_ms", *(f"{s}_ms" for s in STAGES[:4])),
             )
-            kept = Requests(
+            kept = CountedRequests(
                 **{name: np.asarray(columns.get(name, []), np.int64) for name in whole},
                 **{name: np.asarray(columns.get(name, []), np.float64) for name in real},
             )

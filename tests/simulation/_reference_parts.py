@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gkestimator.simulation.system import FEATURES, SimGpu, SimReplica
+from gkestimator.interference.base import FEATURES
+from gkestimator.simulation.system import SimGpu, SimReplica
 
 
 def curve(batches: Sequence[int], values: Sequence[float] | None, size: int) -> float:

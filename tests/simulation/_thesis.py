@@ -15,15 +15,16 @@ from pathlib import Path
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.cluster import Cluster, GpuCount
 from gkestimator.documents.workload import ModelLoad, Workload
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Candidate, Problem
+from gkestimator.placement.problem import Problem
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.running import Simulated, simulate_plan
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables.candidate import Candidate
 
 V100 = "V100-SXM2-16GB"
 STUDIED = "efficientnet_b7"

@@ -17,11 +17,12 @@ import numpy as np
 from _reference_counts import Counts
 from _reference_parts import Answer, Batch, Copied, Gpu, Job, Replica, Request, Server
 
+from gkestimator.interference.base import FEATURES
+from gkestimator.interference.laws import slowdown
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
-from gkestimator.simulation.interference.laws import slowdown
 from gkestimator.simulation.options import INTERFERENCES, Options
 from gkestimator.simulation.result import Result
-from gkestimator.simulation.system import FEATURES, SimGpu, SimReplica, System
+from gkestimator.simulation.system import SimGpu, SimReplica, System
 
 # Order of events at one time.
 END, REACH, TURN, TIMEOUT, ARRIVAL = range(5)

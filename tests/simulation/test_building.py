@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from _plans import GPU, chain, plan, replica, row, rows
 
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.documents import Application, PlacementPlan, Stage
-from gkestimator.errors import GkestimatorError
+from gkestimator.interference.registry import make_interference
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Candidate, Gpu, Model, Problem
+from gkestimator.placement.problem import Gpu, PlacementModel, Problem
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.building import build_system
 from gkestimator.simulation.engine.simulator import simulate
-from gkestimator.simulation.interference.registry import make_interference
 from gkestimator.simulation.network import Network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.system import System
 from gkestimator.tables import Requirement
+from gkestimator.tables.candidate import Candidate
 
 
 def built(placed: PlacementPlan, given: list[Requirement] | None = None, **more: Any) -> System:
@@ -133,7 +134,7 @@ def test_admission_by_what_is_expected_on_time() -> None:
         )
         for r in rows("a")
     )  # fmt: skip
-    model = Model(name="a", rate_rps=400.0, slo_ms=100.0, candidates=candidates)
+    model = PlacementModel(name="a", rate_rps=400.0, slo_ms=100.0, candidates=candidates)
     there = Placed(gpu=Gpu(id="x", type=GPU), model="a", candidate=candidates[-1])
     expected = expect(Problem(models=(model,), specs={}, prices={}, workload=placed.workload), [there])
     let_in = expected.admitted_rps["a"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.simulation.network import Network, read_network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "network.toml"

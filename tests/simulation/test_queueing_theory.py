@@ -17,7 +17,7 @@ from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.engine.simulator import simulate
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Requests, Result
+from gkestimator.simulation.result import CountedRequests, Result
 from gkestimator.simulation.system import SimStage, System
 
 SEEDS = 5
@@ -65,7 +65,7 @@ def response(result: Result) -> float:
     return float(result.source_sums_ms[0] / result.source_done[0])
 
 
-def kept(result: Result) -> Requests:
+def kept(result: Result) -> CountedRequests:
     assert result.requests is not None
     return result.requests
 

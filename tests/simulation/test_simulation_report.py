@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from _plans import chain, plan, replica, row, simulated
 
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.simulation import QUANTILES_PCT
-from gkestimator.errors import GkestimatorError
 from gkestimator.simulation.picture import draw
 from gkestimator.simulation.report import (
     render_simulation,

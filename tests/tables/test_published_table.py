@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
 FOLDER = Path(str(files("gkestimator.datasets"))) / "published"

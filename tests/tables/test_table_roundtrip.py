@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import GkestimatorError, OutputError, TableError, UsageError
+from gkestimator.core.errors import GkestimatorError, OutputError, TableError, UsageError
 from gkestimator.tables import (
     KERNEL_DATASET,
     REQUIREMENTS,

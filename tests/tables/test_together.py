@@ -8,7 +8,7 @@ from typing import IO
 
 import pytest
 
-from gkestimator.errors import OutputError
+from gkestimator.core.errors import OutputError
 from gkestimator.tables.together import write_together
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from gkestimator.core.errors import DocumentError, GkestimatorWarning, TableError
+from gkestimator.core.versions import FIRST_DERIVED, record_version
 from gkestimator.documents import plan_document, read_plan
 from gkestimator.documents.plan import PlacementPlan
-from gkestimator.errors import DocumentError, GkestimatorWarning, TableError
 from gkestimator.tables import REQUIREMENTS, TableSchema, read_table, write_table
 from gkestimator.tables.schema import spec
-from gkestimator.versions import FIRST_DERIVED, record_version
 
 PLAN = Path(__file__).parents[1] / "data" / "written_by_0_1" / "plan.json"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.dtypes import DType, Precision
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.gpus import GpuSpec, gpu_catalogue
-from gkestimator.kernels import Kernel
-from gkestimator.launch import LONG_BLOCKS, Launch, occupancy
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.kernels import Kernel
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.kernel_models.launch import LONG_BLOCKS, Launch, occupancy
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, write_table

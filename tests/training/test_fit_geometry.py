@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.tiles import parse_tile, tile_blocks
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.tiles import parse_tile, tile_blocks
 from gkestimator.training.geometry import fit_geometry, fit_picker
 from gkestimator.training.importers import load_source
 from gkestimator.training.rows import TrainingRows, kernel_table, shape_hash

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.training.importers import load_source
 from gkestimator.training.rows import shape_hash
 

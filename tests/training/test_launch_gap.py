@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.training.importers.launch_gap import climb, local_floor, with_launch_gaps
 from gkestimator.training.importers.neusight import conv_table
 from gkestimator.training.rows import TrainingRows, kernel_table

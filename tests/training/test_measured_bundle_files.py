@@ -18,11 +18,11 @@ from measured_law import (
     write_dataset,
 )
 
-from gkestimator.bundles import load_bundle
+from gkestimator.bundles.bundle import load_bundle
 from gkestimator.cli import run
-from gkestimator.errors import BundleError, GkestimatorError, OutputError, TableError, UsageError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import KernelTable
+from gkestimator.core.errors import BundleError, GkestimatorError, OutputError, TableError, UsageError
+from gkestimator.core.kernels import KernelTable
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import KERNEL_DATASET, read_table
 from gkestimator.training import train
 from gkestimator.training.train_measured import MeasuredReport

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gkestimator.bundles import load_bundle
-from gkestimator.errors import TableError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.bundles.bundle import load_bundle
+from gkestimator.core.errors import TableError
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.training import TrainReport, train
 from gkestimator.training.calibrate import coverage, size_quantiles
 from gkestimator.training.rows import kernel_table

@@ -23,15 +23,15 @@ from measured_law import (
     write_dataset,
 )
 
-from gkestimator.bundle_models import chip_of
-from gkestimator.bundles import load_bundle, stack_bundles
-from gkestimator.errors import UsageError
+from gkestimator.bundles.bundle import load_bundle, stack_bundles
+from gkestimator.bundles.measured import MeasuredContents, MeasuredGpu
+from gkestimator.bundles.models import chip_of
+from gkestimator.core.errors import UsageError
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.kernels import Family, KernelTable
 from gkestimator.estimation import estimate_rows
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import Family, KernelTable
-from gkestimator.launch import Launch
-from gkestimator.measured import MeasuredContents, MeasuredGpu
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.launch import Launch
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.training import train
 from gkestimator.training.measured import _common_shift

@@ -12,10 +12,11 @@ activations after a convolution (onnxruntime's CUDA provider since 1.20), reshap
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.records import frozen
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.patterns.attention import match_attention
 from gkestimator.lowering.patterns.bias_softmax import match_bias_softmax
 from gkestimator.lowering.patterns.conv_folding import match_conv_folding
@@ -34,16 +35,15 @@ from gkestimator.lowering.patterns.sigmoid_gate import match_sigmoid_gate
 from gkestimator.lowering.patterns.skip_layer_norm import match_skip_layer_norm
 from gkestimator.lowering.patterns.tanh_gelu import match_tanh_gelu
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-from gkestimator.runtime_traits import runtime_traits
+from gkestimator.operators.registry import LoweringOptions
 
 __all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pattern:
     """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
-    to refuse. Which patterns a runtime applies stands in its record (:mod:`gkestimator.runtime_traits`).
+    to refuse. Which patterns a runtime applies stands in its record (:mod:`gkestimator.hardware.runtimes`).
     """
 
     name: str

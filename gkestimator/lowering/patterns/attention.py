@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.causal import is_causal
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_attention"]
+from gkestimator.operators.registry import LoweringOptions
 
 _DEPTH = 10  # factors, masks and reshapes between the product and the softmax
 
@@ -46,7 +44,8 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
         raise Mismatch(f"{view.operators[first].name} transposes its left operand")
     if not k_flipped:
         k, turning = flattened_transpose(view, k)
-        k_members, k_flipped = [*k_members, *turning], 1 if turning else 0
+        k_members = [*k_members, *turning]
+        k_flipped = 1 if turning else 0
     if not k_flipped:  # laid out (..., D, S) by a transposition that does more, or is read elsewhere too
         k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
     probabilities, after = _probabilities(view, view.result(softmax))
@@ -107,7 +106,8 @@ def _either(
     in).
     """
     for here, there in (positions, positions[::-1]):
-        scores, mask = view.operand(index, here), view.operand(index, there)
+        scores = view.operand(index, here)
+        mask = view.operand(index, there)
         if scores.elements != view.result(index).elements or view.sole_reader(scores) is None:
             continue
         kept = len(masks)

@@ -11,9 +11,7 @@ from itertools import pairwise
 
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_bias_softmax"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
@@ -25,7 +23,8 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
     if not isinstance(axis, int) or axis % max(1, rank) != rank - 1:
         raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
     add = view.source(scores, "Add")
-    left, right = view.operand(add, 0), view.operand(add, 1)
+    left = view.operand(add, 0)
+    right = view.operand(add, 1)
     data, bias = (right, left) if left.is_weight or left.shape != scores.shape else (left, right)
     # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
     if (

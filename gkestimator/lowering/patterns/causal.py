@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from gkestimator.dtypes import DType
-from gkestimator.graph import Tensor, Value
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Tensor, Value
 from gkestimator.lowering.patterns.view import GraphView
-
-__all__ = ["is_causal"]
 
 _ORDERS = frozenset({"Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 _MASK_OPERATORS = 64

@@ -9,12 +9,10 @@ operators.
 
 from __future__ import annotations
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_conv_folding"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> Match:
@@ -24,7 +22,10 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
     if not weight.is_weight or not weight.shape:
         raise Mismatch(f"{op.name} has computed weights, expected constants")
     channels = weight.shape[0]
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    if len(op.inputs) > 2:
+        bias = op.inputs[2]
+    else:
+        bias = None
     if bias is not None and not (isinstance(bias, Tensor) and bias.is_weight):
         raise Mismatch(f"{op.name} has a computed bias, expected a constant")
     covered = [conv]

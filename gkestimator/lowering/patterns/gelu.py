@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_gelu"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
@@ -74,7 +72,8 @@ def _bias(view: GraphView, x: Tensor, covered: list[int]) -> Match | None:
     add = view.made_by(x, "Add")
     if add is None:
         return None
-    first, second = view.operand(add, 0), view.operand(add, 1)
+    first = view.operand(add, 0)
+    second = view.operand(add, 1)
     for source, bias in ((first, second), (second, first)):
         if (
             bias.is_weight

@@ -6,12 +6,10 @@ torch: F.group_norm, one call. onnxruntime runs the pieces (its GroupNorm comes 
 
 from __future__ import annotations
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_group_norm"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
@@ -23,7 +21,8 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
         raise Mismatch(
             f"{view.operators[before].name} makes {list(grouped.shape)} of {list(x.shape)}, expected groups"
         )
-    channels, groups = x.shape[1], grouped.shape[1]
+    channels = x.shape[1]
+    groups = grouped.shape[1]
     if groups < 1 or channels % groups:
         raise Mismatch(f"{view.operators[norm].name}: {channels} channels do not divide into {groups} groups")
     after = view.reader(view.result(norm), "Reshape")
@@ -31,14 +30,16 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
         raise Mismatch(f"{view.operators[after].name} does not restore the shape {list(x.shape)}")
     covered = [before, norm, after]
     # The instance normalisation's own scale and shift (one per group) serve where no affine follows.
-    scale, shift = view.operand(norm, 1), view.operand(norm, 2)
+    scale = view.operand(norm, 1)
+    shift = view.operand(norm, 2)
     scaling = view.optional_reader(view.result(after), "Mul")
     if scaling is not None and _per_channel(view.other(scaling, view.result(after)), channels, len(x.shape)):
         adding = view.optional_reader(view.result(scaling), "Add")
         if adding is not None:
             added = view.other(adding, view.result(scaling))
             if _per_channel(added, channels, len(x.shape)):
-                scale, shift = view.other(scaling, view.result(after)), added
+                scale = view.other(scaling, view.result(after))
+                shift = added
                 covered += [scaling, adding]
     return fused(
         view,

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value, scalar_value
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_clip_swish", "match_hard_sigmoid_swish"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOptions) -> Match:
     """x * HardSigmoid(x) with slope 1/6 around the HardSigmoid at index ``gate``."""
     op = view.operators[gate]
-    alpha, beta = op.attributes.get("alpha", 0.2), op.attributes.get("beta", 0.5)
+    alpha = op.attributes.get("alpha", 0.2)
+    beta = op.attributes.get("beta", 0.5)
     if not isinstance(alpha, float) or abs(alpha - 1 / 6) > 1e-4 or beta != 0.5:
         raise Mismatch(f"{op.name} has slope {alpha} and offset {beta}, expected 1/6 and 0.5")
     product = view.reader(view.result(gate), "Mul")

@@ -8,19 +8,18 @@ batch, the case this assumes, keeps the MatMul and the Add.
 
 from __future__ import annotations
 
-from gkestimator.graph import Operator
-from gkestimator.lowering.builders import input_at, output_at
-from gkestimator.lowering.matmul import matmul_kernels, matmul_shape
+from gkestimator.core.graph import Operator
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
-
-__all__ = ["match_linear"]
+from gkestimator.operators.builders import input_at, output_at
+from gkestimator.operators.matmul import matmul_kernels, matmul_shape
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
 
 
 def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Match:
     """The linear layer that starts at the MatMul at index ``product``."""
-    x, weight = view.operand(product, 0), view.operand(product, 1)
+    x = view.operand(product, 0)
+    weight = view.operand(product, 1)
     if not weight.is_weight or len(weight.shape) != 2:
         raise Mismatch(
             f"{view.operators[product].name} multiplies by {weight.name}, expected a weight matrix"
@@ -43,7 +42,10 @@ def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Mat
 @lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm", autocast="half")
 def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
     """x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
-    x, weight, bias, result = input_at(op, 0), input_at(op, 1), input_at(op, 2), output_at(op)
+    x = input_at(op, 0)
+    weight = input_at(op, 1)
+    bias = input_at(op, 2)
+    result = output_at(op)
     shape = matmul_shape(x.shape, weight.shape)
     kernels = matmul_kernels(shape, (x, weight, bias), result, options, epilogue_flops=result.elements)
     return Lowered(kernels=kernels, host_calls=len(kernels))

@@ -7,16 +7,14 @@ has a lowering rule, so FLOPs and traffic of a fused group are those of the fami
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
-from gkestimator.errors import UnsupportedOperatorError
-from gkestimator.graph import Attribute, Operator, Tensor, Value
+from gkestimator.core.errors import UnsupportedOperatorError
+from gkestimator.core.graph import Attribute, Operator, Tensor, Value
+from gkestimator.core.records import frozen
 from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LOWERINGS, Lowered, LoweringOptions
-
-__all__ = ["FUSED_DOMAIN", "Match", "fused"]
+from gkestimator.operators.registry import LOWERINGS, Lowered, LoweringOptions
 
 FUSED_DOMAIN = "gkestimator"
 """Domain of the operators that exist only as fused groups (no ONNX operator says the same)."""
@@ -24,7 +22,7 @@ FUSED_DOMAIN = "gkestimator"
 _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Match:
     """A group of operators that the runtime launches as one call.
 

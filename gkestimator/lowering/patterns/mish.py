@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_mish"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_mish(view: GraphView, softplus: int, options: LoweringOptions) -> Match:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gkestimator.graph import Attribute, Tensor
+from gkestimator.core.graph import Attribute, Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import (
     GraphView,
@@ -26,9 +26,7 @@ from gkestimator.lowering.patterns.view import (
     require_value,
     scalar_value,
 )
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_layer_norm", "match_rms_norm"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 @dataclass(slots=True)
@@ -49,7 +47,8 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     core = _core(view, root)
     centred, casts = view.past_casts(core.centred)
     subtract = view.source(centred, "Sub")
-    x, mean_value = view.operand(subtract, 0), view.operand(subtract, 1)
+    x = view.operand(subtract, 0)
+    mean_value = view.operand(subtract, 1)
     mean = view.source(mean_value, "ReduceMean")
     x, mean_casts = view.common_source(view.operand(mean, 0), x)
     rank = len(x.shape)
@@ -117,9 +116,10 @@ def _core(view: GraphView, root: int) -> _Core:
     last = view.reader(rooted, "Div", "Reciprocal")
     covered.append(last)
     divides = view.operators[last].op_type == "Div"
-    inverts = (
-        view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1 if divides else True
-    )
+    if divides:
+        inverts = view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1
+    else:
+        inverts = True
     if inverts:
         if divides:
             require_value(view.operand(last, 0), 1.0)

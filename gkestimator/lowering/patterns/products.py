@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.view import GraphView, is_scalar
-
-__all__ = ["bare_operand", "flattened_transpose", "scales", "scaling_after"]
 
 
 def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
@@ -28,7 +26,10 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
         elif not scales(view, index, value):
             break
         members.append(index)
-        value = view.operand(index, 0) if op.op_type != "Mul" else view.split_scalar(index)[0]
+        if op.op_type != "Mul":
+            value = view.operand(index, 0)
+        else:
+            value = view.split_scalar(index)[0]
     return value, members, flipped
 
 
@@ -39,7 +40,10 @@ def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[in
     members: list[int] = []
     at = value
     for op_type in ("Reshape", "Transpose", "Reshape"):
-        index = view.made_by(at, op_type) if view.sole_reader(at) is not None else None
+        if view.sole_reader(at) is not None:
+            index = view.made_by(at, op_type)
+        else:
+            index = None
         if index is None:
             return value, []
         members.append(index)
@@ -59,7 +63,8 @@ def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[in
 def scales(view: GraphView, index: int, value: Tensor) -> bool:
     """True where a Mul or Div changes nothing but the magnitude."""
     op = view.operators[index]
-    first, second = view.operand(index, 0), view.operand(index, 1)
+    first = view.operand(index, 0)
+    second = view.operand(index, 1)
     if op.op_type == "Div":
         return is_scalar(second) and first.shape == value.shape
     return (is_scalar(second) and first.shape == value.shape) or (

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gkestimator.dtypes import DType
-from gkestimator.graph import Tensor, Value
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_quantised"]
+from gkestimator.operators.registry import LoweringOptions
 
 _QOPERATOR = {
     "Conv": ("", "QLinearConv", 10),
@@ -60,7 +58,10 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
     scale_and_zero = _three(view, quantise)[1:]
     if activation is not None:
         _require_clipping(view, quantise)
-    order = (*extra, *scale_and_zero) if op.op_type == "Gemm" else (*scale_and_zero, *extra)
+    if op.op_type == "Gemm":
+        order = (*extra, *scale_and_zero)
+    else:
+        order = (*scale_and_zero, *extra)
     return fused(
         view,
         "quantised",
@@ -87,7 +88,10 @@ def _require_clipping(view: GraphView, quantise: int) -> None:
         return  # the default: zero, of an unsigned type
     lowest = {DType.UINT8: 0, DType.INT8: -128, DType.UINT16: 0, DType.INT16: -32768}
     tensor = view.operand(quantise, 2)
-    values = None if tensor.value is None else set(tensor.value.reshape(-1).tolist())
+    if tensor.value is None:
+        values = None
+    else:
+        values = set(tensor.value.reshape(-1).tolist())
     if values != {lowest.get(tensor.dtype)}:
         raise Mismatch(
             f"{tensor.name} is not the lowest {tensor.dtype.value}, so the Relu before does not vanish"

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, scalar_value
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_relu_clip"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_relu_clip(view: GraphView, relu: int, options: LoweringOptions) -> Match:
@@ -18,9 +16,10 @@ def match_relu_clip(view: GraphView, relu: int, options: LoweringOptions) -> Mat
     if "min" in op.attributes:
         lower = op.attributes["min"]
     else:
-        lower = (
-            scalar_value(view.operand(clip, 1)) if len(op.inputs) > 1 and op.inputs[1] is not None else None
-        )
+        if len(op.inputs) > 1 and op.inputs[1] is not None:
+            lower = scalar_value(view.operand(clip, 1))
+        else:
+            lower = None
     if not isinstance(lower, (int, float)):
         raise Mismatch(f"{op.name} has no constant lower bound")
     return fused(

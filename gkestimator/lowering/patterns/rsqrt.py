@@ -4,13 +4,11 @@ operator.
 
 from __future__ import annotations
 
-from gkestimator.graph import Operator
-from gkestimator.lowering.builders import elementwise_kernel, input_at, output_at
+from gkestimator.core.graph import Operator
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value
-from gkestimator.lowering.registry import Lowered, LoweringOptions, lowering_rule
-
-__all__ = ["match_rsqrt"]
+from gkestimator.operators.builders import elementwise_kernel, input_at, output_at
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
 
 
 def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:

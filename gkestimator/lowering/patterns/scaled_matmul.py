@@ -8,13 +8,11 @@ scales for nothing.
 
 from __future__ import annotations
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, scaling_after
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_scaled_matmul"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_scaled_matmul(view: GraphView, product: int, options: LoweringOptions) -> Match:

@@ -7,12 +7,10 @@ alpha. A gate on another tensor (squeeze and excitation) is two operators in bot
 
 from __future__ import annotations
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, scalar_value
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_sigmoid_gate"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) -> Match:

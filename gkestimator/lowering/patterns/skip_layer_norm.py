@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_skip_layer_norm"]
+from gkestimator.operators.registry import LoweringOptions
 
 
 def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
     """The SkipLayerNormalization that ends at the LayerNormalization at index ``norm``."""
     op = view.operators[norm]
     add = view.source(view.operand(norm, 0), "Add")
-    first, second = view.operand(add, 0), view.operand(add, 1)
+    first = view.operand(add, 0)
+    second = view.operand(add, 1)
     if len(first.shape) != 3 or first.shape != second.shape or first.is_weight or second.is_weight:
         raise Mismatch(
             f"{view.operators[add].name} adds {list(first.shape)} and {list(second.shape)}, "
@@ -37,7 +36,8 @@ def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) 
         biased = view.made_by(one, "Add")
         if biased is None:
             continue
-        left, right = view.operand(biased, 0), view.operand(biased, 1)
+        left = view.operand(biased, 0)
+        right = view.operand(biased, 1)
         for source, bias in ((left, right), (right, left)):
             if bias.is_weight and bias.shape == one.shape[-1:] and source.shape == one.shape:
                 try:

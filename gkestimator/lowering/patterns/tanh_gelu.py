@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.graph import Tensor
+from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar, require_value
-from gkestimator.lowering.registry import LoweringOptions
-
-__all__ = ["match_tanh_gelu"]
+from gkestimator.operators.registry import LoweringOptions
 
 _KAPPA = 0.044715
 _BETA = math.sqrt(2.0 / math.pi)
@@ -75,13 +73,15 @@ def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
 def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], str]:
     """x, the operators of sqrt(2/pi) (x + 0.044715 x^3), and how it is written: pow, cube or factored."""
     outer = view.source(argument, "Mul")
-    first, second = view.operand(outer, 0), view.operand(outer, 1)
+    first = view.operand(outer, 0)
+    second = view.operand(outer, 1)
     if not is_scalar(first) and not is_scalar(second):
         return _factored(view, outer)
     total, beta = view.split_scalar(outer)
     require_value(beta, _BETA)
     add = view.source(total, "Add")
-    left, right = view.operand(add, 0), view.operand(add, 1)
+    left = view.operand(add, 0)
+    right = view.operand(add, 1)
     for x, term in ((left, right), (right, left)):
         scaled = view.made_by(term, "Mul")
         if scaled is None or not (is_scalar(view.operand(scaled, 0)) or is_scalar(view.operand(scaled, 1))):
@@ -106,7 +106,8 @@ def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
             return None
         require_value(view.operand(power, 1), 3.0)
         return [power]
-    first, second = view.operand(power, 0), view.operand(power, 1)
+    first = view.operand(power, 0)
+    second = view.operand(power, 1)
     if x.name not in (first.name, second.name):
         return None
     square = view.made_by(second if first.name == x.name else first, "Mul")
@@ -117,9 +118,11 @@ def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
 
 def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
     """sqrt(2/pi) x * (1 + 0.044715 x x)."""
-    left, right = view.operand(outer, 0), view.operand(outer, 1)
+    left = view.operand(outer, 0)
+    right = view.operand(outer, 1)
     for scaled_value, bracket_value in ((left, right), (right, left)):
-        scaled, bracket = view.made_by(scaled_value, "Mul"), view.made_by(bracket_value, "Add")
+        scaled = view.made_by(scaled_value, "Mul")
+        bracket = view.made_by(bracket_value, "Add")
         if scaled is None or bracket is None:
             continue
         x, beta = view.split_scalar(scaled)
@@ -139,7 +142,8 @@ def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
 def _fast_gelu(view: GraphView, x: Tensor, covered: list[int]) -> Match:
     add = view.made_by(x, "Add")
     if add is not None:
-        first, second = view.operand(add, 0), view.operand(add, 1)
+        first = view.operand(add, 0)
+        second = view.operand(add, 1)
         for source, bias in ((first, second), (second, first)):
             if bias.is_weight and bias.shape == x.shape[-1:] and source.shape == x.shape:
                 try:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from gkestimator.graph import Operator, OperatorGraph, Tensor, Value
-
-__all__ = ["GraphView", "Mismatch"]
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.core.records import frozen
 
 Key = tuple[str, str]
 
@@ -25,7 +24,7 @@ class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
     """A pattern does not apply here; the text says why. Never leaves the package."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GraphView:
     """Edges of a graph. ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes
     that each storage of weights has.
@@ -88,7 +87,10 @@ class GraphView:
     def operand(self, index: int, position: int) -> Tensor:
         """Input ``position`` of an operator."""
         op = self.operators[index]
-        value = op.inputs[position] if position < len(op.inputs) else None
+        if position < len(op.inputs):
+            value = op.inputs[position]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its input {position}")
         return value
@@ -99,7 +101,9 @@ class GraphView:
         if index is None:
             return None
         op = self.operators[index]
-        return index if op.domain == domain and op.op_type in op_types else None
+        if op.domain == domain and op.op_type in op_types:
+            return index
+        return None
 
     def source(self, value: Value | None, *op_types: str) -> int:
         """Like :meth:`made_by`, but anything else is a mismatch."""
@@ -113,7 +117,9 @@ class GraphView:
     def sole_reader(self, value: Value) -> int | None:
         """The operator that reads ``value``, None when several do or it is an output of the graph."""
         readers = self.consumers.get(value.name, ())
-        return readers[0] if len(readers) == 1 and value.name not in self.outputs else None
+        if len(readers) == 1 and value.name not in self.outputs:
+            return readers[0]
+        return None
 
     def reader(self, value: Value, *op_types: str) -> int:
         """The sole reader of ``value``, which must be one of ``op_types``."""
@@ -133,11 +139,14 @@ class GraphView:
         if index is None:
             return None
         op = self.operators[index]
-        return index if op.domain == "" and op.op_type in op_types else None
+        if op.domain == "" and op.op_type in op_types:
+            return index
+        return None
 
     def other(self, index: int, value: Value) -> Tensor:
         """The operand of a two-input operator that is not ``value`` (``value`` itself where it is both)."""
-        first, second = self.operand(index, 0), self.operand(index, 1)
+        first = self.operand(index, 0)
+        second = self.operand(index, 1)
         if first.name == value.name:
             return second
         if second.name == value.name:
@@ -186,7 +195,8 @@ class GraphView:
 
     def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
         """Operands of a two-input operator as (tensor, one-element constant)."""
-        first, second = self.operand(index, 0), self.operand(index, 1)
+        first = self.operand(index, 0)
+        second = self.operand(index, 1)
         if is_scalar(second):
             return first, second
         if is_scalar(first):
@@ -201,7 +211,9 @@ class GraphView:
 
 
 def _named(value: Value | None) -> str:
-    return "an omitted input" if value is None else value.name
+    if value is None:
+        return "an omitted input"
+    return value.name
 
 
 def is_scalar(tensor: Tensor) -> bool:

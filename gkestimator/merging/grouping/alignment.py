@@ -11,11 +11,11 @@ import numpy as np
 from gkestimator.merging.grouping.costs import absent, replaced
 from gkestimator.merging.grouping.skeletons import Skeleton
 
-__all__ = ["MOST_CELLS", "aligned"]
-
 MOST_CELLS = 16_000_000
 """Cells of the table, a byte each; where the graphs are larger, only a band along the diagonal is looked at."""
-_REPLACE, _DELETE, _ADD = 0, 1, 2
+_REPLACE = 0
+_DELETE = 1
+_ADD = 2
 
 
 def aligned(a: Skeleton, b: Skeleton, *, most_cells: int = MOST_CELLS) -> np.ndarray:
@@ -24,7 +24,8 @@ def aligned(a: Skeleton, b: Skeleton, *, most_cells: int = MOST_CELLS) -> np.nda
     Needs nodes of a <= nodes of b. Costs of nodes as in :mod:`gkestimator.merging.grouping.costs`. Time and memory
     O(min(n m, most_cells) + n + m).
     """
-    n, m = a.nodes, b.nodes
+    n = a.nodes
+    m = b.nodes
     chosen = np.full(n, -1, dtype=np.int64)
     first = _common(a.classes, b.classes)
     last = _common(a.classes[first:][::-1], b.classes[first:][::-1])
@@ -39,7 +40,9 @@ def _common(a: np.ndarray, b: np.ndarray) -> int:
     """How many rows are equal from the start on."""
     short = min(len(a), len(b))
     differ = np.flatnonzero((a[:short] != b[:short]).any(axis=1))
-    return int(differ[0]) if len(differ) else short
+    if len(differ):
+        return int(differ[0])
+    return short
 
 
 def _table(a: np.ndarray, b: np.ndarray, most_cells: int) -> np.ndarray:
@@ -48,7 +51,8 @@ def _table(a: np.ndarray, b: np.ndarray, most_cells: int) -> np.ndarray:
     Row i of the table holds the costs of turning the first i nodes of a into the first j of b, for the columns j of a
     band ``low[i] .. low[i] + width``. Costs are doubled: whole numbers, so that ties are ties on every machine.
     """
-    n, m = len(a), len(b)
+    n = len(a)
+    m = len(b)
     chosen = np.full(n, -1, dtype=np.int64)
     if not n or not m:
         return chosen
@@ -61,7 +65,8 @@ def _table(a: np.ndarray, b: np.ndarray, most_cells: int) -> np.ndarray:
     moves[0] = _ADD
     before = add[: width + 1].copy()
     for i in range(1, n + 1):
-        start, shift = int(low[i]), int(low[i] - low[i - 1])
+        start = int(low[i])
+        shift = int(low[i] - low[i - 1])
         above = np.full(
             width + 2, far, dtype=np.int64
         )  # columns start - 1 .. start + width of the row before
@@ -79,7 +84,8 @@ def _table(a: np.ndarray, b: np.ndarray, most_cells: int) -> np.ndarray:
         now = np.minimum.accumulate(best - span) + span
         moves[i][now < best] = _ADD
         before = now
-    i, j = n, m
+    i = n
+    j = m
     while i > 0:
         move = moves[i, j - low[i]]
         if move == _ADD:

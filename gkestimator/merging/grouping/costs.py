@@ -18,8 +18,6 @@ import numpy as np
 
 from gkestimator.merging.grouping.skeletons import Skeleton
 
-__all__ = ["absent", "complete", "path_cost", "replaced"]
-
 
 def replaced(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[n, m] least cost of replacing a node of class ``a[i]`` ([n, 3]) by one of class ``b[j]`` ([m, 3])."""

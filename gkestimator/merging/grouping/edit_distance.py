@@ -10,17 +10,15 @@ that the assignment induces, and both are improved by assigning the nodes again 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.records import frozen
 from gkestimator.merging.grouping.alignment import aligned
 from gkestimator.merging.grouping.costs import absent, complete, path_cost, replaced
 from gkestimator.merging.grouping.skeletons import Skeleton, skeletons
 from gkestimator.merging.libraries import library
-
-__all__ = ["EditDistance", "distance", "distances", "graph_edit_distance"]
 
 MOST_PAIRS = 4_000_000
 """Entries of a cost matrix (32 MB); beyond it nodes are not assigned, only counted and aligned."""
@@ -32,7 +30,7 @@ _MOST_EDGES = 40_000
 _ROUNDS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EditDistance:
     """``lower`` <= distance <= ``upper``, in operators and edges added, deleted and operators replaced.
 
@@ -157,7 +155,8 @@ def _refined(start: np.ndarray, a: Skeleton, b: Skeleton, lower: int) -> int:
     stayed where they are, and assigns again (the projected first-order step for the quadratic form of the distance:
     Bougleux et al., "Graph edit distance as a quadratic assignment problem", 2017).
     """
-    best, chosen = path_cost(start, a, b), start
+    best = path_cost(start, a, b)
+    chosen = start
     for _ in range(_ROUNDS):
         if best == lower:
             break

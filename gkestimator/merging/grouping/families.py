@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.records import frozen
 from gkestimator.merging.grouping.dbscan import dbscan
 from gkestimator.merging.grouping.edit_distance import EditDistance, distances
 from gkestimator.merging.grouping.skeletons import skeletons
 
-__all__ = ["Grouping", "group_models"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Grouping:
     """``groups``: indices of the models, each in exactly one group, groups in the order of their first members.
 

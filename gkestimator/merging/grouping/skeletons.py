@@ -8,9 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gkestimator.graph import OperatorGraph
-
-__all__ = ["Skeleton", "skeletons"]
+from gkestimator.core.graph import OperatorGraph
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

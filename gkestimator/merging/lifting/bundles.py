@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import EditNode
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Dims, Operand, Question
 from gkestimator.merging.lifting.rules import DETERMINISTIC
 from gkestimator.merging.lifting.terms import Term, Terms
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
-from gkestimator.onnx_io.editing import Node
-
-__all__ = ["Binder", "Bound", "Bundle", "alike"]
 
 _DEEPEST = 64
 _FLOATS = frozenset({DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+@frozen
+class BranchBundle:
     """``whole`` is the concatenation of ``parts`` along axis 0, whose sizes there are ``sizes``.
 
     ``joined``: a Concat makes the whole, so that who reads it waits for all parts. Otherwise a Split makes the
@@ -34,16 +33,16 @@ class Bundle:
     joined: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bound:
     """What the branches' inputs are, and the name that one node for all of them would read."""
 
     operand: Operand
     name: str
-    bundle: Bundle | None = None
+    bundle: BranchBundle | None = None
 
 
-def alike(nodes: Iterable[Node]) -> bool:
+def alike(nodes: Iterable[EditNode]) -> bool:
     """Whether nodes differ in nothing but the names they read and write (and have no subgraphs)."""
     first, *others = nodes
     return not first.outer and all(
@@ -55,12 +54,12 @@ def alike(nodes: Iterable[Node]) -> bool:
     )
 
 
-class Binder:
+class BranchBinder:
     """Finds what n names, one of each branch, are to an operator that runs once."""
 
     def __init__(self, graph: Graph, terms: Terms, tolerance: float) -> None:
         """Work on ``graph``, with what ``terms`` know of sizes; constants are equal within ``tolerance``."""
-        self.bundles: dict[tuple[str, ...], Bundle] = {}
+        self.bundles: dict[tuple[str, ...], BranchBundle] = {}
         self.led_by: dict[str, list[tuple[str, ...]]] = {}
         self.replaces: dict[str, tuple[str, ...]] = {}
         self._graph = graph
@@ -69,13 +68,13 @@ class Binder:
         self._equal: dict[tuple[str, str], bool] = {}
         self._steady: set[str] = set()
 
-    def register(self, bundle: Bundle) -> None:
+    def register(self, bundle: BranchBundle) -> None:
         """Remember a bundle; one with the same parts is forgotten."""
         if bundle.parts not in self.bundles:
             self.led_by.setdefault(bundle.parts[0], []).append(bundle.parts)
         self.bundles[bundle.parts] = bundle
 
-    def is_join(self, node: Node) -> bool:
+    def is_join(self, node: EditNode) -> bool:
         """Whether ``node`` is a Concat along axis 0."""
         axis = node.attributes.get("axis")
         if node.op_type != "Concat" or node.domain or not isinstance(axis, int):
@@ -83,7 +82,7 @@ class Binder:
         rank = len(self._terms.dims(node.inputs[0]) or ())
         return axis == 0 or (rank > 0 and axis == -rank)
 
-    def note_steady(self, node: Node) -> None:
+    def note_steady(self, node: EditNode) -> None:
         """Remember what depends on constants alone, as far as values go."""
         if (node.domain, node.op_type) in DETERMINISTIC and all(map(self._is_steady, node.reads)):
             self._steady.update(node.writes)
@@ -93,13 +92,20 @@ class Binder:
 
     def _numbers(self, name: str) -> tuple[tuple[int, ...], bool] | None:
         vector = self._terms.vector(name)
-        numbers = tuple(e for e in vector[0] if isinstance(e, int)) if vector else ()
-        return (numbers, vector[1]) if vector is not None and len(numbers) == len(vector[0]) else None
+        if vector:
+            numbers = tuple(e for e in vector[0] if isinstance(e, int))
+        else:
+            numbers = ()
+        if vector is not None and len(numbers) == len(vector[0]):
+            return (numbers, vector[1])
+        return None
 
     def find(self, names: tuple[str, ...], depth: int = 0) -> Bound | None:
         """What the names are as they stand; None where they are neither a bundle nor one constant."""
         if not all(names):
-            return None if any(names) else Bound(operand=Operand(role="absent"), name="")
+            if any(names):
+                return None
+            return Bound(operand=Operand(role="absent"), name="")
         bundle = self.bundles.get(names)
         if bundle is not None:
             return Bound(operand=self.batch(names), name=bundle.whole, bundle=bundle)
@@ -126,7 +132,7 @@ class Binder:
         return (None, *(c[0] if all(x == c[0] for x in c) else None for c in list(columns)[1:]))
 
     def question(
-        self, nodes: tuple[Node, ...], operands: Iterable[Operand], sizes: tuple[Term, ...]
+        self, nodes: tuple[EditNode, ...], operands: Iterable[Operand], sizes: tuple[Term, ...]
     ) -> Question:
         """What a rule is asked about these nodes."""
         first = nodes[0]
@@ -160,7 +166,8 @@ class Binder:
         The tolerance is for weights, which are added up with others. A single number smaller than 1 may as well
         divide or bound (``x / 1e-8``, ``max(x, 1e-12)``): it must be equal within that part of itself.
         """
-        a, b = self._graph.weights.get(one), self._graph.weights.get(other)
+        a = self._graph.weights.get(one)
+        b = self._graph.weights.get(other)
         if a is None or b is None or a.dtype is not b.dtype or a.shape != b.shape:
             return False
         if (one, other) not in self._equal:

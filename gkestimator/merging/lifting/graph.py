@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gkestimator.merging.constants import whole_numbers
+from gkestimator.merging.editing import EditableModel, EditNode
 from gkestimator.merging.naming import OWN_PREFIX, unused_name
-from gkestimator.onnx_io.editing import EditableModel, Node
-
-__all__ = ["Graph"]
 
 
 class Graph:
@@ -24,7 +22,7 @@ class Graph:
         self.weights = dict(model.weights)
         self.outputs = frozenset(v.name for v in model.outputs)
         self.opset = model.opsets.get("", 1)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, EditNode] = {}
         self.maker: dict[str, int] = {}
         self._readers: dict[str, dict[int, None]] = {}
         self._outer: set[str] = set()
@@ -36,9 +34,10 @@ class Graph:
             self._names.update(node.writes)
             self.add(node)
 
-    def add(self, node: Node) -> int:
+    def add(self, node: EditNode) -> int:
         """Take ``node`` in; its number."""
-        number, self._next = self._next, self._next + 1
+        number = self._next
+        self._next = self._next + 1
         self.changes += 1
         self.nodes[number] = node
         for name in node.writes:
@@ -48,7 +47,7 @@ class Graph:
         self._outer.update(node.outer)
         return number
 
-    def remove(self, number: int) -> Node:
+    def remove(self, number: int) -> EditNode:
         """Take a node out; what it wrote has no maker until another is added."""
         node = self.nodes.pop(number)
         self.changes += 1
@@ -59,7 +58,7 @@ class Graph:
             self._readers[name].pop(number, None)
         return node
 
-    def exchange(self, number: int, node: Node) -> None:
+    def exchange(self, number: int, node: EditNode) -> None:
         """Put ``node``, which writes the same names, in the place of the one of that number."""
         self.changes += 1
         for name in self.nodes[number].reads:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gkestimator.merging.editing import EditNode, ValueShape
 from gkestimator.merging.lifting.operands import Dims
 from gkestimator.merging.lifting.terms import Terms
-from gkestimator.onnx_io.editing import Node, ValueShape
-
-__all__ = ["learn_shapes"]
 
 
-def learn_shapes(node: Node, terms: Terms) -> None:
+def learn_shapes(node: EditNode, terms: Terms) -> None:
     """Note ranks and sizes of the outputs of ``node`` that nothing is known of yet."""
     if node.domain or not node.inputs or all(terms.shape(n) is not None for n in node.writes):
         return
@@ -24,20 +22,23 @@ def learn_shapes(node: Node, terms: Terms) -> None:
             terms.learn(name, ValueShape(dtype=first.dtype, dims=dims))
 
 
-def _same(node: Node, _terms: Terms, first: Dims) -> list[Dims | None]:
+def _same(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
     return [first]
 
 
-def _axis(node: Node, rank: int, default: int = 0) -> int:
+def _axis(node: EditNode, rank: int, default: int = 0) -> int:
     axis = node.attributes.get("axis", default)
-    return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else 0
+    if isinstance(axis, int) and rank and -rank <= axis < rank:
+        return axis % rank
+    return 0
 
 
-def _concat(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _concat(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     parts = [terms.dims(n) for n in node.inputs]
     rank = len(first)
     known = [p for p in parts if p is not None and len(p) == rank]
-    axis, sizes = _axis(node, rank), list(first)
+    axis = _axis(node, rank)
+    sizes = list(first)
     for place in range(rank):
         found = [p[place] for p in known]
         if place == axis:
@@ -48,24 +49,33 @@ def _concat(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(sizes)]
 
 
-def _split(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _split(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     axis = _axis(node, len(first))
-    given = terms.vector(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    if len(node.inputs) > 1 and node.inputs[1]:
+        given = terms.vector(node.inputs[1])
+    else:
+        given = None
     found: list[Dims | None] = []
     for index in range(len(node.outputs)):
-        entry = given[0][index] if given is not None and index < len(given[0]) else None
+        if given is not None and index < len(given[0]):
+            entry = given[0][index]
+        else:
+            entry = None
         sizes = list(first)
         sizes[axis] = entry if isinstance(entry, int) else None
         found.append(tuple(sizes))
     return found
 
 
-def _slice(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _slice(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     given = [terms.vector(n) if n else None for n in node.inputs[1:]]
     if len(given) < 3 or any(g is None for g in given[:3]):
         return [tuple(None for _ in first)]
     sizes = list(first)
-    steps = given[3][0] if len(given) > 3 and given[3] is not None else (1,) * len(sizes)
+    if len(given) > 3 and given[3] is not None:
+        steps = given[3][0]
+    else:
+        steps = (1,) * len(sizes)
     starts, stops, axes = (g[0] for g in given[:3] if g is not None)
     for start, stop, axis, step in zip(starts, stops, axes, steps, strict=False):
         if not isinstance(axis, int) or not -len(sizes) <= axis < len(sizes):
@@ -78,7 +88,7 @@ def _slice(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(sizes)]
 
 
-def _broadcast(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _broadcast(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     parts = [terms.dims(n) for n in node.inputs if n]
     if any(p is None for p in parts):
         return [None]
@@ -92,14 +102,14 @@ def _broadcast(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(sizes)]
 
 
-def _matmul(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _matmul(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     second = terms.dims(node.inputs[1])
     if second is None or len(second) != 2 or len(first) < 2:
         return [None]
     return [(*first[:-1], second[1])]
 
 
-def _gemm(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _gemm(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     second = terms.dims(node.inputs[1])
     if second is None or len(second) != 2 or len(first) != 2:
         return [None]
@@ -107,30 +117,30 @@ def _gemm(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
     return [(rows, second[0 if node.attributes.get("transB", 0) else 1])]
 
 
-def _conv(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _conv(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     weight = terms.dims(node.inputs[1])
     return [None if weight is None else (first[0], weight[0], *(None,) * (len(first) - 2))]
 
 
-def _reshape(node: Node, terms: Terms, first: Dims) -> list[Dims | None]:
+def _reshape(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     shape = terms.vector(node.inputs[1])
     if shape is None or shape[1]:
         return [None]
     return [tuple(e if isinstance(e, int) and e > 0 else None for e in shape[0])]
 
 
-def _pad(node: Node, _terms: Terms, first: Dims) -> list[Dims | None]:
+def _pad(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(None for _ in first)]
 
 
-def _transpose(node: Node, _terms: Terms, first: Dims) -> list[Dims | None]:
+def _transpose(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
     perm = node.attributes.get("perm", tuple(reversed(range(len(first)))))
     if not isinstance(perm, tuple) or len(perm) != len(first):
         return [None]
     return [tuple(first[p] for p in perm if isinstance(p, int))]
 
 
-_FINDERS: Mapping[str, Callable[[Node, Terms, Dims], list[Dims | None]]] = {
+_FINDERS: Mapping[str, Callable[[EditNode, Terms, Dims], list[Dims | None]]] = {
     **dict.fromkeys(("Identity", "Relu", "Clip", "Neg", "Sigmoid", "Tanh"), _same),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _broadcast),
     "Concat": _concat,

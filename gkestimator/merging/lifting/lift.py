@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gkestimator.merging.lifting.bundles import Binder, Bundle
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import LEAST_OPSET, EditableModel, EditNode, ValueShape, order_nodes
+from gkestimator.merging.lifting.bundles import BranchBinder, BranchBundle
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.helper_shapes import learn_shapes
 from gkestimator.merging.lifting.lifter import Lifter
 from gkestimator.merging.lifting.sequences import without_sequences
 from gkestimator.merging.lifting.spreading import spread_sizes
 from gkestimator.merging.lifting.terms import Terms
-from gkestimator.onnx_io.editing import LEAST_OPSET, EditableModel, Node, ValueShape, order_nodes
-
-__all__ = ["Lifted", "lift"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lifted:
     """The model after lifting. ``replaces``: names of merged nodes -> the original nodes they stand for."""
 
@@ -51,7 +50,7 @@ def lift(
     model = without_sequences(model, shapes, replaces)
     graph = Graph(model)
     terms = Terms(model.inputs, graph.weights, shapes)
-    binder = Binder(graph, terms, tolerance)
+    binder = BranchBinder(graph, terms, tolerance)
     binder.replaces.update(replaces)
     for node in model.nodes:
         terms.work_out(node)
@@ -65,26 +64,29 @@ def lift(
     return _finished(model, graph, binder, lifter)
 
 
-def _begin(node: Node, binder: Binder, terms: Terms) -> None:
+def _begin(node: EditNode, binder: BranchBinder, terms: Terms) -> None:
     """Note what a helper Concat or Split along axis 0 says of its parts."""
     if binder.is_join(node) and len(node.inputs) > 1:
         sizes = tuple(terms.size(n, 0) for n in node.inputs)
         if node.inputs not in binder.bundles:
-            binder.register(Bundle(parts=node.inputs, whole=node.outputs[0], sizes=sizes, joined=True))
+            binder.register(BranchBundle(parts=node.inputs, whole=node.outputs[0], sizes=sizes, joined=True))
     elif node.op_type == "Split" and not node.domain and node.attributes.get("axis", 0) == 0:
         parts = node.outputs
         if len(parts) < 2 or not all(parts):
             return
-        vector = terms.vector(node.inputs[1]) if len(node.inputs) > 1 else None
+        if len(node.inputs) > 1:
+            vector = terms.vector(node.inputs[1])
+        else:
+            vector = None
         if vector is not None and len(vector[0]) == len(parts):
             for part, size in zip(parts, vector[0], strict=True):
                 if size is not None:
                     terms.set_size(part, 0, size)
         sizes = tuple(terms.size(n, 0) for n in parts)
-        binder.register(Bundle(parts=parts, whole=node.inputs[0], sizes=sizes, joined=False))
+        binder.register(BranchBundle(parts=parts, whole=node.inputs[0], sizes=sizes, joined=False))
 
 
-def _finished(model: EditableModel, graph: Graph, binder: Binder, lifter: Lifter) -> Lifted:
+def _finished(model: EditableModel, graph: Graph, binder: BranchBinder, lifter: Lifter) -> Lifted:
     """The model without what nobody needs any more; originals that went with a lifted node are counted to it."""
     known = [*graph.weights, *(v.name for v in model.inputs)]
     ordered = order_nodes(list(graph.nodes.values()), known)

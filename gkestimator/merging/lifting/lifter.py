@@ -6,23 +6,21 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gkestimator.merging.lifting.bundles import Binder, Bound, Bundle, alike
+from gkestimator.merging.editing import EditNode
+from gkestimator.merging.editing.form import AttributeValue
+from gkestimator.merging.lifting.bundles import Bound, BranchBinder, BranchBundle, alike
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Rewrite
 from gkestimator.merging.lifting.planning import Group, Plan, Planner
 from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
 from gkestimator.merging.lifting.sizing import Sizing
 from gkestimator.merging.lifting.terms import Term, Terms
-from gkestimator.onnx_io.editing import Node
-from gkestimator.onnx_io.editing.form import AttributeValue
-
-__all__ = ["Lifter"]
 
 
 class Lifter:
     """One rewriting of one graph. ``dropped``: values that a lifted node does not read any more, and its name."""
 
-    def __init__(self, graph: Graph, terms: Terms, binder: Binder) -> None:
+    def __init__(self, graph: Graph, terms: Terms, binder: BranchBinder) -> None:
         """Rewrite ``graph``; the bundles that the binder knows are where it begins."""
         self.dropped: dict[str, str] = {}
         self._graph = graph
@@ -50,7 +48,7 @@ class Lifter:
                 self._waiting.add(number)
                 self._queue.append(number)
 
-    def _joins(self, number: int, node: Node) -> bool:
+    def _joins(self, number: int, node: EditNode) -> bool:
         """Handle a Concat of whole parts: it is not needed where they come from one value, or can."""
         bundle = self._binder.bundles.get(node.inputs)
         if bundle is None or not self._binder.is_join(node):
@@ -65,7 +63,7 @@ class Lifter:
             self._wake(self._graph.redirect(node.outputs[0], bundle.whole))
         return True
 
-    def _attempt(self, number: int, node: Node) -> None:
+    def _attempt(self, number: int, node: EditNode) -> None:
         """Look for the nodes of the other branches that do the same as this one of the first."""
         if (node.domain, node.op_type) not in RULES:
             return
@@ -75,7 +73,7 @@ class Lifter:
                 if group is not None and self.lift(group, self._binder.bundles[parts].sizes):
                     return
 
-    def _partners(self, number: int, node: Node, place: int, parts: tuple[str, ...]) -> Group | None:
+    def _partners(self, number: int, node: EditNode, place: int, parts: tuple[str, ...]) -> Group | None:
         chosen = [number]
         for index, name in enumerate(parts[1:], start=1):
             best: tuple[int, int] | None = None
@@ -91,7 +89,7 @@ class Lifter:
             chosen.append(best[1])
         return tuple(chosen)
 
-    def _open_inputs(self, node: Node, one: Node, index: int) -> int | None:
+    def _open_inputs(self, node: EditNode, one: EditNode, index: int) -> int | None:
         """How many inputs of a pair are neither parts of one bundle nor equal constants; None: they do not fit."""
         count = 0
         for mine, its in zip(node.inputs, one.inputs, strict=True):
@@ -151,7 +149,7 @@ class Lifter:
         for parts, cut in plan.leaves:
             if parts not in self._binder.bundles:
                 whole = self._graph.name(parts[0])
-                node = Node(
+                node = EditNode(
                     name=self._graph.name(f"{parts[0]}/Concat"),
                     op_type="Concat",
                     inputs=parts,
@@ -160,12 +158,12 @@ class Lifter:
                 )
                 self._binder.replaces[node.name] = ()
                 self._graph.add(node)
-                self._register(Bundle(parts=parts, whole=whole, sizes=cut, joined=True))
+                self._register(BranchBundle(parts=parts, whole=whole, sizes=cut, joined=True))
         for group, cut in plan.steps:
             if all(n in self._graph.nodes for n in group) and not self.lift(group, cut):
                 return
 
-    def _register(self, bundle: Bundle) -> None:
+    def _register(self, bundle: BranchBundle) -> None:
         self._binder.register(bundle)
         self._wake(self._graph.readers(bundle.parts[0]))
 
@@ -202,7 +200,7 @@ class Lifter:
 
     def _split(self, whole: str, parts: tuple[str, ...], cuts: str, sizes: tuple[Term, ...]) -> None:
         """Give the values their names back; who reads them may be lifted in turn."""
-        node = Node(
+        node = EditNode(
             name=self._graph.name(f"{parts[0]}/Split"),
             op_type="Split",
             inputs=(whole, cuts),
@@ -213,4 +211,4 @@ class Lifter:
         self._graph.add(node)
         for part, size in zip(parts, sizes, strict=True):
             self._terms.set_size(part, 0, size)
-        self._register(Bundle(parts=parts, whole=whole, sizes=sizes, joined=False))
+        self._register(BranchBundle(parts=parts, whole=whole, sizes=sizes, joined=False))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.lifting.terms import Term
-from gkestimator.onnx_io.editing.form import AttributeValue
-
-__all__ = ["Dims", "Operand", "Question", "Rewrite", "Rule", "product"]
 
 Dims: TypeAlias = "tuple[int | None, ...]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Operand:
     """One input of the nodes that would become one.
 
@@ -36,7 +35,9 @@ class Operand:
     @property
     def rank(self) -> int | None:
         """Number of dimensions."""
-        return None if self.dims is None else len(self.dims)
+        if self.dims is None:
+            return None
+        return len(self.dims)
 
     def ints(self) -> tuple[int, ...] | None:
         """The entries of a small integer constant (one for a scalar)."""
@@ -46,10 +47,12 @@ class Operand:
         if first is None or any(e != first for e in self.entries):
             return None
         found = tuple(e for e in first if isinstance(e, int))
-        return found if len(found) == len(first) else None
+        if len(found) == len(first):
+            return found
+        return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Question:
     """n nodes of one operator type with the same attributes; may they run once on the whole of their inputs?
 
@@ -67,12 +70,16 @@ class Question:
 
     def operand(self, index: int) -> Operand:
         """Input ``index``; absent where the node has fewer."""
-        return self.operands[index] if index < len(self.operands) else Operand(role="absent")
+        if index < len(self.operands):
+            return self.operands[index]
+        return Operand(role="absent")
 
     def batch(self, index: int, least: int = 1) -> int | None:
         """Rank of input ``index`` if it is a batch operand of at least that rank."""
         found = self.operand(index)
-        return found.rank if found.role == "batch" and (found.rank or 0) >= least else None
+        if found.role == "batch" and (found.rank or 0) >= least:
+            return found.rank
+        return None
 
     def steady(self, *indices: int) -> bool:
         """Whether each of these inputs is constant or absent."""
@@ -89,7 +96,9 @@ class Question:
     def integer(self, name: str, default: int) -> int | None:
         """An integer attribute; None where it is something else."""
         found = self.attributes.get(name, default)
-        return found if isinstance(found, int) else None
+        if isinstance(found, int):
+            return found
+        return None
 
     def axis(self, rank: int, default: int) -> int | None:
         """Attribute ``axis`` counted from the front; None where it is out of range."""
@@ -103,7 +112,7 @@ class Question:
         return not any(self.used[1:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rewrite:
     """Yes: with ``attributes`` set (None: taken away) and integer vectors in place of the inputs of ``integers``.
 
@@ -122,4 +131,6 @@ Rule: TypeAlias = Callable[[Question], "Rewrite | None"]
 def product(dims: Dims) -> int | None:
     """Product of sizes that are all known, else None."""
     known = [d for d in dims if d is not None]
-    return math.prod(known) if len(known) == len(dims) else None
+    if len(known) == len(dims):
+        return math.prod(known)
+    return None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from gkestimator.merging.lifting.bundles import Binder, alike
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import EditNode
+from gkestimator.merging.lifting.bundles import BranchBinder, alike
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Operand, product
 from gkestimator.merging.lifting.rules import CHANGES_SIZE, RULES, SHAPE_INPUT
 from gkestimator.merging.lifting.terms import Term, Terms
-from gkestimator.onnx_io.editing import Node
-
-__all__ = ["Group", "Plan", "Planner"]
 
 _DEEPEST = 64
 
@@ -22,7 +20,7 @@ Group: TypeAlias = "tuple[int, ...]"
 Sizes: TypeAlias = "tuple[Term, ...]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """Join each of ``leaves`` by a Concat, then make each group of ``steps`` one node, in this order.
 
@@ -36,7 +34,7 @@ class Plan:
 class Planner:
     """Looks up the branches for the cheapest place to join them. Changes nothing but what constants are shared."""
 
-    def __init__(self, graph: Graph, terms: Terms, binder: Binder) -> None:
+    def __init__(self, graph: Graph, terms: Terms, binder: BranchBinder) -> None:
         """Plan on ``graph``."""
         self._graph = graph
         self._terms = terms
@@ -90,7 +88,9 @@ class Planner:
         """Elements of ``leaf`` for each index of axis 0 of a value of ``sizes``."""
         found = self.elements(leaf)
         one, other = (s if isinstance(s, int) else s[2] for s in (cut[0], sizes[0]))
-        return None if found is None else Fraction(found * one, max(other, 1))
+        if found is None:
+            return None
+        return Fraction(found * one, max(other, 1))
 
     def _above(self, names: tuple[str, ...], sizes: Sizes, depth: int) -> Plan | None:
         group = self.makers(names)
@@ -113,7 +113,10 @@ class Planner:
             elif place == SHAPE_INPUT.get((nodes[0].domain, nodes[0].op_type)):
                 operands.append(self._binder.other(inputs))
             else:
-                plan = self._plan(inputs, inner, depth + 1) if all(inputs) else None
+                if all(inputs):
+                    plan = self._plan(inputs, inner, depth + 1)
+                else:
+                    plan = None
                 if plan is None:
                     return None
                 leaves.update(dict.fromkeys(plan.leaves))
@@ -130,8 +133,10 @@ class Planner:
         numbers = tuple(n for n in map(self._graph.maker.get, names) if n is not None)
         if len(set(numbers)) != len(names):
             return None
-        nodes: tuple[Node, ...] = tuple(self._graph.nodes[n] for n in numbers)
+        nodes: tuple[EditNode, ...] = tuple(self._graph.nodes[n] for n in numbers)
         if (nodes[0].domain, nodes[0].op_type) not in RULES or not alike(nodes):
             return None
         places = {n.outputs.index(name) for n, name in zip(nodes, names, strict=True)}
-        return numbers if len(places) == 1 else None
+        if len(places) == 1:
+            return numbers
+        return None

@@ -8,8 +8,6 @@ from gkestimator.merging.lifting.operands import Rule
 from gkestimator.merging.lifting.rules_axes import ALONG_AXES
 from gkestimator.merging.lifting.rules_pointwise import POINTWISE
 
-__all__ = ["CHANGES_SIZE", "DETERMINISTIC", "RULES", "SHAPE_INPUT"]
-
 RULES: Mapping[tuple[str, str], Rule] = {**POINTWISE, **ALONG_AXES}
 #: With equal constants for inputs these have equal results, so that one node is enough for all branches.
 DETERMINISTIC = frozenset(

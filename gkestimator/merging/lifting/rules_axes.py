@@ -8,8 +8,6 @@ from __future__ import annotations
 from gkestimator.merging.lifting.operands import Operand, Question, Rewrite, Rule, product
 from gkestimator.merging.lifting.terms import Term, scaled
 
-__all__ = ["ALONG_AXES"]
-
 YES = Rewrite()
 
 
@@ -18,7 +16,9 @@ def softmax(question: Question) -> Rewrite | None:
     rank = question.batch(0, 2)
     if rank is None or len(question.operands) != 1:
         return None
-    return YES if question.axis(rank, -1 if question.opset >= 13 else 1) else None
+    if question.axis(rank, -1 if question.opset >= 13 else 1):
+        return YES
+    return None
 
 
 def along(default: int, *, others: bool = True) -> Rule:
@@ -28,7 +28,9 @@ def along(default: int, *, others: bool = True) -> Rule:
         rank = question.batch(0, 2)
         if rank is None or not question.axis(rank, default):
             return None
-        return YES if len(question.operands) == 1 or (others and question.steady_from(1)) else None
+        if len(question.operands) == 1 or (others and question.steady_from(1)):
+            return YES
+        return None
 
     return rule
 
@@ -38,10 +40,14 @@ def _axes(question: Question, index: int) -> tuple[int, ...] | None:
     given = question.attributes.get("axes")
     if isinstance(given, tuple):
         axes = tuple(a for a in given if isinstance(a, int))
-        return axes if len(axes) == len(given) else None
+        if len(axes) == len(given):
+            return axes
+        return None
     if given is not None:
         return None
-    return () if question.absent(index) else question.operand(index).ints()
+    if question.absent(index):
+        return ()
+    return question.operand(index).ints()
 
 
 def _none_is_first(axes: tuple[int, ...], rank: int) -> bool:
@@ -51,31 +57,43 @@ def _none_is_first(axes: tuple[int, ...], rank: int) -> bool:
 
 def reduce(question: Question) -> Rewrite | None:
     """Over constant ``axes`` without axis 0. No axes: over all, unless that is said to do nothing."""
-    rank, axes = question.batch(0), _axes(question, 1)
+    rank = question.batch(0)
+    axes = _axes(question, 1)
     if rank is None or axes is None or not question.steady_from(1):
         return None
     if not axes:
-        return YES if question.integer("noop_with_empty_axes", 0) == 1 else None
-    return YES if _none_is_first(axes, rank) else None
+        if question.integer("noop_with_empty_axes", 0) == 1:
+            return YES
+        return None
+    if _none_is_first(axes, rank):
+        return YES
+    return None
 
 
 def cumsum(question: Question) -> Rewrite | None:
     """Along a constant axis other than 0."""
-    rank, axes = question.batch(0, 2), question.operand(1).ints()
-    return YES if rank and axes and len(axes) == 1 and _none_is_first(axes, rank) else None
+    rank = question.batch(0, 2)
+    axes = question.operand(1).ints()
+    if rank and axes and len(axes) == 1 and _none_is_first(axes, rank):
+        return YES
+    return None
 
 
 def transpose(question: Question) -> Rewrite | None:
     """``perm`` leaves axis 0 where it is (the default turns all axes round)."""
-    rank, perm = question.batch(0), question.attributes.get("perm")
+    rank = question.batch(0)
+    perm = question.attributes.get("perm")
     if rank is None:
         return None
-    return YES if rank == 1 or (isinstance(perm, tuple) and perm[:1] == (0,)) else None
+    if rank == 1 or (isinstance(perm, tuple) and perm[:1] == (0,)):
+        return YES
+    return None
 
 
 def flatten(question: Question) -> Rewrite | None:
     """[d0, d1 * d2 ...] for ``axis`` 1: row i holds sample i. A later axis makes known numbers of rows of each."""
-    rank, data = question.batch(0), question.operand(0).dims
+    rank = question.batch(0)
+    data = question.operand(0).dims
     axis = question.integer("axis", 1)
     if rank is None or data is None or axis is None or not -rank <= axis <= rank:
         return None
@@ -83,29 +101,42 @@ def flatten(question: Question) -> Rewrite | None:
     if axis in (0, -rank) or not rows:
         return None
     sizes = _scaled_sizes(question, rows, 1)
-    return None if sizes is None else Rewrite(sizes=sizes)
+    if sizes is None:
+        return None
+    return Rewrite(sizes=sizes)
 
 
 def _scaled_sizes(question: Question, times: int, over: int) -> tuple[Term, ...] | None:
     found = [scaled(size, times, over) for size in question.sizes]
-    return tuple(f for f in found if f is not None) if None not in found else None
+    if None not in found:
+        return tuple(f for f in found if f is not None)
+    return None
 
 
 def squeeze(question: Question) -> Rewrite | None:
     """Constant ``axes`` without 0. Without axes all of size 1 go, which may be axis 0 of a batch of one: refused."""
-    rank, axes = question.batch(0, 2), _axes(question, 1)
-    return YES if rank and axes and _none_is_first(axes, rank) else None
+    rank = question.batch(0, 2)
+    axes = _axes(question, 1)
+    if rank and axes and _none_is_first(axes, rank):
+        return YES
+    return None
 
 
 def unsqueeze(question: Question) -> Rewrite | None:
     """Constant ``axes``, counted in the result, none of them 0: the old axis 0 stays in front."""
-    rank, axes = question.batch(0), _axes(question, 1)
-    return YES if rank and axes and _none_is_first(axes, rank + len(axes)) else None
+    rank = question.batch(0)
+    axes = _axes(question, 1)
+    if rank and axes and _none_is_first(axes, rank + len(axes)):
+        return YES
+    return None
 
 
 def _known(dims: tuple[int | None, ...] | None) -> int | None:
     """Elements of one sample where they are known and not none at all."""
-    found = None if dims is None or not dims else product(dims[1:])
+    if dims is None or not dims:
+        found = None
+    else:
+        found = product(dims[1:])
     return found or None
 
 
@@ -119,11 +150,13 @@ def reshape(question: Question) -> Rewrite | None:
     whole gets 0 ("as the input's") or -1 in front, and behind it sizes that are the same in every branch; at most
     one of them is left to be found (-1).
     """
-    data, shape = question.operand(0), question.operand(1)
+    data = question.operand(0)
+    shape = question.operand(1)
     if question.batch(0) is None or data.dims is None or shape.role == "batch":
         return None
     result = question.results[0]
-    before, after = _known(data.dims), _known(result)
+    before = _known(data.dims)
+    after = _known(result)
     if result is not None and before is not None and after is not None:
         if before == after:
             return Rewrite(attributes={"allowzero": None}, integers={1: (0, *_numbers(result))})
@@ -154,7 +187,10 @@ def _reshape_by_entries(
         return None
     behind: list[int] = []
     for axis, column in enumerate(zip(*rows, strict=True), start=1):
-        fixed = None if result is None or axis >= len(result) else result[axis]
+        if result is None or axis >= len(result):
+            fixed = None
+        else:
+            fixed = result[axis]
         first = column[0]
         if fixed == 0:
             return None
@@ -166,9 +202,9 @@ def _reshape_by_entries(
             behind.append(0)  # as the input's, in every branch and in the whole
         else:
             behind.append(-1)  # what is left over; the rest fixes it
-    return (
-        Rewrite(attributes={"allowzero": None}, integers={1: (0, *behind)}) if behind.count(-1) <= 1 else None
-    )
+    if behind.count(-1) <= 1:
+        return Rewrite(attributes={"allowzero": None}, integers={1: (0, *behind)})
+    return None
 
 
 def expand(question: Question) -> Rewrite | None:
@@ -176,7 +212,8 @@ def expand(question: Question) -> Rewrite | None:
 
     A constant that is 1 (or has no axis) there may be repeated along the branch's axis 0, then along the whole's.
     """
-    data, shape = question.operand(0), question.operand(1)
+    data = question.operand(0)
+    shape = question.operand(1)
     if data.rank is None or shape.role == "batch" or len(shape.entries) != len(question.sizes):
         return None
     rows: list[tuple[object, ...]] = []
@@ -193,7 +230,9 @@ def expand(question: Question) -> Rewrite | None:
             return None
         if length < data.rank:
             return Rewrite(integers={1: behind})
-        return Rewrite(integers={1: (1, *behind[1:])}) if all(r[0] in ("size", 1) for r in rows) else None
+        if all(r[0] in ("size", 1) for r in rows):
+            return Rewrite(integers={1: (1, *behind[1:])})
+        return None
     if data.role != "constant" or length < max(data.rank, 1) or any(r[0] != "size" for r in rows):
         return None
     if data.rank == length and (data.dims is None or data.dims[0] != 1):
@@ -223,26 +262,36 @@ def _settled(
 def tile(question: Question) -> Rewrite | None:
     """Constant repeats, 1 along axis 0."""
     repeats = question.operand(1).ints()
-    return YES if question.batch(0) and repeats and repeats[0] == 1 else None
+    if question.batch(0) and repeats and repeats[0] == 1:
+        return YES
+    return None
 
 
 def pad(question: Question) -> Rewrite | None:
     """Constant pads that are 0 at both ends of axis 0, by a constant value, the edge or the reflection."""
-    rank, pads = question.batch(0), question.operand(1).ints()
+    rank = question.batch(0)
+    pads = question.operand(1).ints()
     if rank is None or pads is None or not question.steady_from(1):
         return None
     if question.absent(3):
-        return YES if len(pads) == 2 * rank and pads[0] == 0 == pads[rank] else None
+        if len(pads) == 2 * rank and pads[0] == 0 == pads[rank]:
+            return YES
+        return None
     axes = question.operand(3).ints()
-    return YES if axes and len(pads) == 2 * len(axes) and _none_is_first(axes, rank) else None
+    if axes and len(pads) == 2 * len(axes) and _none_is_first(axes, rank):
+        return YES
+    return None
 
 
 def slices(question: Question) -> Rewrite | None:
     """Constant starts, ends and steps along constant axes without 0."""
-    rank, axes = question.batch(0, 2), question.operand(3).ints()
+    rank = question.batch(0, 2)
+    axes = question.operand(3).ints()
     if rank is None or not axes or not question.steady_from(1):
         return None
-    return YES if _none_is_first(axes, rank) else None
+    if _none_is_first(axes, rank):
+        return YES
+    return None
 
 
 def concat(question: Question) -> Rewrite | None:
@@ -250,40 +299,53 @@ def concat(question: Question) -> Rewrite | None:
     rank = question.batch(0, 2)
     if rank is None or any(o.role != "batch" or o.rank != rank for o in question.operands):
         return None
-    return YES if question.axis(rank, 0) else None
+    if question.axis(rank, 0):
+        return YES
+    return None
 
 
 def gather(question: Question) -> Rewrite | None:
     """Rows of a constant by ids (axis 0 of the ids stays in front), or by constant ids along an axis other than 0."""
-    data, ids = question.operand(0), question.operand(1)
+    data = question.operand(0)
+    ids = question.operand(1)
     if data.rank is None or ids.rank is None:
         return None
     axis = question.axis(data.rank, 0) if data.rank else None
     if data.role == "constant" and ids.role == "batch":
-        return YES if axis == 0 and ids.rank >= 1 else None
-    return YES if data.role == "batch" and ids.role == "constant" and axis else None
+        if axis == 0 and ids.rank >= 1:
+            return YES
+        return None
+    if data.role == "batch" and ids.role == "constant" and axis:
+        return YES
+    return None
 
 
 def gather_elements(question: Question) -> Rewrite | None:
     """Both batch operands of one rank; index i of axis 0 picks among data of index i where the axis is another."""
     rank = question.batch(0, 2)
-    return YES if rank and question.batch(1, 2) == rank and question.axis(rank, 0) else None
+    if rank and question.batch(1, 2) == rank and question.axis(rank, 0):
+        return YES
+    return None
 
 
 def gather_nd(question: Question) -> Rewrite | None:
     """``batch_dims`` of 1 or more with both batch operands, or 0 with constant data and ids of at least rank 2."""
-    data, ids = question.operand(0), question.operand(1)
+    data = question.operand(0)
+    ids = question.operand(1)
     dims = question.integer("batch_dims", 0)
     if dims is None or (ids.rank or 0) < 2 or ids.role != "batch":
         return None
     if data.role == "batch" and (data.rank or 0) >= 2:
         return YES if dims >= 1 else None
-    return YES if data.role == "constant" and dims == 0 else None
+    if data.role == "constant" and dims == 0:
+        return YES
+    return None
 
 
 def resize(question: Question) -> Rewrite | None:
     """Constant scales of 1 along axis 0 (position i there is position i, whatever the mode), or axes without 0."""
-    rank, scales = question.batch(0, 3), question.operand(2)
+    rank = question.batch(0, 3)
+    scales = question.operand(2)
     if rank is None or question.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return None
     region = question.operand(1)
@@ -293,10 +355,14 @@ def resize(question: Question) -> Rewrite | None:
     if isinstance(axes, tuple):
         numbers = tuple(a for a in axes if isinstance(a, int))
         free = len(numbers) == len(axes) > 0 and _none_is_first(numbers, rank)
-        return YES if free and question.steady_from(1) else None
+        if free and question.steady_from(1):
+            return YES
+        return None
     if not question.absent(3) or scales.role != "constant" or scales.dims != (rank,):
         return None
-    return YES if scales.value is not None and scales.value.ravel()[0] == 1 else None
+    if scales.value is not None and scales.value.ravel()[0] == 1:
+        return YES
+    return None
 
 
 def one_hot(question: Question) -> Rewrite | None:
@@ -304,12 +370,16 @@ def one_hot(question: Question) -> Rewrite | None:
     rank = question.batch(0)
     if rank is None or not question.steady(1, 2):
         return None
-    return YES if question.axis(rank + 1, -1) else None
+    if question.axis(rank + 1, -1):
+        return YES
+    return None
 
 
 def trilu(question: Question) -> Rewrite | None:
     """Over the last two axes, axis 0 not among them; a constant diagonal."""
-    return YES if question.batch(0, 3) and question.steady(1) else None
+    if question.batch(0, 3) and question.steady(1):
+        return YES
+    return None
 
 
 def einsum(question: Question) -> Rewrite | None:
@@ -339,10 +409,14 @@ def attention(question: Question) -> Rewrite | None:
     if mask.role == "absent":
         return YES
     if mask.role == "batch":
-        return YES if mask.rank == 4 else None
+        if mask.rank == 4:
+            return YES
+        return None
     if mask.role != "constant" or mask.dims is None:
         return None
-    return YES if len(mask.dims) < 4 or (len(mask.dims) == 4 and mask.dims[0] == 1) else None
+    if len(mask.dims) < 4 or (len(mask.dims) == 4 and mask.dims[0] == 1):
+        return YES
+    return None
 
 
 _REDUCE = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from gkestimator.merging.lifting.operands import Question, Rewrite, Rule
 
-__all__ = ["POINTWISE"]
-
 YES = Rewrite()
 
 
@@ -56,7 +54,9 @@ def unary(question: Question) -> Rewrite | None:
 def cast_like(question: Question) -> Rewrite | None:
     """CastLike takes nothing but the type of its second input: a batch operand or constant of equal type."""
     second = question.operand(1).role
-    return YES if question.batch(0) and second in ("batch", "constant") else None
+    if question.batch(0) and second in ("batch", "constant"):
+        return YES
+    return None
 
 
 def dropout(question: Question) -> Rewrite | None:
@@ -65,7 +65,9 @@ def dropout(question: Question) -> Rewrite | None:
     if not question.batch(0) or not question.only_first():
         return None
     off = training.role == "absent" or (training.value is not None and not training.value.any())
-    return YES if off and question.steady(1) else None
+    if off and question.steady(1):
+        return YES
+    return None
 
 
 def matmul(question: Question) -> Rewrite | None:
@@ -76,17 +78,24 @@ def matmul(question: Question) -> Rewrite | None:
     takes the last axis away, so the batch needs two. Constant times batch: the batch's axis 0 must belong to the
     stack (rank >= 3), the constant as before.
     """
-    a, b = question.operand(0), question.operand(1)
+    a = question.operand(0)
+    b = question.operand(1)
     if a.rank is None or b.rank is None or len(question.operands) != 2:
         return None
     if a.role == b.role == "batch":
-        return YES if a.rank == b.rank and a.rank >= 3 else None
+        if a.rank == b.rank and a.rank >= 3:
+            return YES
+        return None
     if a.role == "batch" and b.role == "constant":
         within = 1 <= b.rank <= 2 or b.rank < a.rank or (b.rank == a.rank and _one_first(b.dims))
-        return YES if a.rank >= 2 and b.rank >= 1 and within else None
+        if a.rank >= 2 and b.rank >= 1 and within:
+            return YES
+        return None
     if a.role == "constant" and b.role == "batch":
         within = 1 <= a.rank < b.rank or (a.rank == b.rank and _one_first(a.dims))
-        return YES if b.rank >= 3 and within else None
+        if b.rank >= 3 and within:
+            return YES
+        return None
     return None
 
 
@@ -98,15 +107,21 @@ def gemm(question: Question) -> Rewrite | None:
     if c.role == "absent":
         return YES
     if c.role == "batch":
-        return YES if c.rank == 2 else None
+        if c.rank == 2:
+            return YES
+        return None
     if c.role != "constant" or c.rank is None:
         return None
-    return YES if c.rank <= 1 or (c.rank == 2 and _one_first(c.dims)) else None
+    if c.rank <= 1 or (c.rank == 2 and _one_first(c.dims)):
+        return YES
+    return None
 
 
 def channels(question: Question) -> Rewrite | None:
     """[N, C, ...] with everything else constant: convolutions and normalisation of each sample by itself."""
-    return YES if question.batch(0, 3) and question.steady_from(1) and question.only_first() else None
+    if question.batch(0, 3) and question.steady_from(1) and question.only_first():
+        return YES
+    return None
 
 
 def fused_conv(question: Question) -> Rewrite | None:
@@ -114,19 +129,25 @@ def fused_conv(question: Question) -> Rewrite | None:
     z = question.operand(3)
     alike = z.role == "absent" or (z.role == "batch" and z.rank == question.operand(0).rank)
     steady = question.steady(1, 2) and len(question.operands) <= 4
-    return YES if question.batch(0, 3) and steady and alike else None
+    if question.batch(0, 3) and steady and alike:
+        return YES
+    return None
 
 
 def pool(question: Question) -> Rewrite | None:
     """[N, C, ...], windows over the spatial axes alone. MaxPool's indices count from the first sample: refused."""
-    return YES if question.batch(0, 3) and len(question.operands) == 1 and question.only_first() else None
+    if question.batch(0, 3) and len(question.operands) == 1 and question.only_first():
+        return YES
+    return None
 
 
 def batch_norm(question: Question) -> Rewrite | None:
     """Inference: scale, bias, mean and variance of each channel (axis 1) are constants."""
     if question.integer("training_mode", 0) != 0 or not question.only_first():
         return None
-    return YES if question.batch(0, 2) and question.steady_from(1) else None
+    if question.batch(0, 2) and question.steady_from(1):
+        return YES
+    return None
 
 
 def layer_norm(question: Question) -> Rewrite | None:
@@ -152,7 +173,9 @@ def skip_layer_norm(question: Question) -> Rewrite | None:
     rank = question.batch(0, 2)
     if rank is None or question.batch(1, 2) != rank or not question.steady_from(2):
         return None
-    return None if any(question.used[1:3]) else YES
+    if any(question.used[1:3]):
+        return None
+    return YES
 
 
 def quantize(question: Question) -> Rewrite | None:
@@ -163,23 +186,84 @@ def quantize(question: Question) -> Rewrite | None:
         return None
     if scale.rank == 0:
         return YES
-    return (
-        YES if scale.rank == 1 and question.axis(rank, 1) and not question.integer("block_size", 0) else None
-    )
+    if scale.rank == 1 and question.axis(rank, 1) and not question.integer("block_size", 0):
+        return YES
+    return None
 
 
 _UNARY = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu",
-    "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
-    "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round",
-    "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish",
-    "Tan", "Tanh", "ThresholdedRelu", "Clip",
-)  # fmt: skip
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "BitwiseNot",
+    "Cast",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Identity",
+    "IsInf",
+    "IsNaN",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Neg",
+    "Not",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
+    "Clip",
+)
 _BROADCAST = (
-    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
-    "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
-    "Pow", "Sub", "Sum", "Where", "Xor",
-)  # fmt: skip
+    "Add",
+    "And",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "Div",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Mean",
+    "Min",
+    "Mod",
+    "Mul",
+    "Or",
+    "PRelu",
+    "Pow",
+    "Sub",
+    "Sum",
+    "Where",
+    "Xor",
+)
 _MICROSOFT = "com.microsoft"
 
 POINTWISE: dict[tuple[str, str], Rule] = {

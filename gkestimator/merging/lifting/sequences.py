@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gkestimator.merging.constants import whole_numbers
+from gkestimator.merging.editing import EditableModel, EditNode, ValueShape, Weight
 from gkestimator.merging.lifting.terms import FEW, Terms
 from gkestimator.merging.naming import OWN_PREFIX
-from gkestimator.onnx_io.editing import EditableModel, Node, ValueShape, Weight
-
-__all__ = ["without_sequences"]
 
 
 def without_sequences(
@@ -25,14 +23,14 @@ def without_sequences(
     if not any(n.op_type == "SplitToSequence" for n in model.nodes):
         return model
     terms = Terms(model.inputs, model.weights, shapes)
-    readers: dict[str, list[Node]] = {}
+    readers: dict[str, list[EditNode]] = {}
     kept = {v.name for v in model.outputs}
     for node in model.nodes:
         kept.update(node.outer)
         for name in node.reads:
             readers.setdefault(name, []).append(node)
     weights = dict(model.weights)
-    nodes: list[Node] = []
+    nodes: list[EditNode] = []
     gone: dict[str, str] = {}
     for node in model.nodes:
         if node.op_type == "SequenceAt" and node.name in gone:
@@ -50,15 +48,23 @@ def without_sequences(
     return replace(model, nodes=nodes, weights=weights)
 
 
-def _split(node: Node, readers: list[Node], terms: Terms, weights: dict[str, Weight]) -> Node | None:
+def _split(
+    node: EditNode, readers: list[EditNode], terms: Terms, weights: dict[str, Weight]
+) -> EditNode | None:
     """The Split in place of ``node`` and all that read its sequence; None where that is not the same."""
     sizes = _sizes(node, terms)
     if sizes is None or not readers:
         return None
     outputs: dict[int, str] = {}
     for reader in readers:
-        position = terms.vector(reader.inputs[1]) if reader.op_type == "SequenceAt" else None
-        entry = position[0][0] if position is not None and len(position[0]) == 1 else None
+        if reader.op_type == "SequenceAt":
+            position = terms.vector(reader.inputs[1])
+        else:
+            position = None
+        if position is not None and len(position[0]) == 1:
+            entry = position[0][0]
+        else:
+            entry = None
         if reader.domain or not isinstance(entry, int) or not -len(sizes) <= entry < len(sizes):
             return None
         if outputs.setdefault(entry % len(sizes), reader.outputs[0]) != reader.outputs[0]:
@@ -66,14 +72,15 @@ def _split(node: Node, readers: list[Node], terms: Terms, weights: dict[str, Wei
     name = whole_numbers(sizes, weights)
     names = tuple(outputs.get(i, f"{OWN_PREFIX}{node.outputs[0]}[{i}]") for i in range(len(sizes)))
     attributes = {"axis": node.attributes.get("axis", 0)}
-    return Node(
+    return EditNode(
         name=node.name, op_type="Split", inputs=(node.inputs[0], name), outputs=names, attributes=attributes
     )
 
 
-def _sizes(node: Node, terms: Terms) -> tuple[int, ...] | None:
+def _sizes(node: EditNode, terms: Terms) -> tuple[int, ...] | None:
     """How long each part is along an axis other than 0."""
-    dims, axis = terms.dims(node.inputs[0]), node.attributes.get("axis", 0)
+    dims = terms.dims(node.inputs[0])
+    axis = node.attributes.get("axis", 0)
     if (
         dims is None
         or not isinstance(axis, int)
@@ -82,14 +89,19 @@ def _sizes(node: Node, terms: Terms) -> tuple[int, ...] | None:
     ):
         return None
     length = dims[axis]
-    given = terms.vector(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    if len(node.inputs) > 1 and node.inputs[1]:
+        given = terms.vector(node.inputs[1])
+    else:
+        given = None
     if length is None or given is None:
         return None
     numbers = tuple(e for e in given[0] if isinstance(e, int))
     if len(numbers) != len(given[0]) or any(n < 0 for n in numbers):
         return None
     if not given[1]:
-        return numbers if sum(numbers) == length else None
+        if sum(numbers) == length:
+            return numbers
+        return None
     step = numbers[0]
     if step < 1 or -(-length // step) > FEW or length < 1:
         return None

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from gkestimator.merging.constants import SHAPE_ENDS
-from gkestimator.merging.lifting.bundles import Binder
+from gkestimator.merging.editing import EditNode
+from gkestimator.merging.lifting.bundles import BranchBinder
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.terms import Term
-from gkestimator.onnx_io.editing import Node
-
-__all__ = ["Sizing"]
 
 
 class Sizing:
     """Makes each size vector once."""
 
-    def __init__(self, graph: Graph, binder: Binder) -> None:
+    def __init__(self, graph: Graph, binder: BranchBinder) -> None:
         """Add to ``graph`` what is needed."""
         self._graph = graph
         self._binder = binder
@@ -30,9 +28,10 @@ class Sizing:
 
     def vector(self, values: tuple[int | None, ...], sizes: tuple[Term, ...]) -> str:
         """The name of an int64 vector; None stands for the sum of ``sizes``."""
-        total = (
-            sum(s for s in sizes if isinstance(s, int)) if all(isinstance(s, int) for s in sizes) else None
-        )
+        if all(isinstance(s, int) for s in sizes):
+            total = sum(s for s in sizes if isinstance(s, int))
+        else:
+            total = None
         numbers = [total if v is None else v for v in values]
         if None not in numbers:
             return self._graph.integers(tuple(n for n in numbers if n is not None))
@@ -60,7 +59,7 @@ class Sizing:
 
     def _node(self, op_type: str, inputs: tuple[str, ...], stem: str, attributes: dict[str, int]) -> str:
         output = self._graph.name(stem)
-        node = Node(
+        node = EditNode(
             name=self._graph.name(f"{stem}/{op_type}"),
             op_type=op_type,
             inputs=inputs,

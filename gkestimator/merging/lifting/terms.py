@@ -13,11 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.onnx_io.editing import Node, ValueInfo, ValueShape, Weight
-from gkestimator.onnx_io.editing.fills import filled_with
-
-__all__ = ["FEW", "Term", "Terms", "Vector", "scaled"]
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditNode, ValueInfo, ValueShape, Weight
+from gkestimator.merging.editing.fills import filled_with
 
 #: A number, or so many times the size of a value's axis.
 Term: TypeAlias = "int | tuple[str, int, int]"
@@ -52,12 +50,16 @@ class Terms:
         """Element type and sizes; None where the rank is not known."""
         found = self._shapes.get(name)
         weight = self._weights.get(name)
-        return ValueShape(dtype=weight.dtype, dims=weight.shape) if found is None and weight else found
+        if found is None and weight:
+            return ValueShape(dtype=weight.dtype, dims=weight.shape)
+        return found
 
     def dims(self, name: str) -> tuple[int | None, ...] | None:
         """Sizes that never change."""
         found = self.shape(name)
-        return None if found is None else found.dims
+        if found is None:
+            return None
+        return found.dims
 
     def learn(self, name: str, shape: ValueShape) -> None:
         """Note the shape of a value that had none."""
@@ -66,8 +68,13 @@ class Terms:
     def size(self, name: str, axis: int) -> Term:
         """The size of ``axis`` of ``name``; a term of its own where nothing better is known."""
         dims = self.dims(name)
-        fixed = dims[axis] if dims is not None and axis < len(dims) else None
-        return fixed if fixed is not None else self._sizes.get((name, axis), (name, axis, 1))
+        if dims is not None and axis < len(dims):
+            fixed = dims[axis]
+        else:
+            fixed = None
+        if fixed is not None:
+            return fixed
+        return self._sizes.get((name, axis), (name, axis, 1))
 
     def set_size(self, name: str, axis: int, term: Term) -> None:
         """Note that the size is another term."""
@@ -92,9 +99,11 @@ class Terms:
         if weight is None or weight.elements > FEW:
             return None
         found = weight.values.array()
-        return found if found.dtype.kind in "biuf" else None
+        if found.dtype.kind in "biuf":
+            return found
+        return None
 
-    def work_out(self, node: Node) -> None:
+    def work_out(self, node: EditNode) -> None:
         """Note the vector that ``node`` makes, if it is one of those that shapes are made with."""
         evaluate = _EVALUATORS.get(node.op_type) if not node.domain else None
         if evaluate is None or len(node.outputs) != 1 or len(node.inputs) < _INPUTS.get(node.op_type, 1):
@@ -111,71 +120,94 @@ def scaled(term: Term, times: int, over: int) -> Term | None:
     number = (term if isinstance(term, int) else term[2]) * times
     if number % over or number >= _LARGEST:
         return None
-    return number // over if isinstance(term, int) else (term[0], term[1], number // over)
+    if isinstance(term, int):
+        return number // over
+    return (term[0], term[1], number // over)
 
 
-def _attribute(node: Node, name: str, default: int) -> int:
+def _attribute(node: EditNode, name: str, default: int) -> int:
     found = node.attributes.get(name, default)
-    return found if isinstance(found, int) else default
+    if isinstance(found, int):
+        return found
+    return default
 
 
-def _shape(terms: Terms, node: Node) -> Vector | None:
+def _shape(terms: Terms, node: EditNode) -> Vector | None:
     dims = terms.dims(node.inputs[0])
     if dims is None:
         return None
     rank = len(dims)
-    start, stop = _attribute(node, "start", 0), _attribute(node, "end", rank)
+    start = _attribute(node, "start", 0)
+    stop = _attribute(node, "end", rank)
     return tuple(terms.size(node.inputs[0], axis) for axis in range(rank))[start:stop], False
 
 
-def _size(terms: Terms, node: Node) -> Vector | None:
+def _size(terms: Terms, node: EditNode) -> Vector | None:
     dims = terms.dims(node.inputs[0])
     known = [d for d in dims or () if d is not None]
-    return ((math.prod(known),), True) if dims is not None and len(known) == len(dims) else None
+    if dims is not None and len(known) == len(dims):
+        return ((math.prod(known),), True)
+    return None
 
 
-def _same(terms: Terms, node: Node) -> Vector | None:
+def _same(terms: Terms, node: EditNode) -> Vector | None:
     return terms.vector(node.inputs[0])
 
 
-def _cast(terms: Terms, node: Node) -> Vector | None:
+def _cast(terms: Terms, node: EditNode) -> Vector | None:
     # 6 and 7 are ONNX's INT32 and INT64
-    return terms.vector(node.inputs[0]) if node.attributes.get("to") in (6, 7) else None
+    if node.attributes.get("to") in (6, 7):
+        return terms.vector(node.inputs[0])
+    return None
 
 
-def _cast_like(terms: Terms, node: Node) -> Vector | None:
+def _cast_like(terms: Terms, node: EditNode) -> Vector | None:
     """A vector, or a scalar 0.0 or 1.0, as the integers of another vector."""
     if terms.vector(node.inputs[1]) is None:
         return None
-    found, value = terms.vector(node.inputs[0]), terms.value(node.inputs[0])
+    found = terms.vector(node.inputs[0])
+    value = terms.value(node.inputs[0])
     if found is None and value is not None and value.ndim == 0 and float(value).is_integer():
         return (int(value),), True
     return found
 
 
-def _as_list(terms: Terms, node: Node) -> Vector | None:
+def _as_list(terms: Terms, node: EditNode) -> Vector | None:
     found = terms.vector(node.inputs[0])
-    axes = terms.vector(node.inputs[1]) if len(node.inputs) > 1 else None
+    if len(node.inputs) > 1:
+        axes = terms.vector(node.inputs[1])
+    else:
+        axes = None
     single = axes is not None and len(axes[0]) == 1
-    return (found[0], False) if single and found is not None and found[1] else None
+    if single and found is not None and found[1]:
+        return (found[0], False)
+    return None
 
 
-def _as_scalar(terms: Terms, node: Node) -> Vector | None:
+def _as_scalar(terms: Terms, node: EditNode) -> Vector | None:
     found = terms.vector(node.inputs[0])
-    return (found[0], True) if found is not None and not found[1] and len(found[0]) == 1 else None
+    if found is not None and not found[1] and len(found[0]) == 1:
+        return (found[0], True)
+    return None
 
 
-def _reshape(terms: Terms, node: Node) -> Vector | None:
-    found, shape = terms.vector(node.inputs[0]), terms.vector(node.inputs[1])
+def _reshape(terms: Terms, node: EditNode) -> Vector | None:
+    found = terms.vector(node.inputs[0])
+    shape = terms.vector(node.inputs[1])
     if found is None or shape is None or shape[1]:
         return None
     if shape[0] == ():
-        return (found[0], True) if len(found[0]) == 1 else None
-    return (found[0], False) if shape[0] in ((-1,), (len(found[0]),)) else None
+        if len(found[0]) == 1:
+            return (found[0], True)
+        return None
+    if shape[0] in ((-1,), (len(found[0]),)):
+        return (found[0], False)
+    return None
 
 
-def _gather(terms: Terms, node: Node) -> Vector | None:
-    found, index = terms.vector(node.inputs[0]), terms.vector(node.inputs[1])
+def _gather(terms: Terms, node: EditNode) -> Vector | None:
+    found = terms.vector(node.inputs[0])
+    index = terms.vector(node.inputs[1])
     if found is None or found[1] or index is None or _attribute(node, "axis", 0) not in (0, -1):
         return None
     entries = found[0]
@@ -184,7 +216,7 @@ def _gather(terms: Terms, node: Node) -> Vector | None:
     return tuple(entries[i] for i in index[0] if isinstance(i, int)), index[1]
 
 
-def _slice(terms: Terms, node: Node) -> Vector | None:
+def _slice(terms: Terms, node: EditNode) -> Vector | None:
     found = terms.vector(node.inputs[0])
     given = [terms.vector(n) if n else None for n in node.inputs[1:]]
     if found is None or found[1] or any(g is None and n for g, n in zip(given, node.inputs[1:], strict=True)):
@@ -192,24 +224,32 @@ def _slice(terms: Terms, node: Node) -> Vector | None:
     bounds: list[int] = []
     for default, place in ((0, 0), (0, 1), (0, 2), (1, 3)):
         one = given[place] if place < len(given) else None
-        entry = default if one is None else one[0][0] if len(one[0]) == 1 else None
+        if one is None:
+            entry = default
+        elif len(one[0]) == 1:
+            entry = one[0][0]
+        else:
+            entry = None
         if not isinstance(entry, int):
             return None
         bounds.append(entry)
     start, stop, axis, step = bounds
-    return (found[0][start:stop:step], False) if axis in (0, -1) and step > 0 else None
+    if axis in (0, -1) and step > 0:
+        return (found[0][start:stop:step], False)
+    return None
 
 
-def _concat(terms: Terms, node: Node) -> Vector | None:
+def _concat(terms: Terms, node: EditNode) -> Vector | None:
     parts = [terms.vector(n) for n in node.inputs]
     if any(p is None or p[1] for p in parts):
         return None
     return tuple(entry for p in parts if p is not None for entry in p[0]), False
 
 
-def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms, Node], Vector | None]:
-    def evaluate(terms: Terms, node: Node) -> Vector | None:
-        a, b = terms.vector(node.inputs[0]), terms.vector(node.inputs[1])
+def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms, EditNode], Vector | None]:
+    def evaluate(terms: Terms, node: EditNode) -> Vector | None:
+        a = terms.vector(node.inputs[0])
+        b = terms.vector(node.inputs[1])
         if a is None or b is None:
             return None
         length = max(len(a[0]), len(b[0]))
@@ -230,22 +270,28 @@ def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms,
 def _times(x: Term | None, y: Term | None) -> Term | None:
     """A size times a positive number."""
     number, term = (x, y) if isinstance(x, int) else (y, x)
-    return scaled(term, number, 1) if isinstance(number, int) and number > 0 and term is not None else None
+    if isinstance(number, int) and number > 0 and term is not None:
+        return scaled(term, number, 1)
+    return None
 
 
-def _filled(terms: Terms, node: Node) -> Vector | None:
-    shape, number = terms.vector(node.inputs[0]), filled_with(node)
+def _filled(terms: Terms, node: EditNode) -> Vector | None:
+    shape = terms.vector(node.inputs[0])
+    number = filled_with(node)
     if shape is None or shape[1] or number is None or len(shape[0]) > 1:
         return None
     if not shape[0]:
         return (number,), True
     length = shape[0][0]
-    return ((number,) * length, False) if isinstance(length, int) and 0 <= length <= FEW else None
+    if isinstance(length, int) and 0 <= length <= FEW:
+        return ((number,) * length, False)
+    return None
 
 
-def _equal(terms: Terms, node: Node) -> Vector | None:
+def _equal(terms: Terms, node: EditNode) -> Vector | None:
     """1 and 0 for true and false; a size is never below 0, whatever it is."""
-    a, b = terms.vector(node.inputs[0]), terms.vector(node.inputs[1])
+    a = terms.vector(node.inputs[0])
+    b = terms.vector(node.inputs[1])
     if a is None or b is None or a[1] != b[1] or len(a[0]) != len(b[0]):
         return None
     found: list[Term | None] = []
@@ -258,7 +304,7 @@ def _equal(terms: Terms, node: Node) -> Vector | None:
     return tuple(found), a[1]
 
 
-def _where(terms: Terms, node: Node) -> Vector | None:
+def _where(terms: Terms, node: EditNode) -> Vector | None:
     parts = [terms.vector(n) for n in node.inputs]
     known = [p for p in parts if p is not None]
     if len(known) != 3 or len({(len(p[0]), p[1]) for p in known}) != 1:
@@ -270,10 +316,12 @@ def _where(terms: Terms, node: Node) -> Vector | None:
 
 def _divide(a: int, b: int) -> int | None:
     # ONNX's integers divide towards zero
-    return None if b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
+    if b == 0:
+        return None
+    return (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
 
 
-_EVALUATORS: Mapping[str, Callable[[Terms, Node], Vector | None]] = {
+_EVALUATORS: Mapping[str, Callable[[Terms, EditNode], Vector | None]] = {
     "Shape": _shape,
     "Size": _size,
     "Identity": _same,

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from gkestimator.merging.disjoint import DisjointSets
 from gkestimator.merging.libraries import library
 
-__all__ = ["best_assignment"]
-
 # Sums of similarities (each at most 1) that differ by less are one sum: what rounding leaves.
 _SAME = 1e-12
 
@@ -56,7 +54,8 @@ def _components(pairs: Mapping[tuple[int, int], float]) -> list[list[tuple[int, 
 def _matched(
     weights: Mapping[tuple[int, int], float], far: Mapping[tuple[int, int], float]
 ) -> list[tuple[int, int]]:
-    rows, columns = sorted({i for i, _ in weights}), sorted({j for _, j in weights})
+    rows = sorted({i for i, _ in weights})
+    columns = sorted({j for _, j in weights})
     row_of = {n: k for k, n in enumerate(rows)}
     column_of = {n: k for k, n in enumerate(columns)}
     size = max(len(rows), len(columns))

@@ -6,12 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, EditNode, Rearranged, Values, ValueShape, Weight
 from gkestimator.merging.matching.convolution import window_of
 from gkestimator.merging.operators import Kind, WeightMatrix, WeightOperator
-from gkestimator.onnx_io.editing import EditableModel, Node, Rearranged, Values, ValueShape, Weight
-
-__all__ = ["DTYPES", "candidates"]
 
 DTYPES = frozenset({DType.FLOAT, DType.FLOAT16, DType.BFLOAT16})
 
@@ -39,7 +37,8 @@ def candidates(
             continue
         if len(node.inputs) < 2 or len(node.writes) != 1 or not node.inputs[0] or not node.outputs[0]:
             continue
-        x, weight = shapes.get(node.inputs[0]), constants.get(node.inputs[1])
+        x = shapes.get(node.inputs[0])
+        weight = constants.get(node.inputs[1])
         if x is None or weight is None or node.inputs[0] in constants:
             continue
         if weight.dtype not in DTYPES or x.dtype is not weight.dtype or weight.elements < 1:
@@ -84,10 +83,14 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
         weight = found.get(node.inputs[0])
         if weight is None or weight.dtype not in DTYPES:
             continue
-        values, shape = weight.values, weight.shape
+        values = weight.values
+        shape = weight.shape
         if node.op_type == "Transpose":
             perm = node.attributes.get("perm", tuple(reversed(range(len(shape)))))
-            axes = tuple(a for a in perm if type(a) is int) if isinstance(perm, tuple) else ()
+            if isinstance(perm, tuple):
+                axes = tuple(a for a in perm if type(a) is int)
+            else:
+                axes = ()
             if sorted(axes) != list(range(len(shape))):
                 continue
             shape = tuple(shape[a] for a in axes)
@@ -98,7 +101,7 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
 
 
 def _matmul(
-    node: Node, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
+    node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
 ) -> _Seen | None:
     if len(node.inputs) != 2 or node.attributes or node.opaque:
         return None
@@ -108,7 +111,7 @@ def _matmul(
 
 
 def _gemm(
-    node: Node, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
+    node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
 ) -> _Seen | None:
     get = node.attributes.get
     if not set(node.attributes) <= {"alpha", "beta", "transA", "transB"} or node.opaque:
@@ -129,7 +132,7 @@ def _gemm(
 
 
 def _conv(
-    node: Node, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
+    node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
 ) -> _Seen | None:
     if len(weight.shape) < 3 or len(x) != len(weight.shape):
         return None
@@ -137,7 +140,8 @@ def _conv(
     if window is None:
         return None
     out, into = weight.shape[:2]
-    groups, taps = window.groups, math.prod(window.kernel)
+    groups = window.groups
+    taps = math.prod(window.kernel)
     size: tuple[int, ...]
     if x[1] not in (None, into * groups):
         return None
@@ -147,9 +151,13 @@ def _conv(
     if groups == 1:
         swapped = (1, 0, *range(2, len(weight.shape)))
         values = Rearranged(base=weight.values, axes=swapped, shape=(into, out, taps))
-        rows, columns, size = into, out, ()
+        rows = into
+        columns = out
+        size = ()
     else:
-        rows, columns, taps = groups, 1, weight.elements // groups
+        rows = groups
+        columns = 1
+        taps = weight.elements // groups
         values = Rearranged(base=weight.values, shape=(rows, columns, taps))
         size = (into, out // groups)
     return _Seen(
@@ -174,7 +182,7 @@ def _product(weight: Weight, values: Values, rows: int, columns: int) -> WeightM
 
 
 def _bias(
-    node: Node,
+    node: EditNode,
     constants: Mapping[str, Weight],
     dtype: DType,
     count: int,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from gkestimator.onnx_io.editing import Node
-
-__all__ = ["Window", "window_of"]
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import EditNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+@frozen
+class SlidingWindow:
     """How a convolution slides: one number per spatial dimension; pads: all before, then all behind."""
 
     kernel: tuple[int, ...]
@@ -21,7 +19,7 @@ class Window:
     groups: int
 
 
-def window_of(node: Node, weight: Sequence[int], spatial: Sequence[int | None]) -> Window | None:
+def window_of(node: EditNode, weight: Sequence[int], spatial: Sequence[int | None]) -> SlidingWindow | None:
     """The window of a Conv by a weight of shape [M, C / groups, *kernel] over the sizes ``spatial``.
 
     ``auto_pad`` becomes explicit pads. None where that needs a size that is not known (SAME_* with a stride), or
@@ -50,11 +48,15 @@ def window_of(node: Node, weight: Sequence[int], spatial: Sequence[int | None]) 
         same = [n for n in found if n is not None]
         if len(same) < rank:
             return None
-        less, more = [n // 2 for n in same], [n - n // 2 for n in same]
-        pads = (*less, *more) if auto == "SAME_UPPER" else (*more, *less)
+        less = [n // 2 for n in same]
+        more = [n - n // 2 for n in same]
+        if auto == "SAME_UPPER":
+            pads = (*less, *more)
+        else:
+            pads = (*more, *less)
     elif auto not in ("NOTSET", ""):
         return None
-    return Window(kernel=kernel, strides=strides, dilations=dilations, pads=pads, groups=groups)
+    return SlidingWindow(kernel=kernel, strides=strides, dilations=dilations, pads=pads, groups=groups)
 
 
 def _same(size: int | None, kernel: int, stride: int, dilation: int) -> int | None:
@@ -67,9 +69,11 @@ def _same(size: int | None, kernel: int, stride: int, dilation: int) -> int | No
     return max((-(-size // stride) - 1) * stride + reach - size, 0)
 
 
-def _numbers(node: Node, key: str, default: tuple[int, ...], *, least: int) -> tuple[int, ...] | None:
+def _numbers(node: EditNode, key: str, default: tuple[int, ...], *, least: int) -> tuple[int, ...] | None:
     value = node.attributes.get(key, default)
     if not isinstance(value, tuple) or len(value) != len(default):
         return None
     numbers = tuple(n for n in value if type(n) is int and n >= least)
-    return numbers if len(numbers) == len(default) else None
+    if len(numbers) == len(default):
+        return numbers
+    return None

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.operators import WeightOperator
-from gkestimator.onnx_io.editing import EditableModel
-
-__all__ = ["Contraction"]
 
 _Bits = NDArray[np.uint8]
 
@@ -45,7 +43,8 @@ class Contraction:
 
     def makes_cycle(self, a: tuple[int, int], b: tuple[int, int]) -> bool:
         """Whether one of ``a`` and ``b`` (model, index) needs the other's result, so that they cannot be one."""
-        one, other = self._unit(a), self._unit(b)
+        one = self._unit(a)
+        other = self._unit(b)
         near = self._above[one] | self._below[one]
         return one != other and bool((near & self._members[other]).any())
 
@@ -53,7 +52,8 @@ class Contraction:
         """Make one of ``a`` and ``b`` (model, index). Raises ValueError where that makes a cycle."""
         if self.makes_cycle(a, b):
             raise ValueError(f"contracting {a} and {b} makes a cycle")
-        one, other = self._unit(a), self._unit(b)
+        one = self._unit(a)
+        other = self._unit(b)
         if one == other:
             return
         for bits in (self._members, self._above, self._below):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.cycles import Contraction
 from gkestimator.merging.matching.starts import equal_but_for_start, pairs_to_compare
@@ -13,14 +14,11 @@ from gkestimator.merging.matching.units import Unit, joined
 from gkestimator.merging.operators import SuperOperator, WeightOperator
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import similar_pairs
-from gkestimator.onnx_io.editing import EditableModel
-
-__all__ = ["Matching", "Refused", "match_all"]
 
 _Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Refused:
     """Operators that are similar enough and stay apart.
 
@@ -35,7 +33,7 @@ class Refused:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Matching:
     """What is merged, in the order of the first members, and what was refused, in the order it was found.
 
@@ -165,7 +163,9 @@ class _Grown:
         while left:
             chosen = best_assignment({pair: weight for pair, (weight, _) in left.items()}, places)
             for i, j in sorted(chosen, key=lambda p: (-left[p][0], p)):
-                a, b, unit = units[i].keys[0], own[j].keys[0], left[i, j][1]
+                a = units[i].keys[0]
+                b = own[j].keys[0]
+                unit = left[i, j][1]
                 if self._graph.makes_cycle(a, b):
                     self._refused.append(_refused(unit, "cycle"))
                 else:

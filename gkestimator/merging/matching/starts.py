@@ -17,8 +17,6 @@ from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
 from gkestimator.merging.similarity.search import whole
 
-__all__ = ["equal_but_for_start", "pairs_to_compare", "together"]
-
 _ROUNDING = 1e-9  # of a start: sums of the same durations in another order are the same time
 _SAMPLES = 16
 
@@ -32,7 +30,8 @@ def together(a: Unit, b: Unit, tau_ms: float) -> bool:
     if math.isinf(tau_ms):
         return True
     starts = [m.operator.start_ms for m in (*a.members, *b.members)]
-    low, high = min(starts), max(starts)
+    low = min(starts)
+    high = max(starts)
     return not any(map(math.isnan, starts)) and high - low <= tau_ms + _ROUNDING * abs(high)
 
 
@@ -98,8 +97,10 @@ def equal_but_for_start(
             with np.errstate(invalid="ignore"):  # equal infinities
                 alike = (np.abs(row - b) <= options.tolerance) | (row == b)
             for n in np.flatnonzero(alike.all(axis=1)):
-                i, j = lefts[k], rights[n]
-                one, other = units[i], own[j]
+                i = lefts[k]
+                j = rights[n]
+                one = units[i]
+                other = own[j]
                 if together(one, other, options.tau_ms) or apart(one.keys[0], other.keys[0]):
                     continue
                 if not equal_values(
@@ -124,7 +125,8 @@ def _kind(unit: Unit) -> Hashable:
 
 def _could_share(unit: Unit, other: Unit) -> float:
     """The similarity of ``other`` to the largest member if all were shared that fits."""
-    a, b = unit.block, other.block
+    a = unit.block
+    b = other.block
     most = min(a.rows, b.rows) * min(a.columns, b.columns) * a.taps
     return 2 * most / (max(m.operator.matrix.elements for m in unit.members) + b.elements)
 

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gkestimator.merging.operators import Member, Rectangle, SuperOperator, WeightMatrix, WeightOperator
-from gkestimator.onnx_io.editing import Block
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import ValueBlock
+from gkestimator.merging.operators import MergedMember, Rectangle, SuperOperator, WeightMatrix, WeightOperator
 
-__all__ = ["Unit", "joined"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Unit:
     """Operators that are one by now, and the block (of the first one's weight) that they share.
 
     ``keys``: by member its model and its index among the model's operators. A single operator's block is its weight.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[MergedMember, ...]
     keys: tuple[tuple[int, int], ...]
     block: WeightMatrix
 
     @classmethod
     def single(cls, operator: WeightOperator, key: tuple[int, int]) -> Unit:
         """One operator that nobody has joined."""
-        return cls(members=(Member(operator=operator, row=0, column=0),), keys=(key,), block=operator.matrix)
+        return cls(
+            members=(MergedMember(operator=operator, row=0, column=0),), keys=(key,), block=operator.matrix
+        )
 
     @property
     def place(self) -> int:
@@ -59,7 +60,7 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
         unit.block,
         rows=shared.rows,
         columns=shared.columns,
-        values=Block(
+        values=ValueBlock(
             base=unit.block.values,
             start=(shared.row_a, shared.column_a, 0),
             stop=(shared.row_a + shared.rows, shared.column_a + shared.columns, unit.block.taps),
@@ -70,4 +71,6 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
     moved = [replace(m, row=m.row + shared.row_a, column=m.column + shared.column_a) for m in unit.members]
     last = replace(other.members[0], row=shared.row_b, column=shared.column_b)
     grown = Unit(members=(*moved, last), keys=(*unit.keys, *other.keys), block=cut)
-    return grown if grown.as_super().similarity >= omega else None
+    if grown.as_super().similarity >= omega:
+        return grown
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gkestimator.merging.pricing.deciding import Build, decide
-from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
+from gkestimator.merging.pricing.decision import Built, Confidence, MergeDecision, PricedRegion, PricedSuper
 from gkestimator.merging.pricing.price import Price, Priced
 from gkestimator.merging.pricing.pricer import Pricer
 
@@ -11,7 +11,7 @@ __all__ = [
     "Build",
     "Built",
     "Confidence",
-    "Decision",
+    "MergeDecision",
     "Price",
     "Priced",
     "PricedRegion",

@@ -10,16 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gkestimator.dtypes import DType
-from gkestimator.kernels import Kernel
+from gkestimator.core.dtypes import DType
+from gkestimator.core.kernels import Kernel
+from gkestimator.merging.editing import EditableModel, tidy
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing.decision import Built, Confidence, Decision, PricedRegion, PricedSuper
+from gkestimator.merging.pricing.decision import Built, Confidence, MergeDecision, PricedRegion, PricedSuper
 from gkestimator.merging.pricing.price import Price, Priced
 from gkestimator.merging.pricing.regions import Region, find_regions
-from gkestimator.onnx_io.editing import EditableModel, tidy
-
-__all__ = ["Build", "Prices", "decide"]
 
 _ROUNDING = 1e-9
 
@@ -32,7 +30,7 @@ class Build(Protocol):
         ...
 
 
-class Prices(Protocol):
+class PriceSource(Protocol):
     """What is asked of :class:`gkestimator.merging.pricing.Pricer`."""
 
     @property
@@ -74,10 +72,10 @@ def decide(
     models: Sequence[EditableModel],
     supers: Sequence[SuperOperator],
     build: Build,
-    pricer: Prices,
+    pricer: PriceSource,
     *,
     batch_sizes: Sequence[int | None],
-) -> Decision:
+) -> MergeDecision:
     """Choose among ``supers`` and build the graph of those that stay.
 
     All are built and lifted first, and once more without those that share a part of a weight only, where there are
@@ -111,7 +109,7 @@ def decide(
     regions = choice.deciding(chosen, tried)
     model = tidy(chosen.built.model)  # each weight once: in what is written alone, for all bytes are compared
     after = pricer.merged(model, models, batch_sizes).price
-    return Decision(
+    return MergeDecision(
         built=replace(chosen.built, model=model),
         supers=choice.told(chosen, regions),
         regions=tuple(regions),
@@ -135,7 +133,9 @@ def _confidence(before: Price, after: Price) -> Confidence:
     low, high, after_low, after_high = (float(end) for end in ends if end is not None)
     if after_high < low:
         return "apart"
-    return "alike" if after_low < low and after_high < high else "open"
+    if after_low < low and after_high < high:
+        return "alike"
+    return "open"
 
 
 class _Choice:
@@ -146,7 +146,7 @@ class _Choice:
         models: Sequence[EditableModel],
         supers: tuple[SuperOperator, ...],
         build: Build,
-        pricer: Prices,
+        pricer: PriceSource,
         batch_sizes: Sequence[int | None],
         before: Priced,
     ) -> None:
@@ -183,7 +183,8 @@ class _Choice:
         return [self._priced(region, tried) for region in found]
 
     def _priced(self, region: Region, tried: _Try) -> PricedRegion:
-        before, after = self._before.piece(region.originals), tried.priced.piece(region.merged)
+        before = self._before.piece(region.originals)
+        after = tried.priced.piece(region.merged)
         return PricedRegion(
             supers=tuple(tried.places[at] for at in region.supers),
             originals=tuple(sorted(region.originals)),
@@ -243,7 +244,8 @@ class _Choice:
     def _told(
         self, place: int, region: int, by_original: Mapping[str, list[str]] | None, chosen: _Try
     ) -> PricedSuper:
-        op, members = self._supers[place], self._members[place]
+        op = self._supers[place]
+        members = self._members[place]
         matrix = op.members[0].operator.matrix
         block = self._pricer.stored_bytes(matrix.dtype, op.rows * op.columns * matrix.taps)
         after: Price | None = None
@@ -251,7 +253,8 @@ class _Choice:
         extra: int | None = None
         if by_original is not None:
             nodes = sorted({name for member in members for name in by_original.get(member, ())})
-            after, largest = chosen.priced.piece(nodes), chosen.priced.largest_kernel(nodes)
+            after = chosen.priced.piece(nodes)
+            largest = chosen.priced.largest_kernel(nodes)
             extra = self._extra_flops(chosen, place, by_original)
         working = None if largest is None else largest.read_bytes + largest.write_bytes
         l2 = self._pricer.l2_bytes

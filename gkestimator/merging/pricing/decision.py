@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.pricing.price import Price
-from gkestimator.onnx_io.editing import EditableModel
-
-__all__ = ["Built", "Confidence", "Decision", "PricedRegion", "PricedSuper"]
 
 Confidence: TypeAlias = Literal["apart", "alike", "open"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Built:
     """A merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
     helpers). ``parts[i]``: the nodes that super-operator i was emitted as; where something was lifted, the helpers
@@ -26,7 +24,7 @@ class Built:
     parts: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PricedRegion:
     """A region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
     super-operator by itself, after its region did not pay."""
@@ -40,7 +38,7 @@ class PricedRegion:
     lifted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PricedSuper:
     """One super-operator with what is told of it.
 
@@ -67,8 +65,8 @@ class PricedSuper:
     fits_l2: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+@frozen
+class MergeDecision:
     """What was decided.
 
     ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those of what

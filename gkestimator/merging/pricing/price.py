@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.errors import ModelError
+from gkestimator.core.errors import ModelError
+from gkestimator.core.kernels import Kernel
+from gkestimator.core.records import frozen
 from gkestimator.estimation.engine import Estimated
 from gkestimator.estimation.timeline import schedule
-from gkestimator.kernels import Kernel
-
-__all__ = ["Price", "Priced"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Price:
     """One inference of a graph, or what a part of it adds to that.
 
@@ -41,7 +39,9 @@ class Price:
 
     def measure(self, which: str) -> float:
         """``latency_ms`` for ``latency``, ``gpu_ms`` for ``gpu`` (``MergeOptions.price``)."""
-        return self.gpu_ms if which == "gpu" else self.latency_ms
+        if which == "gpu":
+            return self.gpu_ms
+        return self.latency_ms
 
 
 class Priced:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import ModelError, UsageError
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ModelError, UsageError
+from gkestimator.core.graph import OperatorGraph, Tensor
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import MAX_BATCH_SIZE, EstimateRequest
-from gkestimator.graph import OperatorGraph, Tensor
-from gkestimator.lowering.storage import stored_bytes
+from gkestimator.merging.editing import EditableModel, batch_dims, graph_of
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
-from gkestimator.onnx_io.editing import EditableModel, batch_dims, graph_of
-
-__all__ = ["Pricer"]
+from gkestimator.operators.precision import stored_bytes
 
 
 class Pricer:

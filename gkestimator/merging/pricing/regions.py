@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from gkestimator.core.records import frozen
 from gkestimator.merging.disjoint import DisjointSets
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.pricing.price import Priced
-from gkestimator.onnx_io.editing import EditableModel
-
-__all__ = ["Region", "find_regions"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Region:
     """Nodes that are priced as one. ``originals`` run before merging, ``merged`` in their place after it.
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from gkestimator.core.records import frozen
 from gkestimator.merging.similarity.equality import floats
 from gkestimator.merging.similarity.lattice import VALUES, Lattice
-
-__all__ = ["Anchors", "Buckets", "Index", "anchors_of", "buckets", "meeting", "samples_of"]
 
 _AT_ONCE = 1 << 17  # places hashed at a time
 _SAMPLE = 1 << 10
@@ -38,7 +37,7 @@ _FACTORS = np.random.default_rng(20260101).integers(0, 1 << 63, VALUES, dtype=np
 ) + np.uint64(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Buckets:
     """How values are quantised: all weights that are compared share it.
 
@@ -62,11 +61,12 @@ class Buckets:
             return number, number
         wide = self.tolerance * (1 + 2**-50)
         with np.errstate(over="ignore", invalid="ignore"):
-            low, high = np.nextafter(x - wide, -np.inf), np.nextafter(x + wide, np.inf)
+            low = np.nextafter(x - wide, -np.inf)
+            high = np.nextafter(x + wide, np.inf)
         return self.number(low), self.number(high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Anchors:
     """Hashes in ascending order, and the place (row, column) of each. ``crowded``: too many entries for the places."""
 
@@ -84,7 +84,10 @@ def buckets(weights: Iterable[np.ndarray], *, tolerance: float) -> Buckets:
         sample = floats(w[np.unravel_index(at, w.shape)]).astype(np.float64)
         samples.append(sample[np.isfinite(sample)])
     every = np.concatenate(samples)
-    spread = float(np.subtract(*np.quantile(every, (0.95, 0.05)))) if every.size else 0.0
+    if every.size:
+        spread = float(np.subtract(*np.quantile(every, (0.95, 0.05))))
+    else:
+        spread = 0.0
     if not _NARROWEST < spread < 1 / _NARROWEST:
         spread = 1.0
     if tolerance == 0:
@@ -98,8 +101,13 @@ def buckets(weights: Iterable[np.ndarray], *, tolerance: float) -> Buckets:
 def _values_for(numbers: npt.NDArray[np.float64]) -> int:
     """How many values have :data:`_BITS` bits: by how often two of a sample are in one bucket (collision entropy)."""
     count = np.unique(numbers, return_counts=True)[1].astype(np.float64)
-    bits = -math.log2(float((count**2).sum()) / numbers.size**2) if numbers.size else 0.0
-    return VALUES if bits * VALUES <= _BITS else max(1, math.ceil(_BITS / bits))
+    if numbers.size:
+        bits = -math.log2(float((count**2).sum()) / numbers.size**2)
+    else:
+        bits = 0.0
+    if bits * VALUES <= _BITS:
+        return VALUES
+    return max(1, math.ceil(_BITS / bits))
 
 
 def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
@@ -125,7 +133,8 @@ def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float
 def samples_of(b: np.ndarray, plan: Lattice, bucket: Buckets) -> Anchors:
     """Every ``tile``-th place of ``b``, under its one hash."""
     (k1, k2, _), (s1, s2) = plan.pattern, plan.tile
-    rows, columns = np.arange(0, b.shape[0] - k1 + 1, s1), np.arange(0, b.shape[1] - k2 + 1, s2)
+    rows = np.arange(0, b.shape[0] - k1 + 1, s1)
+    columns = np.arange(0, b.shape[1] - k2 + 1, s2)
     parts = []
     for some in _blocks(rows, columns.size):
         key = np.zeros((some.size, columns.size), np.uint64)

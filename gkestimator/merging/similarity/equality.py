@@ -11,18 +11,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
-from gkestimator.onnx_io.editing import Values
-
-__all__ = [
-    "checked_tolerance",
-    "equal_cells",
-    "equal_everywhere",
-    "equal_in_all_taps",
-    "equal_values",
-    "floats",
-]
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
+from gkestimator.merging.editing import Values
 
 _CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
 _SAMPLES = 64
@@ -56,7 +47,8 @@ def floats(a: np.ndarray) -> np.ndarray:
 
 def equal_cells(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
     """Where ``a`` and ``b`` (of one type, shapes that broadcast) are equal."""
-    a, b = floats(a), floats(b)
+    a = floats(a)
+    b = floats(b)
     same: npt.NDArray[np.bool_] = np.asarray(a == b)
     if tolerance > 0 and not same.all():
         with np.errstate(invalid="ignore", over="ignore"):
@@ -78,7 +70,8 @@ def equal_everywhere(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     if a.size <= _CHUNK:
         return _chunk_equal(a, b, tolerance)
     order = sorted(range(a.ndim), key=lambda i: -abs(a.strides[i]))
-    a, b = a.transpose(order), b.transpose(order)
+    a = a.transpose(order)
+    b = b.transpose(order)
     sample = np.unravel_index(np.linspace(0, a.size - 1, _SAMPLES, dtype=np.int64), a.shape)
     if not equal_cells(a[sample], b[sample], tolerance).all():
         return False
@@ -99,10 +92,12 @@ def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     a, b = np.atleast_1d(a), np.atleast_1d(b)  # the difference of two scalars would be no array
     if a.dtype.itemsize == 2:  # NumPy compares half precision by conversion: the bits first
         infinity = 0x7F80 if a.dtype == np.uint16 else 0x7C00
-        bits, other = a.view(np.uint16), b.view(np.uint16)
+        bits = a.view(np.uint16)
+        other = b.view(np.uint16)
         if np.array_equal(bits, other):
             return not bool(((bits & 0x7FFF) > infinity).any())
-    a, b = _aligned(floats(a)), _aligned(floats(b))
+    a = _aligned(floats(a))
+    b = _aligned(floats(b))
     start = (0,) * (a.ndim - 1)
     if a.size > _SAMPLES and (a[start][:_SAMPLES] == b[start][:_SAMPLES]).all() and (a == b).all():
         return True
@@ -120,7 +115,9 @@ def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 def _aligned(a: np.ndarray) -> np.ndarray:
     """A copy where the values lie at odd addresses, as in a file they may: NumPy works on such ones in small pieces."""
-    return a if a.flags.aligned else a.copy()
+    if a.flags.aligned:
+        return a
+    return a.copy()
 
 
 def equal_values(a: Values, b: Values, tolerance: float, *, dtype: DType | None = None) -> bool:
@@ -131,7 +128,8 @@ def equal_values(a: Values, b: Values, tolerance: float, *, dtype: DType | None 
     Raises ModelError where a file does not hold the values, UsageError for a negative tolerance.
     """
     tolerance = checked_tolerance(tolerance)
-    x, y = a.array(), b.array()
+    x = a.array()
+    y = b.array()
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     if x.dtype.kind == "f" or (x.dtype == np.uint16 and dtype is DType.BFLOAT16):

@@ -10,19 +10,17 @@ the best rectangle so far, and a mask only of a box.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from gkestimator.core.records import frozen
 from gkestimator.merging.operators import Rectangle
 from gkestimator.merging.similarity.equality import equal_cells, equal_in_all_taps
 from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import largest_rectangles
 from gkestimator.merging.similarity.shifts import earlier
-
-__all__ = ["WORK", "Meetings", "best_of", "largest_at_shift"]
 
 WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared
@@ -31,7 +29,7 @@ _AT_ONCE = 1 << 18
 _Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Meetings:
     """Where the same hash is: places (row, column) in both weights."""
 
@@ -96,13 +94,17 @@ def largest_at_shift(
     a: np.ndarray, b: np.ndarray, shift: tuple[int, int], *, tolerance: float
 ) -> Rectangle | None:
     """The largest common rectangle of cells of ``a`` and the cells ``shift`` (rows, columns) further in ``b``."""
-    top, first = max(0, -shift[0]), max(0, -shift[1])
-    bottom, last = min(a.shape[0], b.shape[0] - shift[0]), min(a.shape[1], b.shape[1] - shift[1])
+    top = max(0, -shift[0])
+    first = max(0, -shift[1])
+    bottom = min(a.shape[0], b.shape[0] - shift[0])
+    last = min(a.shape[1], b.shape[1] - shift[1])
     return _in_box(a, b, (top, bottom, first, last), shift, tolerance)
 
 
 def _area(found: Rectangle | None) -> int:
-    return 0 if found is None else found.rows * found.columns
+    if found is None:
+        return 0
+    return found.rows * found.columns
 
 
 def _holds(outer: tuple[int, int, int, int], box: tuple[int, int, int, int]) -> bool:
@@ -126,7 +128,8 @@ def _promising(
         met, bound = _reachable(a, b, met, cells)
         if reach is not None:
             bound = np.minimum(bound, reach.most(met.row_a, met.column_a, met.row_b, met.column_b))
-            met, bound = met.some(bound >= cells), bound[bound >= cells]
+            met = met.some(bound >= cells)
+            bound = bound[bound >= cells]
         met, bound = _equal_patterns(a, b, met, bound, plan, tolerance)
         kept.append(met)
         bounds.append(bound)
@@ -143,7 +146,8 @@ def _promising(
 
 def _reachable(a: np.ndarray, b: np.ndarray, met: Meetings, cells: int) -> tuple[Meetings, _Ints]:
     """The meetings whose shift leaves ``cells`` cells in common, and how many it leaves."""
-    down, right = met.row_b - met.row_a, met.column_b - met.column_a
+    down = met.row_b - met.row_a
+    right = met.column_b - met.column_a
     high = np.minimum(a.shape[0], b.shape[0] - down) - np.maximum(0, -down)
     wide = np.minimum(a.shape[1], b.shape[1] - right) - np.maximum(0, -right)
     area = high * wide
@@ -162,7 +166,8 @@ def _equal_patterns(
                     a[met.row_a + r, met.column_a + c, t], b[met.row_b + r, met.column_b + c, t], tolerance
                 )
                 if not same.all():
-                    met, bound = met.some(same), bound[same]
+                    met = met.some(same)
+                    bound = bound[same]
     return met, bound
 
 
@@ -171,9 +176,11 @@ def _box(
 ) -> tuple[int, int, int, int]:
     """First row, row after the last, first column, column after the last in ``a`` of the box around a meeting."""
     ra, ca, rb, cb = place
-    up, down = min(ra, rb), min(a.shape[0] - ra, b.shape[0] - rb)
+    up = min(ra, rb)
+    down = min(a.shape[0] - ra, b.shape[0] - rb)
     column = equal_in_all_taps(a[ra - up : ra + down, ca], b[rb - up : rb + down, cb], tolerance)
-    left, right = min(ca, cb), min(a.shape[1] - ca, b.shape[1] - cb)
+    left = min(ca, cb)
+    right = min(a.shape[1] - ca, b.shape[1] - cb)
     row = equal_in_all_taps(a[ra, ca - left : ca + right], b[rb, cb - left : cb + right], tolerance)
     if not row[left]:  # of more taps than the pattern has
         return ra, ra, ca, ca
@@ -203,7 +210,9 @@ def _in_box(
     if mask.all():
         return _rectangle(top, first, bottom - top, last - first, shift)
     row, column, rows, columns = (int(v[0]) for v in largest_rectangles(mask[None]))
-    return _rectangle(top + row, first + column, rows, columns, shift) if rows else None
+    if rows:
+        return _rectangle(top + row, first + column, rows, columns, shift)
+    return None
 
 
 def _rectangle(row: int, column: int, rows: int, columns: int, shift: tuple[int, int]) -> Rectangle:

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Lattice", "Shape", "lattices", "slacks", "with_fewer_values"]
+from gkestimator.core.records import frozen
 
 VALUES = 16  # of a pattern, at most: a hash of few values meets by chance too often
 _MOST_TILE = 64  # places along one axis of a tile
@@ -31,7 +30,7 @@ _FIXED = 2000  # what a lattice costs for each weight besides its places, in pla
 Shape: TypeAlias = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lattice:
     """``window``: least rows and columns of a rectangle; ``pattern``: rows, columns, taps; ``tile``: rows, columns."""
 
@@ -54,7 +53,8 @@ class Lattice:
 
         Every window has one wholly. ``slack`` in [0, 1] says which of the allowed places are taken.
         """
-        window, span = self.window[axis], self.span[axis]
+        window = self.window[axis]
+        span = self.span[axis]
         windows = size - window + 1
         count = -(-windows // (window - span + 1))
         step = -(-windows // count)
@@ -83,7 +83,8 @@ def lattices(
     (from ``h`` to some multiple of it), each with its own lattice and window, if that is less work. ``many``: how many
     weights there are of each, which share the lattices. ``cells`` is at most min(rows) x min(columns).
     """
-    high, wide = min(a[0], b[0]), min(a[1], b[1])
+    high = min(a[0], b[0])
+    wide = min(a[1], b[1])
     best: tuple[int, tuple[Lattice, ...]] | None = None
     for ratio in _RATIOS:
         made = [_lattice(a, b, w, many, values) for w in _windows(high, wide, cells, ratio)]
@@ -139,5 +140,6 @@ def _sizes(most: int) -> list[int]:
 
 
 def _places(made: Lattice, shape: Shape, axis: int) -> int:
-    window, span = made.window[axis], made.span[axis]
+    window = made.window[axis]
+    span = made.span[axis]
     return -(-(shape[axis] - window + 1) // (window - span + 1)) * made.tile[axis]

@@ -22,8 +22,6 @@ from gkestimator.merging.similarity.lattice import Lattice, Shape, lattices, sla
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.shifts import earlier
 
-__all__ = ["by_anchors", "by_anchors_of_all"]
-
 _FIRST_SLACK = next(slacks())
 _MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
 _FEW = 1 << 18  # hashes of a weight up to which other places are tried
@@ -134,7 +132,8 @@ def _telling(
             other = anchors_of(a, plan, bucket, slack)
             there = meeting(other, samples)
             if not other.crowded and int(there[1].sum()) < int(met[1].sum()):
-                anchors, met = other, there
+                anchors = other
+                met = there
     return anchors, met
 
 

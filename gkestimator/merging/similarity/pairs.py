@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.operators import Rectangle, WeightMatrix, similarity
 from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere
 from gkestimator.merging.similarity.pair_search import by_anchors_of_all
 from gkestimator.merging.similarity.search import whole
-
-__all__ = ["least_cells", "similar_pairs"]
 
 _Pair: TypeAlias = tuple[int, int]
 _Class: TypeAlias = tuple[int, int, int, int, int, str]
@@ -43,7 +41,8 @@ def similar_pairs(
     asked = list(dict.fromkeys(pairs))
     classes: dict[_Class, list[_Pair]] = {}
     for i, j in asked:
-        a, b = left[i], right[j]
+        a = left[i]
+        b = right[j]
         if a.dtype is not b.dtype or a.taps != b.taps or least_cells(a, b, omega) is None:
             continue
         if (a.rows, a.columns) == (b.rows, b.columns) and equal_everywhere(a.array(), b.array(), tolerance):

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from gkestimator.merging.similarity.equality import equal_in_all_taps, floats
 
-__all__ = ["Reach"]
-
 _STEPS = 12
 
 _Ints = npt.NDArray[np.int64]
@@ -27,7 +25,10 @@ class _Lines:
     def __init__(self, w: np.ndarray, axis: int, chosen: _Ints) -> None:
         self._line = np.full(w.shape[axis], -1, np.int64)
         self._line[chosen] = np.arange(chosen.size)
-        taken = w[chosen] if axis == 0 else w[:, chosen].swapaxes(0, 1)
+        if axis == 0:
+            taken = w[chosen]
+        else:
+            taken = w[:, chosen].swapaxes(0, 1)
         self.values = np.ascontiguousarray(floats(taken))
         self.size = self.values.shape[1]
         change = (self.values[:, 1:] != self.values[:, :-1]).any(axis=-1)
@@ -79,7 +80,8 @@ class Reach:
         """How many cells after each place are equal."""
         limit = np.minimum(a.size - at_a, b.size - at_b)
         done: _Ints = limit.copy()
-        index, step = np.arange(at_a.size), np.zeros(at_a.size, np.int64)
+        index = np.arange(at_a.size)
+        step = np.zeros(at_a.size, np.int64)
         for _ in range(_STEPS):
             step = step + np.minimum(
                 a.after[line_a, at_a + step] - (at_a + step), b.after[line_b, at_b + step] - (at_b + step)
@@ -90,8 +92,12 @@ class Reach:
                 a, b, line_a[inside], (at_a + step)[inside], line_b[inside], (at_b + step)[inside]
             )
             done[index[~same]] = step[~same]
-            index, step = index[same], step[same]
-            line_a, at_a, line_b, at_b = line_a[same], at_a[same], line_b[same], at_b[same]
+            index = index[same]
+            step = step[same]
+            line_a = line_a[same]
+            at_a = at_a[same]
+            line_b = line_b[same]
+            at_b = at_b[same]
         return np.subtract(done, 1)
 
     def _backwards(
@@ -100,7 +106,8 @@ class Reach:
         """How many cells before each place are equal."""
         limit = np.minimum(at_a, at_b)
         done: _Ints = limit.copy()
-        index, step = np.arange(at_a.size), np.zeros(at_a.size, np.int64)
+        index = np.arange(at_a.size)
+        step = np.zeros(at_a.size, np.int64)
         for _ in range(_STEPS):
             step = step + np.minimum(
                 at_a - step - a.first[line_a, at_a - step], at_b - step - b.first[line_b, at_b - step]
@@ -111,8 +118,12 @@ class Reach:
                 a, b, line_a[inside], (at_a - step)[inside] - 1, line_b[inside], (at_b - step)[inside] - 1
             )
             done[index[~same]] = step[~same]
-            index, step = index[same], step[same] + 1
-            line_a, at_a, line_b, at_b = line_a[same], at_a[same], line_b[same], at_b[same]
+            index = index[same]
+            step = step[same] + 1
+            line_a = line_a[same]
+            at_a = at_a[same]
+            line_b = line_b[same]
+            at_b = at_b[same]
         return done
 
     def _same(self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints) -> _Flags:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["largest_rectangles"]
-
 _LARGE = 1 << 12  # cells of a mask from which on a look for rows that are alike pays
 
 _Ints = npt.NDArray[np.int64]
@@ -88,7 +86,10 @@ def _update(
     wide = right[mask, cell] - first
     top = bottom - tall
     # The order is that of the mask as it was given.
-    keys = (-wide, top, first) if transposed else (-tall, first, top)
+    if transposed:
+        keys = (-wide, top, first)
+    else:
+        keys = (-tall, first, top)
     order = np.lexsort((*keys, mask))
     lead = order[np.unique(mask[order], return_index=True)[1]]
     mask = mask[lead]

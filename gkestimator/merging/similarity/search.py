@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.operators import Rectangle
 from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere, floats
 from gkestimator.merging.similarity.pair_search import by_anchors
 from gkestimator.merging.similarity.shifts import by_every_shift, cost_of_every_shift, earlier
-
-__all__ = ["largest_common_rectangle"]
 
 _SMALL = 1 << 15  # comparisons that every shift may cost: beyond, anchors are faster
 _NARROWER = 8  # how much smaller a rectangle is looked for when none was found
@@ -51,15 +49,21 @@ def largest_common_rectangle(
         return whole(a.shape[0], a.shape[1])
     if cost_of_every_shift(a, b) <= _SMALL:
         found = by_every_shift(a, b, tolerance=tolerance)
-        return found if found is not None and found.rows * found.columns >= smallest else None
-    certain, best, cells = True, None, max(smallest, most // 2)
+        if found is not None and found.rows * found.columns >= smallest:
+            return found
+        return None
+    certain = True
+    best = None
+    cells = max(smallest, most // 2)
     while True:
         found, exact = by_anchors(a, b, tolerance=tolerance, cells=cells)
         certain &= exact
         if found is not None and earlier(found, best):
             best = found
         if cells == smallest or (best is not None and best.rows * best.columns >= cells):
-            return best if best is None or certain else replace(best, exact=False)
+            if best is None or certain:
+                return best
+            return replace(best, exact=False)
         cells = max(smallest, cells // _NARROWER)
 
 

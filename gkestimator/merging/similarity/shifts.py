@@ -8,8 +8,6 @@ from gkestimator.merging.operators import Rectangle
 from gkestimator.merging.similarity.equality import equal_in_all_taps, floats
 from gkestimator.merging.similarity.rectangles import largest_rectangles
 
-__all__ = ["by_every_shift", "cost_of_every_shift", "earlier"]
-
 _AT_ONCE = 1 << 20  # comparisons held at a time
 
 
@@ -32,7 +30,8 @@ def _order(r: Rectangle) -> tuple[int, ...]:
 def by_every_shift(a: np.ndarray, b: np.ndarray, *, tolerance: float) -> Rectangle | None:
     """The largest common rectangle of ``a`` and ``b`` [rows, columns, taps], or None where nothing is equal."""
     rows, columns, _ = a.shape
-    a, b = floats(a), floats(b)
+    a = floats(a)
+    b = floats(b)
     # NaN equals nothing: what is outside b is no part of any rectangle.
     margin = ((rows - 1, rows - 1), (columns - 1, columns - 1), (0, 0))
     padded = np.pad(b, margin, constant_values=np.nan)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from gkestimator.merging.operators import Member
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import Rearranged, ValueBlock, Values, Weight
+from gkestimator.merging.operators import MergedMember
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.super_operators.form import Sheet
 from gkestimator.merging.super_operators.pieces import joint
-from gkestimator.onnx_io.editing import Block, Rearranged, Values, Weight
-
-__all__ = ["Span", "common"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Span:
     """Parts of a member's bias, one after the other: from the first to the second number of each range."""
 
@@ -22,10 +20,12 @@ class Span:
     ranges: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, member: Member, ranges: Sequence[tuple[int, int]]) -> Span | None:
+    def of(cls, member: MergedMember, ranges: Sequence[tuple[int, int]]) -> Span | None:
         """Those parts of ``member``'s bias; None where it has none."""
         weight = member.operator.bias
-        return None if weight is None else cls(weight=weight, ranges=tuple(ranges))
+        if weight is None:
+            return None
+        return cls(weight=weight, ranges=tuple(ranges))
 
     @property
     def count(self) -> int:
@@ -40,7 +40,7 @@ class Span:
     @property
     def values(self) -> Values:
         """The values, of shape [count]."""
-        parts = [Block(base=self.weight.values, start=(a,), stop=(b,)) for a, b in self.ranges]
+        parts = [ValueBlock(base=self.weight.values, start=(a,), stop=(b,)) for a, b in self.ranges]
         return joint(parts, 0)
 
     def named(self, sheet: Sheet, hint: str) -> str:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import Rearranged, ValueShape
+from gkestimator.merging.editing.form import AttributeValue
+from gkestimator.merging.operators import MergedMember, SuperOperator
 from gkestimator.merging.super_operators.biases import Span, common
 from gkestimator.merging.super_operators.form import Sheet
 from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
 from gkestimator.merging.super_operators.stacking import unstack
-from gkestimator.onnx_io.editing import Rearranged, ValueShape
-from gkestimator.onnx_io.editing.form import AttributeValue
-
-__all__ = ["conv_reason", "emit_convolutions"]
 
 
 def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
     """Why the members' convolutions cannot be merged; None where they can."""
     first = op.members[0].operator
     for member in op.members:
-        operator, name = member.operator, member.operator.node.name
+        operator = member.operator
+        name = member.operator.node.name
         dims = shapes[operator.x].dims
         if operator.geometry[:3] != first.geometry[:3] or operator.geometry[4] != first.geometry[4]:
             return f"{name} has another kernel, stride, dilation or group than {first.node.name}"
@@ -31,7 +30,7 @@ def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | No
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Window:
     """What the members' convolutions have in common when they run as one.
 
@@ -89,12 +88,12 @@ def _window(geometries: Sequence[tuple[tuple[int, ...], ...]], sizes: Sequence[t
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Lane:
     """A member on its way through. A group takes ``into`` channels and gives ``out``; both 1 where rows and
     columns are channels themselves (``grouped`` False)."""
 
-    member: Member
+    member: MergedMember
     pieces: Pieces
     size: tuple[int, ...]
     count: int | None
@@ -163,7 +162,7 @@ def emit_convolutions(
         sheet.finish(_completed(sheet, lane, cropped, rows, own), lane.member.operator.y)
 
 
-def _lane(op: SuperOperator, member: Member, x: ValueShape) -> _Lane:
+def _lane(op: SuperOperator, member: MergedMember, x: ValueShape) -> _Lane:
     grouped = member.operator.kind == "grouped_conv"
     into, out = member.operator.geometry[4] if grouped else (1, 1)
     size = tuple(extent for extent in x.dims[2:] if extent is not None)
@@ -190,7 +189,8 @@ def _attributes(
 
 def _filled(sheet: Sheet, window: _Window, index: int, value: str) -> str:
     """``value`` with the zeros that member ``index`` needs; itself where it needs none."""
-    front, back = window.front[index], window.back[index]
+    front = window.front[index]
+    back = window.back[index]
     if not any(front) and not any(back):
         return value
     return sheet.node("Pad", [value, sheet.whole_numbers([0, 0, *front, 0, 0, *back])], "filled")
@@ -232,7 +232,8 @@ def _cropped(sheet: Sheet, window: _Window, lane: _Lane, value: str) -> str:
     axes = [i for i in range(rank) if wanted[i] != given[i]]
     if not axes:
         return value
-    starts, ends = [0] * len(axes), [wanted[i] for i in axes]
+    starts = [0] * len(axes)
+    ends = [wanted[i] for i in axes]
     numbers = [sheet.whole_numbers(found) for found in (starts, ends, [2 + i for i in axes])]
     return sheet.node("Slice", [value, *numbers], "cropped")
 
@@ -248,7 +249,8 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
         bias = None
     if bias is not None:
         part = sheet.node("Add", [part, bias.spread(sheet, "own", len(lane.size))], "biased")
-    before, after = "", ""
+    before = ""
+    after = ""
     if lane.grouped:
         before, after = (
             "" if piece.empty else lane.residual(sheet, x, piece, lane.bias(piece))

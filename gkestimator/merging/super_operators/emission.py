@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gkestimator.errors import ModelError
-from gkestimator.merging.operators import PRODUCTS, Member, SuperOperator
+from gkestimator.core.errors import ModelError
+from gkestimator.merging.editing import LEAST_OPSET, ValueShape
+from gkestimator.merging.operators import PRODUCTS, MergedMember, SuperOperator
 from gkestimator.merging.super_operators.convolutions import conv_reason, emit_convolutions
 from gkestimator.merging.super_operators.form import Emitted, Sheet
 from gkestimator.merging.super_operators.products import emit_products, product_reason
-from gkestimator.onnx_io.editing import LEAST_OPSET, ValueShape
-
-__all__ = ["can_emit", "emit"]
 
 
 def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
@@ -33,9 +31,11 @@ def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
     return conv_reason(op, shapes)
 
 
-def _member_reason(op: SuperOperator, member: Member, shapes: Mapping[str, ValueShape]) -> str | None:
-    operator, first = member.operator, op.members[0].operator
-    node, matrix = operator.node, operator.matrix
+def _member_reason(op: SuperOperator, member: MergedMember, shapes: Mapping[str, ValueShape]) -> str | None:
+    operator = member.operator
+    first = op.members[0].operator
+    node = operator.node
+    matrix = operator.matrix
     if operator.x not in shapes:
         return f"the shape of {node.name}'s input {operator.x} is not known"
     if node.inputs[:2] != (operator.x, operator.weight_name) or node.writes != (operator.y,):

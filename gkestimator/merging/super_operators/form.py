@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.core.records import frozen
 from gkestimator.merging.constants import SHAPE_ENDS, whole_numbers
+from gkestimator.merging.editing import EditNode, Values, Weight
+from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.naming import unused_name
-from gkestimator.onnx_io.editing import Node, Values, Weight
-from gkestimator.onnx_io.editing.form import AttributeValue
-
-__all__ = ["Emitted", "Sheet"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Emitted:
     """What stands for the members of a super-operator.
 
@@ -26,7 +25,7 @@ class Emitted:
     move or add.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[EditNode, ...]
     weights: tuple[Weight, ...]
     replaces: Mapping[str, tuple[str, ...]]
 
@@ -37,7 +36,7 @@ class Sheet:
 
     name: str
     opset: int
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[EditNode] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
     replaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -60,7 +59,7 @@ class Sheet:
         """Add a node of one output; the output's name. ``replaces``: the original nodes whose products it computes."""
         name = self._free(hint)
         self.nodes.append(
-            Node(
+            EditNode(
                 name=name,
                 op_type=op_type,
                 inputs=tuple(inputs),
@@ -96,7 +95,7 @@ class Sheet:
         names = [f"{name}:{i}" for i in range(count)]
         given = sizes if isinstance(sizes, str) else self.whole_numbers(sizes)
         self.nodes.append(
-            Node(
+            EditNode(
                 name=name,
                 op_type="Split",
                 inputs=(value, given),

@@ -23,10 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.merging.operators import Member, SuperOperator
-from gkestimator.onnx_io.editing import Block, Values
-
-__all__ = ["Piece", "Pieces", "Stacked", "joint", "pieces_of"]
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import ValueBlock, Values
+from gkestimator.merging.operators import MergedMember, SuperOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +36,7 @@ class Stacked:
     axis: int
 
     def array(self) -> np.ndarray:
-        """A copy; see :class:`gkestimator.onnx_io.editing.Values`."""
+        """A copy; see :class:`gkestimator.merging.editing.Values`."""
         found = np.concatenate([part.array() for part in self.parts], axis=self.axis)
         found.flags.writeable = False
         return found
@@ -45,10 +44,12 @@ class Stacked:
 
 def joint(parts: Sequence[Values], axis: int) -> Values:
     """``parts`` one after the other along ``axis``; a single one as it stands."""
-    return parts[0] if len(parts) == 1 else Stacked(parts=tuple(parts), axis=axis)
+    if len(parts) == 1:
+        return parts[0]
+    return Stacked(parts=tuple(parts), axis=axis)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Area:
     """Rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are equal."""
 
@@ -62,17 +63,17 @@ class Area:
         """Whether nothing is in it."""
         return self.top >= self.bottom or self.left >= self.right
 
-    def values(self, member: Member) -> Values:
+    def values(self, member: MergedMember) -> Values:
         """Its values in ``member``'s weight: a view of [rows, columns, taps]."""
         matrix = member.operator.matrix
-        return Block(
+        return ValueBlock(
             base=matrix.values,
             start=(self.top, self.left, 0),
             stop=(self.bottom, self.right, matrix.taps),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Piece:
     """One or two rectangles of a weight, side by side (``axis`` 1) or one above the other (0)."""
 
@@ -105,12 +106,12 @@ class Piece:
         """How many columns it has."""
         return sum(self.column_sizes if self.axis == 1 else self.column_sizes[:1])
 
-    def values(self, member: Member) -> Values:
+    def values(self, member: MergedMember) -> Values:
         """Its values in ``member``'s weight, [rows, columns, taps]."""
         return joint([block.values(member) for block in self.blocks], self.axis)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pieces:
     """The parts of one member's weight; see the module. ``rows``: rows above, in and below the block;
     ``columns``: columns left of it, in it and right of it."""
@@ -124,11 +125,13 @@ class Pieces:
     columns: tuple[int, int, int]
 
 
-def pieces_of(op: SuperOperator, member: Member) -> Pieces:
+def pieces_of(op: SuperOperator, member: MergedMember) -> Pieces:
     """The parts of ``member``'s weight."""
     matrix = member.operator.matrix
-    top, left = member.row, member.column
-    bottom, right = top + op.rows, left + op.columns
+    top = member.row
+    left = member.column
+    bottom = top + op.rows
+    right = left + op.columns
 
     def piece(hint: str, *blocks: Area, axis: int = 0) -> Piece:
         return Piece(hint=hint, blocks=tuple(block for block in blocks if not block.empty), axis=axis)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import Rearranged, ValueShape
+from gkestimator.merging.operators import MergedMember, SuperOperator
 from gkestimator.merging.super_operators.biases import Span, common
 from gkestimator.merging.super_operators.form import Sheet
 from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
 from gkestimator.merging.super_operators.stacking import unstack
-from gkestimator.onnx_io.editing import Rearranged, ValueShape
-
-__all__ = ["emit_products", "product_reason"]
 
 
 def product_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
     """Why the members' products cannot be merged; None where they can."""
     for member in op.members:
-        operator, node = member.operator, member.operator.node
+        operator = member.operator
+        node = member.operator.node
         get = node.attributes.get
         if len(shapes[operator.x].dims) < 2:
             return f"{node.name} multiplies a vector"
@@ -30,11 +29,11 @@ def product_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str |
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Lane:
     """A member on its way through: ``x`` as it is multiplied ([rows, K] if ``flat``), rows along axis 0 or None."""
 
-    member: Member
+    member: MergedMember
     pieces: Pieces
     x: str
     dims: tuple[int | None, ...]
@@ -45,7 +44,8 @@ class _Lane:
         self, sheet: Sheet, x: str, piece: Piece, *, added: str | None = None, bias: Span | None = None
     ) -> str:
         """``x`` times a residual piece of the weight, plus ``added`` (two axes only) or a bias."""
-        name, matrix = self.member.operator.node.name, self.member.operator.matrix
+        name = self.member.operator.node.name
+        matrix = self.member.operator.matrix
         shape = (piece.rows, piece.columns)
         values = Rearranged(base=piece.values(self.member), shape=shape)
         inputs = [x, sheet.weight(f"{piece.hint}_weight", matrix.dtype, shape, values)]
@@ -84,12 +84,19 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) ->
     flat = not (alike and len(between) == 1 and None not in next(iter(between))) or _rows_left(op)
     lanes = []
     for member, dims in zip(op.members, every, strict=True):
-        x, leading, turned = member.operator.x, dims[:-1], flat and len(dims) > 2
+        x = member.operator.x
+        leading = dims[:-1]
+        turned = flat and len(dims) > 2
         if turned:
             rows = sheet.whole_numbers([-1, member.operator.matrix.rows])
             x = sheet.node("Reshape", [x, rows], "flat")
         known = [size for size in leading if size is not None]
-        count = leading[0] if not turned else math.prod(known) if len(known) == len(leading) else None
+        if not turned:
+            count = leading[0]
+        elif len(known) == len(leading):
+            count = math.prod(known)
+        else:
+            count = None
         lanes.append(
             _Lane(member=member, pieces=pieces_of(op, member), x=x, dims=dims, flat=turned, count=count)
         )
@@ -106,14 +113,18 @@ def _shared_product(
 ) -> str:
     """All stacked rows times the first member's block."""
     first = op.members[0]
-    operator, node, matrix = first.operator, first.operator.node, first.operator.matrix
+    operator = first.operator
+    node = first.operator.node
+    matrix = first.operator.matrix
     replaces = tuple(member.operator.node.name for member in op.members)
     if (op.rows, op.columns) == (matrix.rows, matrix.columns):
-        weight, attributes = operator.weight_name, dict(node.attributes)
+        weight = operator.weight_name
+        attributes = dict(node.attributes)
     else:
         shape = (op.rows, op.columns)
         values = Rearranged(base=lanes[0].pieces.shared.values(first), shape=shape)
-        weight, attributes = sheet.weight("shared_weight", matrix.dtype, shape, values), {}
+        weight = sheet.weight("shared_weight", matrix.dtype, shape, values)
+        attributes = {}
     inputs = [stacked, weight]
     if bias is not None:
         inputs.append(bias.named(sheet, "shared"))
@@ -137,7 +148,9 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
         before, after = sheet.spans(sides, [left, right], -1, "side_columns")
         columns = [value for value in (before, part, after) if value]
     result = sheet.joined(columns, -1, "columns")
-    return _unflattened(sheet, lane, result) if lane.flat else result
+    if lane.flat:
+        return _unflattened(sheet, lane, result)
+    return result
 
 
 def _bias(lane: _Lane, piece: Piece) -> Span | None:
@@ -147,7 +160,8 @@ def _bias(lane: _Lane, piece: Piece) -> Span | None:
 
 def _unflattened(sheet: Sheet, lane: _Lane, value: str) -> str:
     """[rows, N] as [..., N], with the axes that x had."""
-    columns, leading = lane.member.operator.matrix.columns, lane.dims[:-1]
+    columns = lane.member.operator.matrix.columns
+    leading = lane.dims[:-1]
     if leading.count(None) <= 1:
         # The one size that is not static follows from the number of rows.
         shape = sheet.whole_numbers([*(-1 if size is None else size for size in leading), columns])

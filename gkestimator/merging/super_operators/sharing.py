@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from gkestimator.merging.editing import EditNode
 from gkestimator.merging.naming import OWN_PREFIX
-from gkestimator.onnx_io.editing import Node
-
-__all__ = ["share_helpers"]
 
 SHARED = frozenset({"Concat", "Gather", "Pad", "Reshape", "Shape", "Slice", "Split"})
 
 
-def share_helpers(nodes: Iterable[Node]) -> list[Node]:
+def share_helpers(nodes: Iterable[EditNode]) -> list[EditNode]:
     """``nodes`` of emitted super-operators without those that compute what an earlier one has computed.
 
     Query, key and value of an attention read one activation: their three super-operators stack the same values,
@@ -23,7 +21,7 @@ def share_helpers(nodes: Iterable[Node]) -> list[Node]:
     """
     renamed: dict[str, str] = {}
     seen: dict[object, tuple[str, ...]] = {}
-    kept: list[Node] = []
+    kept: list[EditNode] = []
     for node in nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
         if node.op_type in SHARED and all(name.startswith(OWN_PREFIX) for name in node.outputs):

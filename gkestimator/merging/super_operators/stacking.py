@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from gkestimator.merging.super_operators.form import Sheet
 
-__all__ = ["unstack"]
-
 
 def unstack(sheet: Sheet, value: str, sources: Sequence[str], counts: Sequence[int | None]) -> list[str]:
     """``value`` taken apart along axis 0, one part for each of the stacked ``sources``.

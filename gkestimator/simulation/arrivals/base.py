@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "Chunk"]
+from gkestimator.core.records import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chunk:
     """All requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not included.
     ``times_ms``: for each source, in order, ascending times."""

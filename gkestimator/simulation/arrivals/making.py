@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.processes import PROCESSES, Process
+from gkestimator.simulation.arrivals.processes import PROCESSES, ArrivalProcess
 from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
-from gkestimator.simulation.arrivals.replay import Replay, Replayed
+from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.arrivals.streams import Streams
-
-__all__ = ["make_arrivals"]
 
 
 def make_arrivals(
@@ -29,8 +27,8 @@ def make_arrivals(
 ) -> Arrivals:
     """Arrivals for the sources ``names`` with mean rates ``rates_rps`` (in the system's order).
 
-    ``kind``: one of PROCESSES (see :class:`Process`), else the path of a trace, replayed as ``replay`` says
-    (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``Replayed``), or of rate profiles
+    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), else the path of a trace, replayed as ``replay`` says
+    (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``ReplayedArrivals``), or of rate profiles
     (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies
     every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their
     mean rate (``poisson`` and ``constant``).
@@ -51,15 +49,16 @@ def make_arrivals(
         path = _trace_path(kind)
         found = read_profiles(path, names) if has_profiles(path) else None
         if found is None:
-            return Replayed(
+            return ReplayedArrivals(
                 path, names, rates_rps, replay=replay or Replay(), seed=seed, rate_scale=rate_scale
             )
-        kind, profiles = "poisson", {**found, **(profiles or {})}
+        kind = "poisson"
+        profiles = {**found, **(profiles or {})}
     unknown = sorted(set(profiles or {}) - set(names))
     if unknown:
         raise UsageError(f"rate profile for {unknown[0]!r}, expected one of {', '.join(names)}")
     processes = [
-        Process(
+        ArrivalProcess(
             kind=str(kind),
             rate=profiles[name].scaled(rate_scale) if profiles and name in profiles else rate * rate_scale,
             source=number,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.arrivals.rates import Block, Bursts, Profile, bent
-
-__all__ = ["PROCESSES", "Process", "generator"]
 
 PROCESSES = ("poisson", "mmpp", "constant")
 Floats = NDArray[np.float64]
@@ -28,8 +27,8 @@ def generator(seed: int, source: int, part: int = 0) -> np.random.Generator:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+@frozen
+class ArrivalProcess:
     """One source's stream. ``kind``: ``poisson``; ``mmpp``: Poisson whose rate jumps between the states of ``bursts``,
     in the mean ``rate``; ``constant``: evenly spaced, the first at a random part of the first interval (so that sources
     of one rate do not come in step). ``rate``: requests per second, or a profile (``poisson`` and ``constant``; spacing

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.simulation.arrivals.rates import Profile
 from gkestimator.simulation.traces.lines import Lines, quoted
 from gkestimator.simulation.traces.values import decimals
-
-__all__ = ["has_profiles", "read_profiles"]
 
 _MAX_POINTS = 1_000_000
 _STEPS = {"time_s", "model", "rate_rps"}

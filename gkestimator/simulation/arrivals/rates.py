@@ -8,14 +8,12 @@ evenly spaced requests.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import UsageError
-
-__all__ = ["Block", "Bursts", "Profile", "Segments", "bent"]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 
 Floats = NDArray[np.float64]
 # Ascending times in ms, and the time up to which all are known: those that follow come then or later.
@@ -24,7 +22,7 @@ Block = tuple[Floats, float]
 _SOJOURNS = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Segments:
     """A stretch of rate, piecewise linear; arrays of one length. ``units``: requests expected up to the beginning of
     each segment; ``start_ms``; ``rate`` there (requests per ms) and its ``slope`` (per ms squared); ``end_units`` and
@@ -38,7 +36,7 @@ class Segments:
     end_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Profile:
     """A rate over time: ``rates_rps[i]`` at ``times_s[i]``. ``ramp`` False: it holds until the next time; True: it goes
     to the next on a straight line. Before the first time nothing comes; after the last time the last rate holds.
@@ -51,7 +49,8 @@ class Profile:
     ramp: bool = False
 
     def __post_init__(self) -> None:
-        times, rates = np.asarray(self.times_s, np.float64), np.asarray(self.rates_rps, np.float64)
+        times = np.asarray(self.times_s, np.float64)
+        rates = np.asarray(self.rates_rps, np.float64)
         if len(times) == 0 or len(times) != len(rates):
             raise UsageError(
                 f"rate profile: found {len(times)} times and {len(rates)} rates, expected as many rates as times"
@@ -74,19 +73,23 @@ class Profile:
 
     def segments(self) -> Segments:
         """The whole profile as one stretch."""
-        start, rate = np.asarray(self.times_s) * 1e3, np.asarray(self.rates_rps) / 1e3
+        start = np.asarray(self.times_s) * 1e3
+        rate = np.asarray(self.rates_rps) / 1e3
         slope = np.zeros(len(rate))
         if self.ramp and len(rate) > 1:
             slope[:-1] = np.diff(rate) / np.diff(start)
         width = np.diff(start)
         units = np.concatenate([[0.0], np.cumsum((rate[:-1] + slope[:-1] * width / 2) * width)])
-        end = np.inf if rate[-1] > 0 else float(units[-1])
+        if rate[-1] > 0:
+            end = np.inf
+        else:
+            end = float(units[-1])
         return Segments(
             units=units, start_ms=start, rate=rate, slope=slope, end_units=float(end), end_ms=np.inf
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bursts:
     """The states of a Markov-modulated Poisson process: ``factors`` are their rates relative to each other,
     ``sojourns_s`` the means of the exponential times spent in them; the next state is any other, all alike. The
@@ -103,7 +106,8 @@ class Bursts:
     sojourns_s: tuple[float, ...] = (8.0, 2.0)
 
     def __post_init__(self) -> None:
-        factors, sojourns = np.asarray(self.factors, np.float64), np.asarray(self.sojourns_s, np.float64)
+        factors = np.asarray(self.factors, np.float64)
+        sojourns = np.asarray(self.sojourns_s, np.float64)
         if len(factors) < 2 or len(factors) != len(sojourns):
             raise UsageError(
                 f"bursts: found {len(factors)} factors and {len(sojourns)} sojourns, expected as many, at least two"
@@ -140,14 +144,19 @@ class Bursts:
         units = start = 0.0
         while True:
             # A step of 1 to count - 1 states onwards: any other state, all alike.
-            steps = draw.integers(1, count, size=_SOJOURNS) if count > 2 else np.ones(_SOJOURNS, np.int64)
+            if count > 2:
+                steps = draw.integers(1, count, size=_SOJOURNS)
+            else:
+                steps = np.ones(_SOJOURNS, np.int64)
             path = (state + np.concatenate([[0], np.cumsum(steps)])) % count
-            state, path = int(path[-1]), path[:-1]
+            state = int(path[-1])
+            path = path[:-1]
             lengths = draw.standard_exponential(_SOJOURNS) * sojourns[path]
             rate = rates[path]
             starts = start + np.concatenate([[0.0], np.cumsum(lengths)])
             sums = units + np.concatenate([[0.0], np.cumsum(lengths * rate)])
-            start, units = float(starts[-1]), float(sums[-1])
+            start = float(starts[-1])
+            units = float(sums[-1])
             yield Segments(
                 units=sums[:-1],
                 start_ms=starts[:-1],
@@ -168,7 +177,10 @@ def bent(units: Iterator[Floats], stretches: Iterator[Segments]) -> Iterator[Blo
             if stretch is None:
                 return
             split = int(np.searchsorted(block, stretch.end_units, side="left"))
-            times = _inverse(block[:split], stretch) if split else np.empty(0)
+            if split:
+                times = _inverse(block[:split], stretch)
+            else:
+                times = np.empty(0)
             if split:
                 # Rounding must not turn the order round.
                 times[0] = max(times[0], last)
@@ -188,7 +200,8 @@ def _inverse(units: Floats, s: Segments) -> Floats:
     # Which segment each is in: a search for the segments' few bounds costs less than one for each request.
     bounds = np.searchsorted(units, s.units[low + 1 : high], side="left")
     which = np.repeat(np.arange(low, high), np.diff(bounds, prepend=0, append=len(units)))
-    over, rate = units - s.units[which], s.rate[which]
+    over = units - s.units[which]
+    rate = s.rate[which]
     if not s.slope[low:high].any():
         return s.start_ms[which] + over / rate
     # rate x + slope x^2 / 2 = over, solved in the form that loses no digits where slope is small

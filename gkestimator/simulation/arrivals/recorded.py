@@ -5,18 +5,16 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.arrivals.scaling import copied, strided
 from gkestimator.simulation.arrivals.spool import Piece, Spool
 from gkestimator.simulation.traces.reading import Trace
-
-__all__ = ["Recorded", "record"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,7 +39,7 @@ class Recorded(abc.ABC):
         """Standard deviation over mean of the times between the source's requests (None: not known)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Share:
     """Of lane ``lane`` every ``step``-th request from ``first`` on."""
 
@@ -92,7 +90,8 @@ class _Requests(Recorded):
         end = math.inf if duration_s is None else start_s + duration_s
         index = {name: i for i, name in enumerate(names)}
         in_turn = assign == "requests" or not trace.keyed
-        dealt, last = 0, math.nan
+        dealt = 0
+        last = math.nan
         for rows in trace.rows():
             low, high = (int(i) for i in np.searchsorted(rows.times_s, (start_s, end), side="left"))
             last = float(rows.times_s[-1])
@@ -117,7 +116,10 @@ class _Requests(Recorded):
                 + (f" (the last comes at {last:g} s)" if math.isfinite(last) else "")
                 + ", expected at least one"
             )
-        streams = count if in_turn or assign == "names" else min(len(trace.streams), count)
+        if in_turn or assign == "names":
+            streams = count
+        else:
+            streams = min(len(trace.streams), count)
         self._shares = _shares(streams, count)
         self.counts = np.array(
             [len(range(s.first, int(self._spool.counts[s.lane]), s.step)) for s in self._shares], np.int64
@@ -141,7 +143,8 @@ class _Requests(Recorded):
         mean = (last - first) / (count - 1)
         if mean == 0:
             return None
-        squares, before = 0.0, first
+        squares = 0.0
+        before = first
         for times, _ in self._pieces(source):
             if len(times):
                 squares += float(((np.diff(times, prepend=before) - mean) ** 2).sum())
@@ -152,7 +155,9 @@ class _Requests(Recorded):
     def _pieces(self, source: int) -> Iterator[Piece]:
         share = self._shares[source]
         pieces = self._spool.pieces(share.lane)
-        return pieces if share.step == 1 else strided(pieces, share.first, share.step)
+        if share.step == 1:
+            return pieces
+        return strided(pieces, share.first, share.step)
 
 
 class _Minutes(Recorded):
@@ -165,7 +170,10 @@ class _Minutes(Recorded):
                     f"{trace.path}: counts per minute with a {what} of {seconds:g} s, expected whole minutes"
                 )
         first = int(start_s / _MINUTE)
-        until = None if duration_s is None else first + int(duration_s / _MINUTE)
+        if duration_s is None:
+            until = None
+        else:
+            until = first + int(duration_s / _MINUTE)
         lanes: Ints | None = None
         streams = 0
         for block in trace.minutes():
@@ -200,7 +208,10 @@ class _Minutes(Recorded):
             # Drawn part of the minute by part: the later of uniform places depend on no other. One part is the rule.
             parts = max(math.ceil(scaled / 2**20), 1)
             for part in range(parts):
-                here = left if part == parts - 1 else int(draw.binomial(left, 1 / (parts - part)))
+                if part == parts - 1:
+                    here = left
+                else:
+                    here = int(draw.binomial(left, 1 / (parts - part)))
                 left -= here
                 times = np.sort(draw.random(here)) * (_MINUTE / parts) + part * (_MINUTE / parts)
                 yield minute * _MINUTE + times, None
@@ -229,4 +240,6 @@ def _period(
             f"{path}: found {total} requests, all at one time, expected at least two times to know a rate by"
         )
     ended = spool.last_s + extent / (total - 1)
-    return ended if duration_s is None else min(ended, duration_s)
+    if duration_s is None:
+        return ended
+    return min(ended, duration_s)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.arrivals.base import Chunk
 from gkestimator.simulation.arrivals.processes import generator
 from gkestimator.simulation.arrivals.rates import Block
@@ -19,10 +19,10 @@ from gkestimator.simulation.arrivals.scaling import MAX_FACTOR
 from gkestimator.simulation.arrivals.streams import Streams
 from gkestimator.simulation.options import ASSIGNMENTS, RATES, SCALINGS
 
-__all__ = ["ASSIGNMENTS", "RATES", "SCALINGS", "Recording", "Replay", "Replayed", "replay_lengths"]
+__all__ = ["ASSIGNMENTS", "RATES", "SCALINGS", "Recording", "Replay", "ReplayedArrivals", "replay_lengths"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Replay:
     """How a trace is replayed.
 
@@ -62,7 +62,7 @@ class Replay:
             raise UsageError(f"replay: found a duration of {self.duration_s:g} s, expected above 0 s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recording:
     """What a trace has for one source: ``requests``, their ``mean_rps`` over the used part, ``gap_cv``: standard
     deviation over mean of the times between them (1: Poisson; more: bursts; None: fewer than three requests, or times
@@ -75,7 +75,7 @@ class Recording:
     factor: float
 
 
-class Replayed(Streams):
+class ReplayedArrivals(Streams):
     """The trace at ``path`` as arrivals of ``names`` with mean rates ``rates_rps``. The part that is used is read once,
     here: what is wrong in it is said before anything is simulated. ``length_ms``: how long one round lasts.
 
@@ -92,7 +92,8 @@ class Replayed(Streams):
         seed: int,
         rate_scale: float,
     ) -> None:
-        self.path, self.replay = path, replay
+        self.path = path
+        self.replay = replay
         self.names = tuple(names)
         self._recorded = record(
             path,
@@ -111,7 +112,10 @@ class Replayed(Streams):
                     f"each of {len(self.names)} models and applications"
                 )
         faster = replay.scaling == "time" and wanted.sum() > 0
-        self._speed = float(wanted.sum() / means.sum()) if faster else 1.0
+        if faster:
+            self._speed = float(wanted.sum() / means.sum())
+        else:
+            self._speed = 1.0
         self._factors = np.divide(wanted, means * self._speed, out=np.zeros_like(wanted), where=means > 0)
         # Requests that do not divide evenly among the sources, and rounding, are no reason to drop or copy one.
         off = np.abs(self._factors - 1)
@@ -167,7 +171,7 @@ def replay_lengths(
     """All requests of a trace with lengths as one source: blocks of (times in ms, ascending; lengths in tokens).
 
     ``rate_rps``: mean rate that they are scaled to (None: as recorded); a copy has its request's length. ``until_ms``:
-    where to stop (None: one round). Raises DocumentError as :class:`Replayed` does, and for a format without lengths.
+    where to stop (None: one round). Raises DocumentError as :class:`ReplayedArrivals` does, and for a format without lengths.
     """
     how = replay or Replay()
     recorded = record(
@@ -205,7 +209,9 @@ def replay_lengths(
 def _check_span(path: Path, recorded: Recorded, speed: float, until_ms: float, *, loop: bool) -> None:
     """Raises DocumentError where a simulation of ``until_ms`` is longer than the trace, or ends before its first
     request."""
-    length_s, first_s, until_s = recorded.period_s / speed, recorded.first_s / speed, until_ms / 1e3
+    length_s = recorded.period_s / speed
+    first_s = recorded.first_s / speed
+    until_s = until_ms / 1e3
     if not loop and until_s > length_s * (1 + 1e-9):
         raise DocumentError(
             f"{path}: the part that is replayed ends after {length_s:.6g} s, expected {until_s:.6g} s (a shorter "

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from gkestimator.simulation.arrivals.spool import Piece
 
-__all__ = ["MAX_FACTOR", "copied", "strided"]
-
 Floats = NDArray[np.float64]
 MAX_FACTOR = 1e6
 _OUT = 65_536
@@ -69,7 +67,8 @@ def _multiplied(
         gaps = (following - times)[origin[more]]
         found[more] += draw.random(len(gaps)) * gaps
         order = np.argsort(found, kind="stable")
-        found, origin = found[order], origin[order]
+        found = found[order]
+        origin = origin[order]
     return found, None if lengths is None else lengths[origin]
 
 
@@ -77,14 +76,19 @@ def _with_next(
     pieces: Iterator[Piece], end_s: float
 ) -> Iterator[tuple[Floats, NDArray[np.int64] | None, Floats]]:
     """Each piece with the time of the request after each; the last of a piece goes to the next, where that is known."""
-    times, lengths = np.empty(0), None
+    times = np.empty(0)
+    lengths = None
     for more, more_lengths in pieces:
         if len(more) == 0:
             continue
         times = np.concatenate([times, more])
         if more_lengths is not None:
-            lengths = more_lengths if lengths is None else np.concatenate([lengths, more_lengths])
+            if lengths is None:
+                lengths = more_lengths
+            else:
+                lengths = np.concatenate([lengths, more_lengths])
         yield times[:-1], None if lengths is None else lengths[:-1], times[1:]
-        times, lengths = times[-1:], None if lengths is None else lengths[-1:]
+        times = times[-1:]
+        lengths = None if lengths is None else lengths[-1:]
     if len(times):
         yield times, lengths, np.maximum(end_s, times)

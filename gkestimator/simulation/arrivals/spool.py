@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import OutputError
-
-__all__ = ["Piece", "Spool"]
+from gkestimator.core.errors import OutputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,7 +47,10 @@ class Spool:
         # Numbers of 16 bits are sorted by radix, in time that does not grow with their logarithm.
         order = np.argsort(lane.astype(np.uint16) if len(self.counts) < 2**16 else lane, kind="stable")
         times_s = times_s[order]
-        lengths = lengths[order] if lengths is not None and self._lengths else None
+        if lengths is not None and self._lengths:
+            lengths = lengths[order]
+        else:
+            lengths = None
         ends = np.cumsum(found)
         for i in np.flatnonzero(found):
             part = slice(ends[i] - found[i], ends[i])
@@ -65,13 +66,19 @@ class Spool:
         for offset, count in self._pieces[lane]:
             self._file.seek(offset)
             data = self._file.read(count * (16 if self._lengths else 8))
-            lengths = np.frombuffer(data, np.int64, offset=count * 8) if self._lengths else None
+            if self._lengths:
+                lengths = np.frombuffer(data, np.int64, offset=count * 8)
+            else:
+                lengths = None
             yield np.frombuffer(data, np.float64, count=count), lengths
 
     def _flush(self, lane: int) -> None:
         parts = self._waiting[lane]
         times = np.concatenate([t for t, _ in parts])
-        lengths = np.concatenate([n for _, n in parts if n is not None]) if self._lengths else None
+        if self._lengths:
+            lengths = np.concatenate([n for _, n in parts if n is not None])
+        else:
+            lengths = None
         for start in range(0, len(times), _PIECE):
             part = slice(start, start + _PIECE)
             data = times[part].tobytes() + (b"" if lengths is None else lengths[part].tobytes())

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
-
-__all__ = ["Given", "Streams", "sliced"]
 
 Floats = NDArray[np.float64]
 CHUNK_REQUESTS = 262_144
@@ -27,14 +25,18 @@ class Streams(Arrivals):
     def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float) -> None:
         self._openers = tuple(openers)
         self.sources = len(self._openers)
-        self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3 if rate_rps > 0 else np.inf
+        if rate_rps > 0:
+            self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3
+        else:
+            self.span_ms = np.inf
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or
         before, where more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
         """
         streams = [_Stream(opener()) for opener in self._openers]
-        end, number = 0.0, 1
+        end = 0.0
+        number = 1
         while end < until_ms:
             number += number * self.span_ms <= end
             end = _read(streams, end, min(number * self.span_ms, until_ms))
@@ -62,7 +64,10 @@ class _Stream:
 
     def before(self, end_ms: float) -> Floats:
         """The times not given yet that are before ``end_ms``."""
-        times = np.concatenate(self.parts) if len(self.parts) > 1 else self.parts[0]
+        if len(self.parts) > 1:
+            times = np.concatenate(self.parts)
+        else:
+            times = self.parts[0]
         split = int(np.searchsorted(times, end_ms, side="left"))
         # A copy: a view would keep the whole block.
         self.parts = [times[split:].copy()]
@@ -89,7 +94,7 @@ def _read(streams: Sequence[_Stream], begin_ms: float, target_ms: float) -> floa
     return target_ms
 
 
-class Given(Arrivals):
+class TimesInMemory(Arrivals):
     """Times that are in memory: ``times_ms[i]`` of source i, ascending, at least 0. Raises UsageError else."""
 
     def __init__(self, times_ms: Sequence[Iterable[float]]) -> None:

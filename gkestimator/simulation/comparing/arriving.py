@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.documents.checking import Fields
-from gkestimator.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES
@@ -18,13 +18,11 @@ from gkestimator.simulation.arrivals.replay import ASSIGNMENTS, SCALINGS, Replay
 from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, label_of
 from gkestimator.simulation.traces.formats import FORMATS
 
-__all__ = ["ArrivalsEntry", "made", "read_arrivals"]
-
 # Of a burst: times the mean rate, share of the time, mean length in seconds.
 _BURST = ("burst_factor", "burst_share", "burst_s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ArrivalsEntry:
     """A process (``kind``) or a trace (``trace``, its file). ``options``: the fields of a ``Replay``, or the three
     of ``Bursts.of`` for ``mmpp``, as given."""
@@ -46,7 +44,12 @@ def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
         if (trace is None) == (kind is None):
             raise part.fail("kind", f"expected either a trace or a kind ({', '.join(PROCESSES)})")
         label = label_of(part, str(kind) if trace is None else trace.stem[:60])
-        options = _replay(part) if trace is not None else _bursts(part) if kind == "mmpp" else {}
+        if trace is not None:
+            options = _replay(part)
+        elif kind == "mmpp":
+            options = _bursts(part)
+        else:
+            options = {}
         part.finish()
         found.append(ArrivalsEntry(label=label, kind=kind, trace=trace, options=options))
     return distinct(fields, "arrivals", found)

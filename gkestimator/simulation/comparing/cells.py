@@ -6,10 +6,10 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.records import frozen
 from gkestimator.documents import Cluster, Workload
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry
 from gkestimator.simulation.comparing.spec import (
@@ -19,14 +19,12 @@ from gkestimator.simulation.comparing.spec import (
     scaled,
 )
 
-__all__ = ["CELL_VERSION", "Cell", "Job", "jobs"]
-
 CELL_VERSION = 1
 """Goes up when what a cell holds, or how it is computed, changes: older cells are computed again."""
 _PLACEMENT_SETTINGS = ("objective", "runtime", "dtype", "dims")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cell:
     """One simulation of a job's plan. ``key``: the name of its file."""
 
@@ -35,8 +33,8 @@ class Cell:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+@frozen
+class CellJob:
     """One placement and the cells that are simulated from it; what a process computes at once. ``workload`` is
     scaled already; ``labels`` are how the report calls its coordinates."""
 
@@ -49,7 +47,7 @@ class Job:
     cells: tuple[Cell, ...]
 
 
-def jobs(spec: ComparisonSpec, version: str) -> Iterator[Job]:
+def jobs(spec: ComparisonSpec, version: str) -> Iterator[CellJob]:
     """Every job of ``spec``, in its order; ``version`` of the program that computes the cells."""
     digests = spec.digests
     common = {
@@ -74,7 +72,7 @@ def jobs(spec: ComparisonSpec, version: str) -> Iterator[Job]:
                                 _plain(policy.options, digests),
                             ],
                         }
-                        yield Job(
+                        yield CellJob(
                             policy=policy,
                             workload=asked,
                             cluster=cluster.value,
@@ -108,7 +106,9 @@ def _plain(values: Mapping[str, Any], digests: Mapping[Path, str]) -> dict[str, 
     def plain(value: Any) -> Any:
         if isinstance(value, Path):
             return digests[value]
-        return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        return value
 
     return {name: plain(value) for name, value in sorted(values.items())}
 

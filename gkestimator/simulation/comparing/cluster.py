@@ -11,26 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.jobs.ray_cluster import connected, work_on_ray
-from gkestimator.simulation.comparing.cells import Job
+from gkestimator.simulation.comparing.cells import CellJob
 from gkestimator.simulation.comparing.compute import Cells, compute, lost_cells
 from gkestimator.tables import write_bytes
 
-__all__ = ["run_on_ray"]
 
-
-def run_on_ray(jobs: Sequence[Job]) -> Iterator[tuple[Job, Cells]]:
+def run_on_ray(jobs: Sequence[CellJob]) -> Iterator[tuple[CellJob, Cells]]:
     """Yield each of ``jobs`` with its cells, as they are finished. Files that jobs read are sent along: nodes need not
     share a file system. Raises UsageError where Ray or a cluster is missing."""
     with connected() as ray:
         files = {path: ray.put(path.read_bytes()) for path in _files(jobs)}
 
-        def sent(job: Job) -> list[Any]:
+        def sent(job: CellJob) -> list[Any]:
             return [part for path in _files([job]) for part in (str(path), files[path])]
 
         yield from work_on_ray(ray, jobs, _task, sent, lost_cells)
 
 
-def _task(job: Job, *sent: Any) -> Cells:
+def _task(job: CellJob, *sent: Any) -> Cells:
     """On a node: ``job`` by the files ``sent`` (path, content, path, content, ...), each written once a node."""
     here = {Path(p): _kept(Path(p).name, content) for p, content in zip(sent[::2], sent[1::2], strict=True)}
     return compute(_moved(job, here))
@@ -46,7 +44,7 @@ def _kept(name: str, content: bytes) -> Path:
     return path
 
 
-def _files(jobs: Sequence[Job]) -> list[Path]:
+def _files(jobs: Sequence[CellJob]) -> list[Path]:
     """Every file that ``jobs`` read, once."""
     found: dict[Path, None] = {}
     for job in jobs:
@@ -56,11 +54,13 @@ def _files(jobs: Sequence[Job]) -> list[Path]:
     return list(found)
 
 
-def _moved(job: Job, here: Mapping[Path, Path]) -> Job:
+def _moved(job: CellJob, here: Mapping[Path, Path]) -> CellJob:
     def moved(value: Any) -> Any:
         if isinstance(value, Path):
             return here[value]
-        return tuple(moved(v) for v in value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            return tuple(moved(v) for v in value)
+        return value
 
     return replace(
         job,

@@ -9,24 +9,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.simulation import SimulationReport
-from gkestimator.errors import GkestimatorError, one_line
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.policy import PolicyError
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
-from gkestimator.simulation.comparing.cells import Cell, Job
+from gkestimator.simulation.comparing.cells import Cell, CellJob
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
-
-__all__ = ["Cells", "compute", "lost_cells", "rows_of_tables"]
 
 Cells: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Results of cells by key: ``status`` (``ok``, ``refused``: policy or simulator cannot, ``failed``: a defect or a
 process that died), ``reason`` or ``plan`` and ``simulation``; ``decision_ms``: the time that placing took here."""
 
 
-def compute(job: Job) -> Cells:
+def compute(job: CellJob) -> Cells:
     """The cells of ``job``. What a policy or the simulator refuses, and a defect of either, is an answer of its cells:
     one policy must not end the comparison of the others."""
     rows: Sequence[Requirement] = ()
@@ -48,7 +46,7 @@ def compute(job: Job) -> Cells:
     return found
 
 
-def lost_cells(job: Job, reason: str) -> Cells:
+def lost_cells(job: CellJob, reason: str) -> Cells:
     """Return what the cells of a job come to whose process or node died."""
     return {cell.key: {"status": "failed", "reason": reason} for cell in job.cells}
 
@@ -56,11 +54,14 @@ def lost_cells(job: Job, reason: str) -> Cells:
 def _answer(error: Exception) -> dict[str, str]:
     if isinstance(error, GkestimatorError) and not isinstance(error, PolicyError):
         return {"status": "refused", "reason": one_line(error)}
-    kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
+    if isinstance(error, PolicyError):
+        kind = ""
+    else:
+        kind = f"{type(error).__name__}: "
     return {"status": "failed", "reason": one_line(f"{kind}{error}")}
 
 
-def _placed(job: Job, rows: Sequence[Requirement]) -> tuple[PlacementPlan, float]:
+def _placed(job: CellJob, rows: Sequence[Requirement]) -> tuple[PlacementPlan, float]:
     """The policy's plan, and the milliseconds that it took."""
     policy = make_policy(job.policy.name, **job.policy.options)
     problem = build_problem(
@@ -86,7 +87,9 @@ def rows_of_tables(tables: tuple[Path, ...], names: frozenset[str]) -> tuple[Req
     return tuple(r for t in tables for r in read_table(t, REQUIREMENTS, where={"model": names}))
 
 
-def _simulated(job: Job, cell: Cell, plan: PlacementPlan, rows: Sequence[Requirement]) -> SimulationReport:
+def _simulated(
+    job: CellJob, cell: Cell, plan: PlacementPlan, rows: Sequence[Requirement]
+) -> SimulationReport:
     from gkestimator.simulation.comparing.arriving import made
     from gkestimator.simulation.options import Options
     from gkestimator.simulation.running import simulate_plan

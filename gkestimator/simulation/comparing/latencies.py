@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT
-from gkestimator.simulation.comparing.cells import Cell, Job
+from gkestimator.simulation.comparing.cells import Cell, CellJob
 from gkestimator.simulation.comparing.look import look
-
-__all__ = ["latency_picture", "nearest"]
 
 
 def nearest(scales: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -17,7 +15,7 @@ def nearest(scales: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return min(scales, key=lambda s: (abs(s[0] - 1), abs(s[1] - 1), s))
 
 
-def latency_picture(cells: Sequence[tuple[Job, Cell, Mapping[str, Any]]], title: str) -> Any:
+def latency_picture(cells: Sequence[tuple[CellJob, Cell, Mapping[str, Any]]], title: str) -> Any:
     """Share of the requests that arrived which were answered within a time, for the first seed: a line ends at the
     share that was answered at all."""
     from matplotlib.figure import Figure
@@ -39,9 +37,13 @@ def latency_picture(cells: Sequence[tuple[Job, Cell, Mapping[str, Any]]], title:
             colour, dash = look(number)
             lost = (totals["rejected_rps"] + totals["dropped_rps"]) / totals["arrived_rps"]
             (line,) = axes.plot(
-                [max(q, 1e-2) for q in totals["latency_quantiles_ms"]], [q * (1 - lost) for q in QUANTILES_PCT],
-                color=colour, linestyle=dash, linewidth=2.0 if number == 0 else 1.2, zorder=10 - number * 0.1,
-            )  # fmt: skip
+                [max(q, 1e-2) for q in totals["latency_quantiles_ms"]],
+                [q * (1 - lost) for q in QUANTILES_PCT],
+                color=colour,
+                linestyle=dash,
+                linewidth=2.0 if number == 0 else 1.2,
+                zorder=10 - number * 0.1,
+            )
             shown[job.labels["policy"]] = line
         axes.set_xscale("log")
         axes.set_ylim(0, 102)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["labelled", "look", "spread"]
-
 # By colour and by dashes, since colours alone fail some readers; the first policy is drawn on top.
 _COLOURS = (
-    "#2a6f97", "#c8553d", "#588157", "#9d4edd", "#b5838d", "#e09f3e", "#6c757d", "#3d405b", "#4fa3a5", "#a3753b",
-)  # fmt: skip
+    "#2a6f97",
+    "#c8553d",
+    "#588157",
+    "#9d4edd",
+    "#b5838d",
+    "#e09f3e",
+    "#6c757d",
+    "#3d405b",
+    "#4fa3a5",
+    "#a3753b",
+)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1.5, 1, 1.5)), (0, (1, 1)))
 _ROOM = 0.062  # of the height of a panel: the least distance of two labels
 _MANY = 4  # labels from one point, at most
@@ -41,19 +48,36 @@ def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> N
     for (at, names), place in zip(lines, places, strict=True):
         number = policies.index(names[0])
         colour = look(number)[0] if len(names) == 1 else "#444444"
-        text = names[0] if len(names) == 1 else _together(names, len(policies))
+        if len(names) == 1:
+            text = names[0]
+        else:
+            text = _together(names, len(policies))
         axes.annotate(
-            text, xy=(1.0, at), xytext=(1.05, place), xycoords="axes fraction", textcoords="axes fraction",
-            color=colour, fontsize=6.8, va="center", fontweight="bold" if number == 0 else "normal",
+            text,
+            xy=(1.0, at),
+            xytext=(1.05, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=6.8,
+            va="center",
+            fontweight="bold" if number == 0 else "normal",
             arrowprops={
-                "arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5),
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.4,
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
             },
             annotation_clip=False,
-        )  # fmt: skip
+        )
 
 
 def _together(names: Sequence[str], policies: int) -> str:
-    return "all alike" if len(names) == policies else f"{names[0]} + {len(names) - 1} alike"
+    if len(names) == policies:
+        return "all alike"
+    return f"{names[0]} + {len(names) - 1} alike"
 
 
 def spread(places: Sequence[float], room: float) -> list[float]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
+from gkestimator.core.records import frozen
 from gkestimator.simulation.comparing.results import Row
 
-__all__ = ["MEASURES", "PLANNED", "Measure", "Panel", "panels_of"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measure:
     """A column of the rows. ``best``: 1 the largest is best, -1 the smallest, 0 neither."""
 
@@ -37,7 +35,7 @@ PLANNED = frozenset({"gpus_used", "cost_per_hour"})
 """Measures that the plan decides, whatever arrives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Panel:
     """Policies (in the spec's order) over ``x`` (``rate_scale`` or ``slo_scale``). ``where``: the coordinates that all
     its rows share, by name. ``values[policy][i]`` at ``xs[i]``: mean over the seeds; None where a cell has none."""
@@ -53,7 +51,9 @@ class Panel:
         sign = self.measure.best
         found = {p: sign * v[at] for p, v in self.values.items() if v[at] is not None and sign}  # type: ignore[operator]
         top = max(found.values(), default=None)
-        return () if top is None else tuple(p for p, v in found.items() if v >= top - 5e-4 * abs(top))
+        if top is None:
+            return ()
+        return tuple(p for p, v in found.items() if v >= top - 5e-4 * abs(top))
 
 
 def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
@@ -62,7 +62,10 @@ def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
     after the other, where both are several). What the plan decides stands once, without arrivals."""
     loads = sorted({r.rate_scale for r in rows})
     objectives = sorted({r.slo_scale for r in rows})
-    axes = [("rate_scale", "slo_scale")] if len(loads) > 1 or len(objectives) == 1 else []
+    if len(loads) > 1 or len(objectives) == 1:
+        axes = [("rate_scale", "slo_scale")]
+    else:
+        axes = []
     axes += [("slo_scale", "rate_scale")] if len(objectives) > 1 else []
     found = []
     for x, other in axes:

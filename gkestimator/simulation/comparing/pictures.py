@@ -13,8 +13,6 @@ from gkestimator.simulation.comparing.panels import MEASURES, PLANNED, Panel, pa
 from gkestimator.simulation.comparing.results import Row
 from gkestimator.simulation.comparing.run import Compared
 
-__all__ = ["draw_pictures"]
-
 _FORM = "svg"
 _SERVED = ("on_time_pct", "goodput_rps")
 _COLUMNS = (*_SERVED, "gpus_used", "cost_per_hour")
@@ -31,7 +29,7 @@ def draw_pictures(rows: Sequence[Row], found: Compared) -> tuple[dict[str, bytes
         import matplotlib
     except ImportError:
         return {}, "no pictures: matplotlib is missing; pip install 'gkestimator[plot]'"
-    from gkestimator.picture_style import STYLE, saved
+    from gkestimator.reporting.style import STYLE, saved
 
     pictures = {}
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": "gkest", "svg.fonttype": "path"}):
@@ -80,7 +78,8 @@ def _over(panels: Sequence[Panel], title: str, asked: Mapping[float, float]) -> 
 
     arrivals = list(dict.fromkeys(p.where["arrivals"] for p in panels if "arrivals" in p.where))
     planned = [p for p in panels if p.measure.column in PLANNED and any(v is not None for v in _all(p))]
-    rows, columns = len(_SERVED) + bool(planned), max(len(arrivals), len(planned))
+    rows = len(_SERVED) + bool(planned)
+    columns = max(len(arrivals), len(planned))
     figure = Figure(figsize=(3.9 * columns, 2.5 * rows + 0.4), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat:
@@ -96,7 +95,8 @@ def _over(panels: Sequence[Panel], title: str, asked: Mapping[float, float]) -> 
         _lines(axes, panel, asked if panel.measure.column == "goodput_rps" else {})
     for row in grid[: len(_SERVED)]:
         shown = row[: len(arrivals)]
-        low, high = min(a.get_ylim()[0] for a in shown), max(a.get_ylim()[1] for a in shown)
+        low = min(a.get_ylim()[0] for a in shown)
+        high = max(a.get_ylim()[1] for a in shown)
         for axes in shown:
             axes.set_ylim(low, high)
     for panel, axes in _placed(panels, grid, arrivals, planned):
@@ -127,9 +127,15 @@ def _lines(axes: Any, panel: Panel, asked: Mapping[float, float]) -> None:
         xs = [x for x in panel.xs if x in asked]
         axes.plot(xs, [asked[x] for x in xs], color="#999999", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         axes.annotate(
-            "asked", xy=(xs[-1], asked[xs[-1]]), xytext=(-3, -1), textcoords="offset points", ha="right", va="bottom",
-            fontsize=6.5, color="#777777",
-        )  # fmt: skip
+            "asked",
+            xy=(xs[-1], asked[xs[-1]]),
+            xytext=(-3, -1),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=6.5,
+            color="#777777",
+        )
     for number, (policy, line) in enumerate(panel.values.items()):
         known = [(x, v) for x, v in zip(panel.xs, line, strict=True) if v is not None]
         if not known:
@@ -137,9 +143,14 @@ def _lines(axes: Any, panel: Panel, asked: Mapping[float, float]) -> None:
         colour, dash = look(number)
         first = number == 0
         axes.plot(
-            *zip(*known, strict=True), color=colour, linestyle=dash, linewidth=2.0 if first else 1.2,
-            marker="o", markersize=3.2 if first else 2.4, zorder=10 - number * 0.1,
-        )  # fmt: skip
+            *zip(*known, strict=True),
+            color=colour,
+            linestyle=dash,
+            linewidth=2.0 if first else 1.2,
+            marker="o",
+            markersize=3.2 if first else 2.4,
+            zorder=10 - number * 0.1,
+        )
         if line[-1] is None:  # its label has no place beside the panel
             axes.annotate(
                 policy,

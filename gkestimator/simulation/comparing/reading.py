@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from gkestimator.documents.checking import Fields
 
-__all__ = ["MANY", "choice_of", "distinct", "file_of", "found_of", "label_of"]
-
 MANY = 200
 """The most entries of a list."""
 _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,59}")
@@ -20,7 +18,9 @@ T = TypeVar("T")
 def file_of(fields: Fields, name: str, here: Path) -> Path | None:
     """The file that field ``name`` names, looked for beside ``here``; None where there is none."""
     text = fields.text(name, None, limit=4096, null=True)
-    return None if text is None else found_of(fields, name, here, text)
+    if text is None:
+        return None
+    return found_of(fields, name, here, text)
 
 
 def found_of(fields: Fields, name: str, here: Path, text: str) -> Path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from gkestimator.core.records import frozen
 from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
@@ -16,13 +16,11 @@ from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 from gkestimator.tables.units import number_text, percent_text
 
-__all__ = ["Report", "panel_table", "write_report"]
-
 _AXIS = {"rate_scale": "load", "slo_scale": "SLO"}
 _MANY = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
 
@@ -87,7 +85,9 @@ def _at_one_load(rows: Sequence[Row]) -> list[str]:
 
 
 def _count(value: float | None) -> str:
-    return number_text(None) if value is None else f"{value:g}"
+    if value is None:
+        return number_text(None)
+    return f"{value:g}"
 
 
 def _whole(here: Sequence[Row]) -> list[TextColumn]:
@@ -129,12 +129,16 @@ def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
 def _text(panel: Panel, value: float | None) -> str:
     if value is None or panel.measure.column.endswith("_pct"):
         return _share(value)
-    return f"{value:g}" if panel.measure.column == "gpus_used" else number_text(value)
+    if panel.measure.column == "gpus_used":
+        return f"{value:g}"
+    return number_text(value)
 
 
 def _share(value: float | None) -> str:
     """A percentage; what is not all of it is not rounded up to 100."""
-    return percent_text(value) if value is None or not 99 <= value < 100 else f"{min(value, 99.99):.2f}"
+    if value is None or not 99 <= value < 100:
+        return percent_text(value)
+    return f"{min(value, 99.99):.2f}"
 
 
 def _markdown(

@@ -6,16 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
+from gkestimator.core.records import frozen
+from gkestimator.core.versions import record_version
 from gkestimator.simulation.comparing.run import Compared
-from gkestimator.versions import record_version
-
-__all__ = ["Row", "results_csv", "results_json", "rows_from", "rows_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """One cell. ``status``: ``ok``, ``refused`` (``reason`` says why) or ``failed``.
 
@@ -95,7 +94,9 @@ def rows_of(found: Compared) -> tuple[Row, ...]:
 
 
 def _part(totals: Mapping[str, Any], name: str) -> float | None:
-    return 100 * totals[name] / totals["arrived_rps"] if totals.get("arrived_rps") else None
+    if totals.get("arrived_rps"):
+        return 100 * totals[name] / totals["arrived_rps"]
+    return None
 
 
 def results_csv(rows: Sequence[Row]) -> str:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gkestimator import __version__
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.jobs.store import Store
-from gkestimator.simulation.comparing.cells import Cell, Job, jobs
+from gkestimator.simulation.comparing.cells import Cell, CellJob, jobs
 from gkestimator.simulation.comparing.compute import Cells, compute, lost_cells, rows_of_tables
 from gkestimator.simulation.comparing.spec import ComparisonSpec
-
-__all__ = ["ENGINES", "Compared", "run_comparison"]
 
 ENGINES = ("local", "ray")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Compared:
     """Every cell of the comparison with its job and its result, in the spec's order. ``computed`` of them now, the
     others were there."""
 
-    cells: tuple[tuple[Job, Cell, dict[str, Any]], ...]
+    cells: tuple[tuple[CellJob, Cell, dict[str, Any]], ...]
     computed: int
 
 
@@ -75,7 +74,7 @@ def run_comparison(
     return Compared(cells=tuple(results), computed=sum(len(j.cells) for j in missing))
 
 
-def _worked(missing: Sequence[Job], engine: str, processes: int) -> Iterator[tuple[Job, Cells]]:
+def _worked(missing: Sequence[CellJob], engine: str, processes: int) -> Iterator[tuple[CellJob, Cells]]:
     if not missing:
         return iter(())
     if engine == "ray":

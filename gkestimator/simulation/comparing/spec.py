@@ -11,19 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gkestimator.core.errors import DocumentError, GkestimatorError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents import Cluster, Workload, read_cluster, read_workload
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.documents.cluster import cluster_from
 from gkestimator.documents.workload import workload_from
-from gkestimator.errors import DocumentError, GkestimatorError, UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import OBJECTIVES
-from gkestimator.placement.problem import CREQ_COLUMNS
 from gkestimator.placement.registry import POLICIES, make_policy, policy_names
 from gkestimator.simulation.admission import ADMISSIONS
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry, read_arrivals
 from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, found_of, label_of
 from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES
+from gkestimator.tables.candidate import CREQ_COLUMNS
 
 __all__ = ["ArrivalsEntry", "ComparisonSpec", "Named", "PolicyEntry", "read_spec"]
 
@@ -31,7 +32,7 @@ MAX_CELLS = 100_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PolicyEntry:
     """A policy with its options, under the label that tables and pictures show. ``creq`` None: the policy's own.
     ``program``: the hash of a third party's code, None for ours, whose version is gkestimator's."""
@@ -43,7 +44,7 @@ class PolicyEntry:
     program: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Named:
     """A workload or a cluster under its label."""
 
@@ -71,8 +72,14 @@ class ComparisonSpec:
     def cells(self) -> int:
         """How many combinations there are."""
         parts: tuple[Sequence[object], ...] = (
-            self.policies, self.workloads, self.clusters, self.slo_scale, self.rate_scale, self.arrivals, self.seeds,
-        )  # fmt: skip
+            self.policies,
+            self.workloads,
+            self.clusters,
+            self.slo_scale,
+            self.rate_scale,
+            self.arrivals,
+            self.seeds,
+        )
         found = 1
         for part in parts:
             found *= len(part)
@@ -177,7 +184,9 @@ def _program(policy: type) -> str | None:
         file = inspect.getsourcefile(policy)
     except TypeError:
         return None
-    return None if file is None else _digest(Path(file))
+    if file is None:
+        return None
+    return _digest(Path(file))
 
 
 def _workload(fields: Fields, number: int, here: Path) -> Named:

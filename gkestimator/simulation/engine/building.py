@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import Floats, State
+from gkestimator.simulation.engine.columns import EngineState, Floats
 from gkestimator.simulation.histogram import BINS, bin_edges_ms
 from gkestimator.simulation.options import INTERFERENCES, Options
 from gkestimator.simulation.result import STAGES
-from gkestimator.simulation.system import FEATURES, TERMS, SimReplica, SimSource, System
-
-__all__ = ["curve_key", "curves_of", "first_state", "most_asked", "rows_of", "with_rows"]
+from gkestimator.simulation.system import SimReplica, SimSource, System
 
 Curve = tuple[float, ...] | None
 
@@ -123,9 +122,10 @@ def _sole(system: System) -> list[bool]:
     ]
 
 
-def first_state(system: System, options: Options) -> State:
+def first_state(system: System, options: Options) -> EngineState:
     """The state before anything comes, without GPUs and replicas. Pools are empty; the first call asks for room."""
-    models, sources = len(system.models), len(system.sources)
+    models = len(system.models)
+    sources = len(system.sources)
     windows = max(1, math.ceil(options.duration_ms / options.window_ms))
     z = np.zeros(c.Z_END, np.int64)
     z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB, c.Z_ASKED]] = -1
@@ -138,10 +138,12 @@ def first_state(system: System, options: Options) -> State:
     z[c.Z_WINDOWS] = windows
     f = np.zeros(c.F_END)
     f[[c.F_FROM, c.F_UNTIL, c.F_WINDOW]] = options.warmup_ms, options.duration_ms, options.window_ms
-    m, mf = np.zeros((models, c.M_END), np.int64), np.zeros((models, c.MF_END))
+    m = np.zeros((models, c.M_END), np.int64)
+    mf = np.zeros((models, c.MF_END))
     m[:, [c.M_OPEN, c.M_BATCH, c.M_HEAD, c.M_TAIL]] = -1
     mf[:, c.MF_SLO] = [model.slo_ms for model in system.models]
-    x, xf = np.zeros((sources, c.X_END), np.int64), np.zeros((sources, c.XF_END))
+    x = np.zeros((sources, c.X_END), np.int64)
+    xf = np.zeros((sources, c.XF_END))
     t: list[list[int]] = []
     tf: list[float] = []
     afters: list[int] = []
@@ -160,7 +162,7 @@ def first_state(system: System, options: Options) -> State:
             tf.append(stage.fan_out)
             afters += stage.after
     most_stages = max((len(s.stages) for s in system.sources), default=0)
-    return State(
+    return EngineState(
         z=z,
         f=f,
         event_times=np.zeros(0),

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import State
-
-__all__ = ["expect_available", "fill_streams", "make_available", "resumes", "unstream"]
+from gkestimator.simulation.engine.columns import EngineState
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,14 +18,15 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def make_available(s: State, replicas: list[int]) -> None:
+def make_available(s: EngineState, replicas: list[int]) -> None:
     """``replicas``, new, may serve from now on: one after the other takes its place in the round robin, where it does
     not catch up on what its model's others were dealt before (as ``routing.available``)."""
     old = np.flatnonzero((s.r[:, c.R_AVAILABLE] == 1) & (s.r[:, c.R_RETIRED] == 0))
     least = np.full(len(s.m), math.inf)
     np.minimum.at(least, s.r[old, c.R_MODEL], s.rf[old, c.RF_DEALT] / s.rf[old, c.RF_WEIGHT])
     for k in replicas:
-        m, weight = s.r[k, c.R_MODEL], s.rf[k, c.RF_WEIGHT]
+        m = s.r[k, c.R_MODEL]
+        weight = s.rf[k, c.RF_WEIGHT]
         if least[m] < math.inf:
             s.rf[k, c.RF_DEALT] = weight * least[m]
         s.rf[k, c.RF_KEY] = (s.rf[k, c.RF_DEALT] + s.rf[k, c.RF_DEAL]) / weight
@@ -35,7 +34,7 @@ def make_available(s: State, replicas: list[int]) -> None:
         least[m] = min(least[m], s.rf[k, c.RF_DEALT] / weight)
 
 
-def expect_available(s: State, r: int) -> None:
+def expect_available(s: EngineState, r: int) -> None:
     """Replica ``r`` is available later: an event."""
     from gkestimator.simulation.engine.heaps import push_event
 
@@ -44,7 +43,7 @@ def expect_available(s: State, r: int) -> None:
     _plain(push_event)(s, float(s.rf[r, c.RF_AVAILABLE]), c.REACH, order, 4 * r + c.AVAILABLE)
 
 
-def unstream(s: State, m: int) -> None:
+def unstream(s: EngineState, m: int) -> None:
     """Model ``m`` has a replica that takes turns now, so its requests come one by one: its batch under construction, if
     any, is made one of requests that came (all of the arrivals at hand)."""
     from gkestimator.simulation.engine.heaps import push_event
@@ -76,7 +75,7 @@ def unstream(s: State, m: int) -> None:
     _plain(push_event)(s, late, c.TIMEOUT, int(s.m[m, c.M_ORDER]), b)
 
 
-def fill_streams(s: State) -> None:
+def fill_streams(s: EngineState) -> None:
     """The heap of sources, made anew (a sorted list is a heap)."""
     from gkestimator.simulation.engine.routing import next_of_source
 
@@ -86,7 +85,7 @@ def fill_streams(s: State) -> None:
         s.stream_times[at], s.stream_keys[at], s.stream_what[at] = time, key, x
 
 
-def resumes(s: State) -> bool:
+def resumes(s: EngineState) -> bool:
     """Whether requests waited that a replica was there, which is now."""
     waits = (s.m[:, c.M_HEAD] >= 0) & (s.m[:, c.M_TARGETS] > 0)
     return bool(

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.simulation.arrivals.base import Chunk
-from gkestimator.simulation.system import FEATURES, TERMS, SimGpu, SimReplica, SimSource
-
-__all__ = ["check_chunk", "check_gpu", "check_replica", "check_room", "check_source"]
+from gkestimator.simulation.system import SimGpu, SimReplica, SimSource
 
 # Bounds far from anything real, within which memory, whole numbers and times in floats suffice.
 _MOST_BATCH = 100_000
@@ -30,11 +29,14 @@ def check_source(source: SimSource, models: int) -> None:
     """Raises UsageError naming the source and the stage that cannot be."""
     for k, stage in enumerate(source.stages):
         if not 0 <= stage.model < models:
-            found, expected = f"model {stage.model}", f"one of {models} models"
+            found = f"model {stage.model}"
+            expected = f"one of {models} models"
         elif not 0 <= stage.fan_out <= _MOST_FEATURE:
-            found, expected = f"fan_out {stage.fan_out}", f"0 to {_MOST_FEATURE:g}"
+            found = f"fan_out {stage.fan_out}"
+            expected = f"0 to {_MOST_FEATURE:g}"
         elif not all(0 <= a < len(source.stages) for a in stage.after):
-            found, expected = f"after {stage.after}", f"some of {len(source.stages)} stages"
+            found = f"after {stage.after}"
+            expected = f"some of {len(source.stages)} stages"
         else:
             continue
         raise UsageError(f"source {source.name!r}, stage {k}: found {found}, expected {expected}")

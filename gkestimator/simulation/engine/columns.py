@@ -183,7 +183,7 @@ K_SOURCE, K_MODEL, K_REPLICA, K_BATCH, K_END = range(5)
 KF_ARRIVED, KF_ROUTER, KF_NETWORK, KF_QUEUE, KF_GPU, KF_END = range(6)
 
 
-class State(NamedTuple):
+class EngineState(NamedTuple):
     """All that the kernel reads and writes."""
 
     z: Ints

@@ -8,8 +8,6 @@ from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.histogram import BINS, LOWEST_MS, RATIO
 
-__all__ = ["bin_of", "count_answered", "count_source", "window_of"]
-
 BIN_PER_LOG = 1.0 / math.log(RATIO)
 LOG_LOWEST = math.log(LOWEST_MS)
 LAST_BIN = BINS - 1
@@ -29,7 +27,7 @@ def bin_of(time: float, edges: c.Floats) -> int:
 
 
 @part
-def window_of(s: c.State, time: float) -> int:
+def window_of(s: c.EngineState, time: float) -> int:
     """The timeline's window that ``time`` lies in."""
     # Less than all windows before it is made whole: the last answers may come after any number of them.
     at = int(min(time / s.f[c.F_WINDOW], float(s.z[c.Z_WINDOWS])))
@@ -39,24 +37,29 @@ def window_of(s: c.State, time: float) -> int:
 
 
 @part
-def count_answered(s: c.State, b: int, now: float) -> None:
+def count_answered(s: c.EngineState, b: int, now: float) -> None:
     """Every request of batch ``b``, whose answer reaches the clients at ``now``."""
     s.f[c.F_LAST] = max(s.f[c.F_LAST], now)
     r = s.b[b, c.B_REPLICA]
     m = s.r[r, c.R_MODEL]
     turns = s.r[r, c.R_TURNS] == 1
     size = s.b[b, c.B_SIZE]
-    start, ended = s.bf[b, c.BF_START], s.bf[b, c.BF_ENDS]
-    left, reached = s.bf[b, c.BF_LEFT], s.bf[b, c.BF_REACHED]
-    back, gpu = now - ended, ended - start
+    start = s.bf[b, c.BF_START]
+    ended = s.bf[b, c.BF_ENDS]
+    left = s.bf[b, c.BF_LEFT]
+    reached = s.bf[b, c.BF_REACHED]
+    back = now - ended
+    gpu = ended - start
     latest = s.mf[m, c.MF_SLO] * c.SLACK
-    from_ms, edges = s.f[c.F_FROM], s.edges
+    from_ms = s.f[c.F_FROM]
+    edges = s.edges
     histograms = s.histograms
     counted = 0
     i = s.b[b, c.B_HEAD]
     while i >= 0:
         arrived = s.if_[i, c.IF_ARRIVED]
-        wait, total = start - arrived, now - arrived
+        wait = start - arrived
+        total = now - arrived
         on_time = 1 if total <= latest else 0
         window = window_of(s, arrived)
         s.windows[m, 1, window] += on_time
@@ -65,8 +68,10 @@ def count_answered(s: c.State, b: int, now: float) -> None:
         if s.if_[i, c.IF_ORIGIN] >= from_ms:
             counted += 1
             if turns:
-                left, reached = s.if_[i, c.IF_LEFT], s.if_[i, c.IF_REACHED]
-                queue, network = start - reached, (reached - left) + back
+                left = s.if_[i, c.IF_LEFT]
+                reached = s.if_[i, c.IF_REACHED]
+                queue = start - reached
+                network = (reached - left) + back
                 s.mf[m, c.MF_QUEUE] += queue
                 s.mf[m, c.MF_NETWORK] += network
                 histograms[m, 2, bin_of(queue, edges)] += 1
@@ -99,7 +104,8 @@ def count_answered(s: c.State, b: int, now: float) -> None:
     s.mf[m, c.MF_GPU] += counted * gpu
     histograms[m, 3, bin_of(gpu, edges)] += counted
     if not turns:
-        queue, network = start - reached, (reached - left) + back
+        queue = start - reached
+        network = (reached - left) + back
         s.mf[m, c.MF_QUEUE] += counted * queue
         s.mf[m, c.MF_NETWORK] += counted * network
         histograms[m, 2, bin_of(queue, edges)] += counted
@@ -107,7 +113,7 @@ def count_answered(s: c.State, b: int, now: float) -> None:
 
 
 @part
-def count_source(s: c.State, x: int, arrived: float, now: float) -> None:
+def count_source(s: c.EngineState, x: int, arrived: float, now: float) -> None:
     """All stages of a request of source ``x`` are done."""
     if s.f[c.F_FROM] <= now <= s.f[c.F_UNTIL]:
         s.x[x, c.X_BY_END] += 1

@@ -5,11 +5,9 @@ from __future__ import annotations
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.part import part
 
-__all__ = ["drop_late", "drop_waiting", "release_job"]
-
 
 @part
-def release_job(s: c.State, j: int) -> None:
+def release_job(s: c.EngineState, j: int) -> None:
     """Job ``j`` is over; its row may be used again."""
     s.j[j, c.J_OPEN] = s.z[c.Z_JOB]
     s.z[c.Z_JOB] = j
@@ -17,11 +15,15 @@ def release_job(s: c.State, j: int) -> None:
 
 
 @part
-def drop(s: c.State, i: int, m: int) -> None:
+def drop(s: c.EngineState, i: int, m: int) -> None:
     """Request ``i`` to model ``m`` is given up. If it is of an application's, that is dropped as a whole: no later
     stage of it starts, what is under way goes on."""
-    x, j = s.i[i, c.I_SOURCE], s.i[i, c.I_JOB]
-    counts = 1 if s.if_[i, c.IF_ORIGIN] >= s.f[c.F_FROM] else 0
+    x = s.i[i, c.I_SOURCE]
+    j = s.i[i, c.I_JOB]
+    if s.if_[i, c.IF_ORIGIN] >= s.f[c.F_FROM]:
+        counts = 1
+    else:
+        counts = 0
     s.m[m, c.M_DROPPED] += counts
     if j < 0:
         s.x[x, c.X_DROPPED] += counts
@@ -38,7 +40,7 @@ def drop(s: c.State, i: int, m: int) -> None:
 
 
 @part
-def is_late(s: c.State, r: int, i: int, size: int, now: float) -> bool:
+def is_late(s: c.EngineState, r: int, i: int, size: int, now: float) -> bool:
     """Whether request ``i`` would be answered late if a batch of ``size`` that it is in began to be served now on
     replica ``r``, ran alone on its GPU, and took as long as estimated."""
     at = s.r[r, c.R_CURVE] + size
@@ -50,7 +52,7 @@ def is_late(s: c.State, r: int, i: int, size: int, now: float) -> bool:
 
 
 @part
-def drop_late(s: c.State, b: int, now: float) -> None:
+def drop_late(s: c.EngineState, b: int, now: float) -> None:
     """Of batch ``b``, about to be served, the earliest request is dropped while it would be late: the fewer are left,
     the sooner they are served, so the rest may be on time."""
     r = s.b[b, c.B_REPLICA]
@@ -65,7 +67,7 @@ def drop_late(s: c.State, b: int, now: float) -> None:
 
 
 @part
-def drop_waiting(s: c.State, r: int, now: float) -> None:
+def drop_waiting(s: c.EngineState, r: int, now: float) -> None:
     """At a turn of replica ``r``: of all that wait for it, the earliest is dropped while it would be late. (Of the
     batch that it would take alone, a backlog would go batch by batch, turn by turn, and never be caught up with.)"""
     while s.r[r, c.R_WAITING] > 0:

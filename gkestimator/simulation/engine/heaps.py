@@ -5,13 +5,13 @@ from __future__ import annotations
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.part import part
 
-__all__ = ["lift_target", "pop_event", "push_event", "sink_source", "sink_target"]
-
 
 @part
-def push_event(s: c.State, time: float, kind: int, order: int, what: int) -> None:
+def push_event(s: c.EngineState, time: float, kind: int, order: int, what: int) -> None:
     """An event at ``time``; ``order`` (of creation) decides among those of one time and kind."""
-    times, keys, whats = s.event_times, s.event_keys, s.event_what
+    times = s.event_times
+    keys = s.event_keys
+    whats = s.event_what
     key = (kind << c.KIND_SHIFT) + order
     at = s.z[c.Z_EVENTS]
     s.z[c.Z_EVENTS] = at + 1
@@ -25,12 +25,16 @@ def push_event(s: c.State, time: float, kind: int, order: int, what: int) -> Non
 
 
 @part
-def pop_event(s: c.State) -> None:
+def pop_event(s: c.EngineState) -> None:
     """The first event is taken off (read it before)."""
-    times, keys, whats = s.event_times, s.event_keys, s.event_what
+    times = s.event_times
+    keys = s.event_keys
+    whats = s.event_what
     last = s.z[c.Z_EVENTS] - 1
     s.z[c.Z_EVENTS] = last
-    time, key, what = times[last], keys[last], whats[last]
+    time = times[last]
+    key = keys[last]
+    what = whats[last]
     at = 0
     while True:
         low = 2 * at + 1
@@ -49,9 +53,11 @@ def pop_event(s: c.State) -> None:
 
 
 @part
-def sink_source(s: c.State, at: int, time: float, key: int, what: int) -> None:
+def sink_source(s: c.EngineState, at: int, time: float, key: int, what: int) -> None:
     """Source ``what`` with its next event, put at place ``at`` of the heap of sources or below."""
-    times, keys, whats = s.stream_times, s.stream_keys, s.stream_what
+    times = s.stream_times
+    keys = s.stream_keys
+    whats = s.stream_what
     count = s.z[c.Z_STREAMS]
     while True:
         low = 2 * at + 1

@@ -21,11 +21,9 @@ from gkestimator.simulation.engine.routing import (
 from gkestimator.simulation.engine.serving import copied, ended, reach, serve, turn
 from gkestimator.simulation.engine.stages import answer, begin_job
 
-__all__ = ["run"]
-
 
 @part
-def lacks(s: c.State) -> int:
+def lacks(s: c.EngineState) -> int:
     """What the next event might need and has not: DONE where nothing."""
     z = s.z
     if (
@@ -45,7 +43,7 @@ def lacks(s: c.State) -> int:
 
 
 @part
-def come(s: c.State, x: int, now: float) -> None:
+def come(s: c.EngineState, x: int, now: float) -> None:
     """A request of source ``x``, whose model is not streamed."""
     arrived = s.arrivals[s.x[x, c.X_AT]]
     s.x[x, c.X_AT] += 1
@@ -56,13 +54,13 @@ def come(s: c.State, x: int, now: float) -> None:
 
 
 @part
-def is_over(s: c.State, b: int, order: int, now: float) -> bool:
+def is_over(s: c.EngineState, b: int, order: int, now: float) -> bool:
     """Whether batch ``b``'s service ends now. It does not where its company changed, and with it its end."""
     return bool(s.b[b, c.B_STATE] == c.RUNNING and s.b[b, c.B_ORDER] == order and s.bf[b, c.BF_ENDS] == now)
 
 
 @part
-def answer_later(s: c.State, b: int, now: float) -> bool:
+def answer_later(s: c.EngineState, b: int, now: float) -> bool:
     """Whether the answers of ``b`` take time to reach the clients; then that is an event."""
     r = s.b[b, c.B_REPLICA]
     if s.r[r, c.R_RESPONSE_DELAY] == 0:
@@ -74,7 +72,7 @@ def answer_later(s: c.State, b: int, now: float) -> bool:
 
 
 @part
-def resume(s: c.State) -> None:
+def resume(s: c.EngineState) -> None:
     """Requests that waited until their model had a replica are asked again."""
     for m in range(len(s.m)):
         if s.m[m, c.M_HEAD] >= 0 and s.m[m, c.M_TARGETS] > 0:
@@ -84,12 +82,14 @@ def resume(s: c.State) -> None:
 
 
 @part
-def _run(s: c.State, until_ms: float, resume_only: bool) -> int:
+def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
     """See ``run``."""
     mask = (1 << c.KIND_SHIFT) - 1
     now = s.f[c.F_NOW]
     none = int(np.int64(-1))  # not a literal: numba would compile what takes it once more for that
-    batch, server, answered = none, none, none
+    batch = none
+    server = none
+    answered = none
     if resume_only:
         s.z[c.Z_KIND] = c.RESUME
         resume(s)
@@ -112,12 +112,14 @@ def _run(s: c.State, until_ms: float, resume_only: bool) -> int:
             s.i[i, c.I_NEXT] = -1
             batch = route(s, i, now)
             continue
-        time, key = s.stream_times[0], s.stream_keys[0]
+        time = s.stream_times[0]
+        key = s.stream_keys[0]
         streamed = s.z[c.Z_EVENTS] == 0 or (
             time < s.event_times[0] or (time == s.event_times[0] and key < s.event_keys[0])
         )
         if not streamed:
-            time, key = s.event_times[0], s.event_keys[0]
+            time = s.event_times[0]
+            key = s.event_keys[0]
         kind = key >> c.KIND_SHIFT
         if resume_only:
             if kind != c.RESUME:
@@ -144,7 +146,8 @@ def _run(s: c.State, until_ms: float, resume_only: bool) -> int:
                 if not answer_later(s, what, now):
                     answered = what
         elif kind == c.REACH:
-            about, one = what & 3, what >> 2
+            about = what & 3
+            one = what >> 2
             if about == c.AT_REPLICA:
                 batch = one
             elif about == c.COPIED:
@@ -160,7 +163,7 @@ def _run(s: c.State, until_ms: float, resume_only: bool) -> int:
 
 
 @entry
-def run(sources: str) -> Callable[[c.State, float, bool], int]:
+def run(sources: str) -> Callable[[c.EngineState, float, bool], int]:
     """run(state, until_ms, resume_only) -> code: events before ``until_ms`` (``resume_only``: those alone that end
     a wait for a model's first replica). Returns DONE, or what must be had before it can go on: called again, it goes on
     where it was.
@@ -169,7 +172,7 @@ def run(sources: str) -> Callable[[c.State, float, bool], int]:
     next batch, answers reach clients, requests that these ask for are routed. Only then comes the next event.
     """
 
-    def enter(s: c.State, until_ms: float, resume_only: bool) -> int:
+    def enter(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
         sources  # noqa: B018  # see entry
         return _run(s, until_ms, resume_only)
 

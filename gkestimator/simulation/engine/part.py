@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from gkestimator.simulation.compiled import COMPILED, tell_compiling
-
-__all__ = ["entry", "part"]
+from gkestimator.core.compiled import COMPILED, tell_compiling
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Nothing is allocated in the loop, so no references are counted: with dozens of arrays in the state, that would be most
@@ -73,7 +71,7 @@ def _sources() -> str:
     here = Path(__file__).parent
     files = [
         *sorted(here.glob("*.py")),
-        here.parent / "interference" / "laws.py",
-        here.parent / "compiled.py",
+        here.parent.parent / "interference" / "laws.py",
+        here.parent.parent / "core" / "compiled.py",
     ]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

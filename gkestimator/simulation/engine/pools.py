@@ -8,9 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import Floats, Ints, State
-
-__all__ = ["Draws", "count_windows", "fit_pools", "with_needs"]
+from gkestimator.simulation.engine.columns import EngineState, Floats, Ints
 
 # The least number of draws that are made at once, and of rows of kept requests.
 AT_ONCE = 1 << 16
@@ -31,7 +29,7 @@ class Draws:
         z[place] = 0
         return np.concatenate((left, self._draw(max(AT_ONCE, 4 * int(z[need])))))
 
-    def take(self, s: State, count: int) -> Floats:
+    def take(self, s: EngineState, count: int) -> Floats:
         """``count`` of the uniforms, outside of the kernel."""
         at = int(s.z[c.Z_UNIFORM])
         found = s.uniforms[at : at + count]
@@ -39,7 +37,7 @@ class Draws:
         return np.concatenate((found, self._draw(count - len(found))))
 
 
-def with_needs(s: State, most_asked: int) -> State:
+def with_needs(s: EngineState, most_asked: int) -> EngineState:
     """What one event may take at most, from the largest batch and the most that a request becomes (``most_asked``).
 
     The answers of a full batch may each begin stages that ask for ``most_asked`` requests (they are routed one by one,
@@ -71,7 +69,7 @@ def _more_free(array: Ints, rows: int, link: int, first_free: int) -> Ints:
     return np.concatenate((array, below))
 
 
-def fit_pools(s: State) -> State:
+def fit_pools(s: EngineState) -> EngineState:
     """``s`` with room for one event at least; what is short is doubled."""
     z = s.z
     if z[c.Z_ITEMS] < z[c.Z_ITEMS_NEED]:
@@ -103,7 +101,7 @@ def fit_pools(s: State) -> State:
     return s
 
 
-def count_windows(s: State, m: int, times: Floats) -> None:
+def count_windows(s: EngineState, m: int, times: Floats) -> None:
     """Requests to model ``m`` at ``times``, by window of the timeline."""
     window = float(s.f[c.F_WINDOW])
     last = int(s.z[c.Z_WINDOWS]) - 1

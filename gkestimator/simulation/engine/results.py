@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import State
+from gkestimator.simulation.engine.columns import EngineState
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Counts, Floats, Requests, Result
+from gkestimator.simulation.result import CountedRequests, Counts, Floats, Result
 from gkestimator.simulation.system import System
-
-__all__ = ["result_of"]
 
 
 def result_of(
     system: System,
     options: Options,
-    s: State,
+    s: EngineState,
     source_arrived: Counts,
     source_rejected: Counts,
     kept: list[tuple[Counts, Floats]],
@@ -24,7 +22,8 @@ def result_of(
     """What was counted so far; nothing of it is shared with the state."""
     done, by_end, on_time = (s.x[:, k].copy() for k in (c.X_DONE, c.X_BY_END, c.X_ON_TIME))
     dropped = s.x[:, c.X_DROPPED].copy()
-    sums, histograms = s.xf[:, c.XF_SUM].copy(), s.source_histograms.copy()
+    sums = s.xf[:, c.XF_SUM].copy()
+    histograms = s.source_histograms.copy()
     for x in np.flatnonzero(s.x[:, c.X_SOLE]):
         m = s.x[x, c.X_MODEL]
         done[x], by_end[x], on_time[x] = (s.m[m, k] for k in (c.M_DONE, c.M_BY_END, c.M_ON_TIME))
@@ -67,10 +66,10 @@ def result_of(
     )
 
 
-def _requests(kept: list[tuple[Counts, Floats]]) -> Requests:
+def _requests(kept: list[tuple[Counts, Floats]]) -> CountedRequests:
     whole = np.concatenate([part for part, _ in kept] or [np.zeros((0, c.K_END), np.int64)])
     real = np.concatenate([part for _, part in kept] or [np.zeros((0, c.KF_END))])
-    return Requests(
+    return CountedRequests(
         source=whole[:, c.K_SOURCE].copy(),
         model=whole[:, c.K_MODEL].copy(),
         replica=whole[:, c.K_REPLICA].copy(),

@@ -11,11 +11,9 @@ from gkestimator.simulation.engine.heaps import lift_target, push_event, sink_ta
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.serving import take_batch
 
-__all__ = ["available", "form", "next_of_source", "route", "time_out"]
-
 
 @part
-def load_of(s: c.State, r: int, now: float) -> int:
+def load_of(s: c.EngineState, r: int, now: float) -> int:
     """Outstanding work of replica ``r`` (of its server, unless it takes turns), in ticks."""
     if s.r[r, c.R_TURNS] == 1:
         return int(np.rint(c.TICKS * s.r[r, c.R_COMING] * s.rf[r, c.RF_CYCLE] / s.r[r, c.R_SIZE]))
@@ -29,9 +27,10 @@ def load_of(s: c.State, r: int, now: float) -> int:
 
 
 @part
-def choose(s: c.State, m: int, now: float) -> int:
+def choose(s: c.EngineState, m: int, now: float) -> int:
     """The replica that model ``m``'s next batch is for, which is dealt it; -1 where the model has none."""
-    first, count = s.m[m, c.M_FIRST], s.m[m, c.M_AVAILABLE]
+    first = s.m[m, c.M_FIRST]
+    count = s.m[m, c.M_AVAILABLE]
     in_order = count > 0
     if not in_order:
         count = s.m[m, c.M_TARGETS]
@@ -48,7 +47,9 @@ def choose(s: c.State, m: int, now: float) -> int:
                 continue
             its = s.rf[r, c.RF_DEALT] / s.rf[r, c.RF_WEIGHT]
             if load < least or its < dealt or (its == dealt and r < found):
-                found, least, dealt = r, load, its
+                found = r
+                least = load
+                dealt = its
     elif not in_order:
         for k in range(first + 1, first + count):
             r = s.targets[k]
@@ -63,20 +64,21 @@ def choose(s: c.State, m: int, now: float) -> int:
 
 
 @part
-def deal(s: c.State, r: int) -> None:
+def deal(s: c.EngineState, r: int) -> None:
     """Replica ``r`` is given a batch's worth of its model's requests."""
     s.rf[r, c.RF_DEALT] += s.rf[r, c.RF_DEAL]
     s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + s.rf[r, c.RF_DEAL]) / s.rf[r, c.RF_WEIGHT]
 
 
 @part
-def available(s: c.State, r: int) -> int:
+def available(s: c.EngineState, r: int) -> int:
     """Replica ``r`` may serve from now on. It does not catch up on what its model's others were dealt before.
     Returns its server."""
     s.r[r, c.R_AVAILABLE] = 1
     if s.r[r, c.R_RETIRED] == 0:
         m = s.r[r, c.R_MODEL]
-        first, count = s.m[m, c.M_FIRST], s.m[m, c.M_AVAILABLE]
+        first = s.m[m, c.M_FIRST]
+        count = s.m[m, c.M_AVAILABLE]
         least = math.inf
         for k in range(first, first + count):
             other = s.targets[k]
@@ -95,9 +97,10 @@ def available(s: c.State, r: int) -> int:
 
 
 @part
-def leave(s: c.State, b: int, now: float) -> int:
+def leave(s: c.EngineState, b: int, now: float) -> int:
     """Batch ``b`` leaves the router for its replica. Returns it where it is there at once, else -1."""
-    r, size = s.b[b, c.B_REPLICA], s.b[b, c.B_SIZE]
+    r = s.b[b, c.B_REPLICA]
+    size = s.b[b, c.B_SIZE]
     at = s.r[r, c.R_CURVE] + size
     s.b[b, c.B_STATE] = c.GIVEN
     s.bf[b, c.BF_LEFT] = now
@@ -115,7 +118,7 @@ def leave(s: c.State, b: int, now: float) -> int:
 
 
 @part
-def take_item(s: c.State, m: int, arrived: float, origin: float, x: int) -> int:
+def take_item(s: c.EngineState, m: int, arrived: float, origin: float, x: int) -> int:
     """A free request of source ``x`` to model ``m``."""
     i = s.z[c.Z_ITEM]
     s.z[c.Z_ITEM] = s.i[i, c.I_NEXT]
@@ -130,7 +133,7 @@ def take_item(s: c.State, m: int, arrived: float, origin: float, x: int) -> int:
 
 
 @part
-def ask(s: c.State, i: int) -> None:
+def ask(s: c.EngineState, i: int) -> None:
     """Request ``i`` is to be routed before the next event, after those that were asked before."""
     if s.z[c.Z_ASKED] < 0:
         s.z[c.Z_ASKED] = i
@@ -140,7 +143,7 @@ def ask(s: c.State, i: int) -> None:
 
 
 @part
-def route(s: c.State, i: int, now: float) -> int:
+def route(s: c.EngineState, i: int, now: float) -> int:
     """Request ``i`` comes to the router of its model (which is not streamed). Returns the batch that reached its
     replica by that, or -1."""
     m = s.i[i, c.I_MODEL]
@@ -179,7 +182,7 @@ def route(s: c.State, i: int, now: float) -> int:
 
 
 @part
-def time_out(s: c.State, b: int, order: int, now: float) -> int:
+def time_out(s: c.EngineState, b: int, order: int, now: float) -> int:
     """The time-out that was set as ``order``-th for batch ``b``: it leaves, unless it left before. Returns it where it
     is at its replica at once, else -1."""
     if s.b[b, c.B_STATE] != c.OPEN or s.b[b, c.B_ORDER] != order:
@@ -190,9 +193,10 @@ def time_out(s: c.State, b: int, order: int, now: float) -> int:
 
 
 @part
-def next_of_source(s: c.State, x: int) -> tuple[float, int]:
+def next_of_source(s: c.EngineState, x: int) -> tuple[float, int]:
     """Time and key of the next event of source ``x``: a request, or what it does to a streamed model's batch."""
-    at, stop = s.x[x, c.X_AT], s.x[x, c.X_STOP]
+    at = s.x[x, c.X_AT]
+    stop = s.x[x, c.X_STOP]
     arrival = (c.ARRIVAL << c.KIND_SHIFT) + x
     m = s.x[x, c.X_MODEL]
     if s.x[x, c.X_KIND] != c.STREAM:
@@ -220,7 +224,7 @@ def next_of_source(s: c.State, x: int) -> tuple[float, int]:
 
 
 @part
-def form(s: c.State, x: int, now: float) -> int:
+def form(s: c.EngineState, x: int, now: float) -> int:
     """What :func:`next_of_source` foretold for a source whose model is streamed: a batch is opened, or leaves with all
     that came meanwhile. Requests within a batch are no events. Returns the batch that is at its replica, or -1."""
     m = s.x[x, c.X_MODEL]

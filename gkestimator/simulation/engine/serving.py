@@ -10,11 +10,9 @@ from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sharing import change_speeds
 
-__all__ = ["copied", "ended", "reach", "serve", "turn"]
-
 
 @part
-def take_batch(s: c.State, r: int) -> int:
+def take_batch(s: c.EngineState, r: int) -> int:
     """A free batch, for replica ``r``."""
     b = s.z[c.Z_BATCH]
     s.z[c.Z_BATCH] = s.b[b, c.B_NEXT]
@@ -29,7 +27,7 @@ def take_batch(s: c.State, r: int) -> int:
 
 
 @part
-def free_batch(s: c.State, b: int) -> None:
+def free_batch(s: c.EngineState, b: int) -> None:
     """``b`` may be used again; its requests are gone before."""
     s.b[b, c.B_STATE] = c.FREE
     s.b[b, c.B_NEXT] = s.z[c.Z_BATCH]
@@ -38,7 +36,7 @@ def free_batch(s: c.State, b: int) -> None:
 
 
 @part
-def reach(s: c.State, b: int, now: float) -> int:
+def reach(s: c.EngineState, b: int, now: float) -> int:
     """Batch ``b`` is at its replica. Returns the server that has something new, -1 where none has."""
     r = s.b[b, c.B_REPLICA]
     s.bf[b, c.BF_REACHED] = now
@@ -69,7 +67,7 @@ def reach(s: c.State, b: int, now: float) -> int:
 
 
 @part
-def start_copy(s: c.State, b: int, now: float) -> None:
+def start_copy(s: c.EngineState, b: int, now: float) -> None:
     """The GPU's copy engine takes ``b``."""
     r = s.b[b, c.B_REPLICA]
     takes = s.curves[s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE], c.C_COPY]
@@ -79,7 +77,7 @@ def start_copy(s: c.State, b: int, now: float) -> None:
 
 
 @part
-def copied(s: c.State, b: int, now: float) -> int:
+def copied(s: c.EngineState, b: int, now: float) -> int:
     """``b``, the first of its GPU's copies, is done; the next begins, ``b`` may be served. Returns its server."""
     g = s.r[s.b[b, c.B_REPLICA], c.R_GPU]
     following = s.b[b, c.B_NEXT]
@@ -91,7 +89,7 @@ def copied(s: c.State, b: int, now: float) -> int:
 
 
 @part
-def join_queue(s: c.State, b: int) -> int:
+def join_queue(s: c.EngineState, b: int) -> int:
     """``b`` may be served from now on, after those before it. Returns its server."""
     v = s.r[s.b[b, c.B_REPLICA], c.R_SERVER]
     if s.v[v, c.V_HEAD] < 0:
@@ -103,16 +101,18 @@ def join_queue(s: c.State, b: int) -> int:
 
 
 @part
-def expect_turn(s: c.State, r: int, now: float) -> None:
+def expect_turn(s: c.EngineState, r: int, now: float) -> None:
     """The first turn of ``r`` that is still to come goes on the heap: not before now and not before it is available;
     later than the turn it took last; later than now where this moment's turns are over."""
-    offset, cycle = s.rf[r, c.RF_OFFSET], s.rf[r, c.RF_CYCLE]
+    offset = s.rf[r, c.RF_OFFSET]
+    cycle = s.rf[r, c.RF_CYCLE]
     least = max(now, s.rf[r, c.RF_AVAILABLE])
     after = s.rf[r, c.RF_TAKEN]
     if s.z[c.Z_KIND] > c.TURN:
         after = max(after, now)
     # A float, as time over a short cycle may be beyond whole numbers; from there on 1 more is no more.
-    k, step = max(0.0, float(np.floor((least - offset) / cycle)) - 1.0), 1.0
+    k = max(0.0, float(np.floor((least - offset) / cycle)) - 1.0)
+    step = 1.0
     while offset + k * cycle < least or offset + k * cycle <= after:
         k += step
         if k > c.WHOLE:
@@ -122,7 +122,7 @@ def expect_turn(s: c.State, r: int, now: float) -> None:
 
 
 @part
-def turn(s: c.State, r: int) -> int:
+def turn(s: c.EngineState, r: int) -> int:
     """It is the turn of ``r``, and requests wait for it (turns of nothing are not on the heap). Returns its server."""
     v = s.r[r, c.R_SERVER]
     s.r[r, c.R_DUE] = 2
@@ -136,7 +136,7 @@ def turn(s: c.State, r: int) -> int:
 
 
 @part
-def serve(s: c.State, v: int, now: float) -> None:
+def serve(s: c.EngineState, v: int, now: float) -> None:
     """Where server ``v`` is free: the turn that is due longest, else the first batch whose replica is available."""
     while s.v[v, c.V_RUNNING] < 0:
         r = s.v[v, c.V_DUE]
@@ -162,11 +162,13 @@ def serve(s: c.State, v: int, now: float) -> None:
 
 
 @part
-def next_batch(s: c.State, v: int, now: float) -> int:
+def next_batch(s: c.EngineState, v: int, now: float) -> int:
     """The first queued batch of server ``v`` whose replica is available, taken out of the queue; -1: there is none."""
-    before, b = -1, s.v[v, c.V_HEAD]
+    before = -1
+    b = s.v[v, c.V_HEAD]
     while b >= 0 and s.rf[s.b[b, c.B_REPLICA], c.RF_AVAILABLE] > now:
-        before, b = b, s.b[b, c.B_NEXT]
+        before = b
+        b = s.b[b, c.B_NEXT]
     if b < 0:
         return int(b)
     following = s.b[b, c.B_NEXT]
@@ -182,7 +184,7 @@ def next_batch(s: c.State, v: int, now: float) -> int:
 
 
 @part
-def gather(s: c.State, r: int, now: float) -> int:
+def gather(s: c.EngineState, r: int, now: float) -> int:
     """The batch that ``r`` takes at a turn: of what waits, at most a full batch."""
     b = take_batch(s, r)
     size = min(s.r[r, c.R_SIZE], s.r[r, c.R_WAITING])
@@ -204,7 +206,7 @@ def gather(s: c.State, r: int, now: float) -> int:
 
 
 @part
-def start(s: c.State, b: int, now: float) -> None:
+def start(s: c.EngineState, b: int, now: float) -> None:
     """Service of ``b`` begins."""
     r = s.b[b, c.B_REPLICA]
     at = s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE]
@@ -244,16 +246,20 @@ def start(s: c.State, b: int, now: float) -> None:
 
 
 @part
-def ended(s: c.State, b: int, now: float) -> int:
+def ended(s: c.EngineState, b: int, now: float) -> int:
     """Service of ``b`` is over: counted by replica and GPU. Returns its server, which is free."""
     r = s.b[b, c.B_REPLICA]
-    m, g, v, size = s.r[r, c.R_MODEL], s.r[r, c.R_GPU], s.r[r, c.R_SERVER], s.b[b, c.B_SIZE]
+    m = s.r[r, c.R_MODEL]
+    g = s.r[r, c.R_GPU]
+    v = s.r[r, c.R_SERVER]
+    size = s.b[b, c.B_SIZE]
     s.b[b, c.B_STATE] = c.ANSWERING
     s.r[r, c.R_BATCHES] += 1
     s.r[r, c.R_REQUESTS] += size
     s.r[r, c.R_GIVEN] -= size
     s.rf[r, c.RF_LAST] = now
-    from_ms, until = s.f[c.F_FROM], s.f[c.F_UNTIL]
+    from_ms = s.f[c.F_FROM]
+    until = s.f[c.F_UNTIL]
     within = min(now, until) - max(s.bf[b, c.BF_START], from_ms)
     if within > 0.0:
         s.rf[r, c.RF_BUSY] += within
@@ -271,7 +277,8 @@ def ended(s: c.State, b: int, now: float) -> int:
         if within > 0.0:
             s.gf[g, c.GF_BUSY] += within
     if s.z[c.Z_LAW] != 0:
-        before, beside = s.b[b, c.B_BEFORE], s.b[b, c.B_BESIDE]
+        before = s.b[b, c.B_BEFORE]
+        beside = s.b[b, c.B_BESIDE]
         if before < 0:
             s.g[g, c.G_FIRST] = beside
         else:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from gkestimator.interference.base import FEATURES, TERMS
+from gkestimator.interference.laws import slowdown
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
-from gkestimator.simulation.interference.laws import slowdown
-from gkestimator.simulation.system import FEATURES, TERMS
-
-__all__ = ["change_speeds"]
 
 
 @part
-def change_speeds(s: c.State, g: int, now: float) -> None:
+def change_speeds(s: c.EngineState, g: int, now: float) -> None:
     """Every batch that runs on GPU ``g`` goes on at the speed that its company allows. Where that changed its end is
     put on the heap anew; the one before is passed over when it comes (it is not ``BF_ENDS``)."""
     count = s.g[g, c.G_RUNNING]
     terms = s.gf[g, c.GF_TERMS : c.GF_TERMS + TERMS]
-    together, others = s.features[0], s.features[1]
+    together = s.features[0]
+    others = s.features[1]
     for k in range(FEATURES):
         together[k] = 0.0
     b = s.g[g, c.G_FIRST]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.building import (
@@ -38,8 +38,6 @@ from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Counts, Floats, Result
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
-__all__ = ["Simulator", "simulate"]
-
 
 def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
     """``system`` under ``arrivals``."""
@@ -59,7 +57,8 @@ class Simulator:
 
     def __init__(self, system: System, options: Options) -> None:
         self.now_ms = 0.0
-        self._system, self._options = system, options
+        self._system = system
+        self._options = options
         door, draws, factors = (
             np.random.Generator(np.random.PCG64(child))
             for child in np.random.SeedSequence(options.seed).spawn(3)
@@ -101,8 +100,11 @@ class Simulator:
         terms = [[0.0] * c.GF_TERMS + list(gpu.terms) for gpu in gpus]
         s = self._s = s._replace(g=with_rows(s.g, idle), gf=with_rows(s.gf, terms))
         first = len(s.r)
-        whole, real, curves = [], [], [s.curves]
-        at, servers = len(s.curves), len(s.v)
+        whole = []
+        real = []
+        curves = [s.curves]
+        at = len(s.curves)
+        servers = len(s.v)
         for replica, available in zip(replicas, available_ms, strict=True):
             check_replica(replica, len(s.m), len(s.g))
             if not 0 <= available < math.inf:
@@ -180,7 +182,8 @@ class Simulator:
 
     def _retarget(self, added: list[int]) -> None:
         """The lists of replicas that may be chosen, made anew after ``added`` came or others were retired."""
-        s, now = self._s, self.now_ms
+        s = self._s
+        now = self.now_ms
         r = s.r
         before = s.m[:, c.M_TARGETS].copy()
         usable = np.flatnonzero(r[:, c.R_RETIRED] == 0)
@@ -240,7 +243,8 @@ class Simulator:
 
     def _take(self, chunk: Chunk) -> None:
         """The chunk's requests, after those that wait from chunks before; turned away or let in; counted."""
-        s, options = self._s, self._options
+        s = self._s
+        options = self._options
         check_chunk(chunk, len(s.x), self.now_ms)
         parts: list[Floats] = []
         at = 0
@@ -249,9 +253,10 @@ class Simulator:
             admit = self._admit[k]
             entered = times
             if admit < 1:
-                chosen = (
-                    self._uniforms.take(s, len(times)) < admit if admit > 0 else np.zeros(len(times), bool)
-                )
+                if admit > 0:
+                    chosen = self._uniforms.take(s, len(times)) < admit
+                else:
+                    chosen = np.zeros(len(times), bool)
                 entered = times[chosen]
             counted = len(times) - int(np.searchsorted(times, options.warmup_ms))
             counted_in = len(entered) - int(np.searchsorted(entered, options.warmup_ms))

@@ -11,11 +11,9 @@ from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.routing import ask, take_item
 from gkestimator.simulation.engine.serving import free_batch
 
-__all__ = ["answer", "begin_job"]
-
 
 @part
-def begin_job(s: c.State, x: int, now: float) -> None:
+def begin_job(s: c.EngineState, x: int, now: float) -> None:
     """A request of source ``x``, an application, comes."""
     j = s.z[c.Z_JOB]
     s.z[c.Z_JOB] = s.j[j, c.J_OPEN]
@@ -33,9 +31,12 @@ def begin_job(s: c.State, x: int, now: float) -> None:
 
 
 @part
-def times_asked(s: c.State, j: int, stage: int) -> float:
+def times_asked(s: c.EngineState, j: int, stage: int) -> float:
     """How often stage ``stage`` (of all sources') of job ``j`` is asked, before it is made whole; below 0: not yet."""
-    most = 1 if s.t[stage, c.T_AFTERS] == 0 else 0
+    if s.t[stage, c.T_AFTERS] == 0:
+        most = 1
+    else:
+        most = 0
     first = s.t[stage, c.T_AFTER]
     for k in range(first, first + s.t[stage, c.T_AFTERS]):
         at = c.J_STAGES + 2 * s.afters[k]
@@ -46,7 +47,7 @@ def times_asked(s: c.State, j: int, stage: int) -> float:
 
 
 @part
-def begin_stages(s: c.State, j: int, now: float) -> None:
+def begin_stages(s: c.EngineState, j: int, now: float) -> None:
     """Stages of job ``j`` whose predecessors are done, in order, until nothing more begins; then it may be done."""
     x = s.j[j, c.J_SOURCE]
     first = s.x[x, c.X_STAGE]
@@ -87,7 +88,7 @@ def begin_stages(s: c.State, j: int, now: float) -> None:
 
 
 @part
-def answer(s: c.State, b: int, now: float) -> None:
+def answer(s: c.EngineState, b: int, now: float) -> None:
     """The answers of batch ``b`` reach its clients: counted; stages that waited for them begin."""
     count_answered(s, b, now)
     m = s.r[s.b[b, c.B_REPLICA], c.R_MODEL]

@@ -38,15 +38,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.lengths.runtimes import Ladder
-
-__all__ = ["Allocation", "allocate", "assess", "even"]
 
 Floats = NDArray[np.float64]
 # Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are
@@ -55,7 +53,7 @@ _NOTHING = 1e-9
 _EQUAL = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Allocation:
     """``counts``: instances of each runtime. ``late``: requests per SLO period beyond what the longest runtime takes in
     time (R_I). ``cost_ms``: sum of C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime
@@ -69,13 +67,17 @@ class Allocation:
 
 def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Allocation:
     """What the program says of ``counts`` instances under ``demand`` (requests per SLO period, by shortest runtime)."""
-    carried, cost, taken, late = 0.0, 0.0, [], 0.0
+    carried = 0.0
+    cost = 0.0
+    taken = []
+    late = 0.0
     last = len(ladder.runtimes) - 1
     for i, (runtime, capacity) in enumerate(zip(ladder.runtimes, ladder.capacities, strict=True)):
         asked = demand[i] + carried
         carried = _beyond(asked, capacity * counts[i])
         if i == last:
-            late, carried = carried, 0.0
+            late = carried
+            carried = 0.0
         here = asked - carried
         if here > 0:
             cost += here * runtime.latency_ms * (1 + here / counts[i] / 2)
@@ -84,7 +86,9 @@ def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Al
 
 
 def _beyond(asked: float, capacity: float) -> float:
-    return asked - capacity if asked - capacity > _NOTHING else 0.0
+    if asked - capacity > _NOTHING:
+        return asked - capacity
+    return 0.0
 
 
 def even(runtimes: int, gpus: int) -> tuple[int, ...]:
@@ -92,7 +96,7 @@ def even(runtimes: int, gpus: int) -> tuple[int, ...]:
     return tuple((gpus + i) // runtimes for i in range(runtimes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Front:
     """States after some runtimes, in order of instances used: cost, carried on, and how each was reached."""
 
@@ -124,7 +128,10 @@ def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
     late = np.maximum(0.0, total - ladder.capacities[-1] * instances)
     cost = before.cost + _cost(total, instances, ladder.runtimes[-1].latency_ms)
     cost[late > known.late + _slack(asked)] = math.inf
-    at = int(np.argmin(cost)) if len(cost) else -1
+    if len(cost):
+        at = int(np.argmin(cost))
+    else:
+        at = -1
     if at < 0 or not cost[at] < known.cost_ms:
         return known
     counts = [int(instances[at])]
@@ -150,7 +157,8 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
     number of instances used is all that need be kept."""
     carried = np.concatenate(([0.0], np.full(gpus, math.inf)))  # by instances used
     chosen = []
-    used, before = np.arange(gpus + 1)[:, None], np.arange(gpus + 1)[None, :]
+    used = np.arange(gpus + 1)[:, None]
+    before = np.arange(gpus + 1)[None, :]
     for i, (q, capacity) in enumerate(zip(asked, ladder.capacities, strict=True)):
         left = np.maximum(0.0, q + carried[None, :] - capacity * (used - before))
         least = int(i == len(asked) - 1)  # one of the longest
@@ -170,7 +178,8 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
 
 def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocation:
     """``counts`` improved instance by instance until no move of one helps."""
-    demand, slack = [float(q) for q in asked], _slack(asked)
+    demand = [float(q) for q in asked]
+    slack = _slack(asked)
     found = assess(ladder, demand, counts)
     while True:
         best = found
@@ -194,7 +203,8 @@ def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocatio
 
 def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, known: Allocation) -> _Front:
     """All ways to give runtime ``i`` 0 or more instances that no other way beats and that may end below ``known``."""
-    capacity, latency_ms = ladder.capacities[i], ladder.latencies_ms[i]
+    capacity = ladder.capacities[i]
+    latency_ms = ladder.latencies_ms[i]
     least = np.minimum.accumulate(ladder.latencies_ms[:i:-1])[::-1]  # of the runtimes after i
     roots = float(asked[i + 1 :] @ np.sqrt(least))
     alone = float(asked[i + 1 :] @ least)

@@ -23,9 +23,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.simulation.compiled import compiled
-
-__all__ = ["CONGESTED", "SCHEMES", "dispatch", "outstanding", "push", "take_head"]
+from gkestimator.core.compiled import compiled
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -9,12 +9,10 @@ import numpy as np
 from gkestimator.simulation.lengths.dispatch import push, take_head
 from gkestimator.simulation.lengths.runtimes import Ladder
 
-__all__ = ["Fleet"]
-
 _ROOM = 16
 
 
-class Fleet:
+class InstanceFleet:
     """Instances by level (runtime, shortest first), one GPU each, in the arrays that
     :func:`gkestimator.simulation.lengths.dispatch.dispatch` takes: ``heaps``, ``sizes``, ``free_ms``.
 
@@ -40,7 +38,9 @@ class Fleet:
     @property
     def next_ms(self) -> float:
         """When the next instance has loaded; infinite where none is loading."""
-        return self._loading[0][0] if self._loading else np.inf
+        if self._loading:
+            return self._loading[0][0]
+        return np.inf
 
     @property
     def loading(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gkestimator.picture_style import GREY, INK, STYLE, saved
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
+from gkestimator.reporting.style import GREY, INK, STYLE, saved
 from gkestimator.simulation.lengths.running import LengthsRun
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw_lengths"]
@@ -46,16 +46,20 @@ def draw_lengths(run: LengthsRun, form: str) -> bytes:
                 bottom.step(times, steps, where="pre", color=hue, linestyle=style, linewidth=1.2)
         top.axhline(spec.slo_ms, color=INK, linewidth=0.8)
         top.annotate(
-            f"SLO\n{spec.slo_ms:g} ms", (1.008, spec.slo_ms), xycoords=("axes fraction", "data"), va="center",
+            f"SLO\n{spec.slo_ms:g} ms",
+            (1.008, spec.slo_ms),
+            xycoords=("axes fraction", "data"),
+            va="center",
             fontsize=7,
-        )  # fmt: skip
+        )
         top.set_yscale("log")
         top.set_ylabel("98th percentile, ms")
         figure.legend(
             *top.get_legend_handles_labels(), loc="outside upper center", ncols=len(run.served), fontsize=8
         )
         first, served = next(iter(run.served.items()))
-        begin, rates = 0.0, []
+        begin = 0.0
+        rates = []
         for w in served.windows:
             rates.append(1e3 * w.requests / (w.end_ms - begin))
             begin = w.end_ms

@@ -8,13 +8,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.lengths.running import LengthsRun
 from gkestimator.simulation.lengths.serving import Served
 from gkestimator.tables.layout import TextColumn, printable, text_table
 from gkestimator.tables.units import number_text, percent_text
-
-__all__ = ["LENGTHS_FORMATS", "LENGTHS_SUFFIXES", "lengths_words", "render_lengths"]
 
 LENGTHS_FORMATS = ("table", "csv", "json")
 LENGTHS_SUFFIXES = {".json": "json", ".csv": "csv", ".txt": "table"}
@@ -110,7 +108,8 @@ def _csv(run: LengthsRun) -> str:
 
 
 def _text(run: LengthsRun) -> str:
-    spec, ladder = run.spec, run.ladder
+    spec = run.spec
+    ladder = run.ladder
     rows = [_row(run, scheme, served) for scheme, served in run.served.items()]
     lines = [
         f"{spec.model} on {spec.gpus:,} x {spec.gpu} · SLO {spec.slo_ms:g} ms · "

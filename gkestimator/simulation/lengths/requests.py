@@ -12,11 +12,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.replay import Replay, replay_lengths
-
-__all__ = ["Drawn", "Given", "LengthChunk", "Lengths", "Replayed", "Requests"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -25,7 +24,7 @@ _SPAWN = 4
 _LONGEST = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LengthChunk:
     """All requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not included:
     ascending times and each request's length in tokens (at least 1)."""
@@ -35,7 +34,7 @@ class LengthChunk:
     lengths: Counts
 
 
-class Requests(abc.ABC):
+class LengthRequests(abc.ABC):
     """A stream of requests with lengths."""
 
     @abc.abstractmethod
@@ -72,7 +71,8 @@ class Lengths:
     def listed(cls, lengths: Sequence[int], weights: Sequence[float]) -> Lengths:
         """``lengths`` (ascending) with chances in proportion to ``weights``. Raises UsageError: lists of unlike or no
         length, lengths that do not ascend from 1 on, a negative weight or none above 0."""
-        values, chances = np.asarray(lengths, np.int64), np.asarray(weights, np.float64)
+        values = np.asarray(lengths, np.int64)
+        chances = np.asarray(weights, np.float64)
         if not len(values) or len(values) != len(chances):
             raise UsageError(
                 f"lengths: found {len(values)} values and {len(chances)} weights, expected as many, at least one"
@@ -102,16 +102,18 @@ class Lengths:
         return found
 
 
-class Drawn(Requests):
+class Drawn(LengthRequests):
     """Times of ``arrivals`` with lengths drawn from ``lengths``. Where the arrivals have several sources, source k of K
     asks for the lengths between the quantiles k / K and (k + 1) / K: all together they have the distribution, and a
     burst of one moves the mix. One ``seed``, one stream."""
 
     def __init__(self, arrivals: Arrivals, lengths: Lengths, *, seed: int) -> None:
-        self._arrivals, self._lengths, self._seed = arrivals, lengths, seed
+        self._arrivals = arrivals
+        self._lengths = lengths
+        self._seed = seed
 
     def chunks(self, until_ms: float) -> Iterator[LengthChunk]:
-        """As in :class:`Requests`."""
+        """As in :class:`LengthRequests`."""
         sources = self._arrivals.sources
         generators = [
             np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(_SPAWN, k))))
@@ -127,11 +129,12 @@ class Drawn(Requests):
             )
             if sources > 1:
                 order = np.argsort(times, kind="stable")
-                times, lengths = times[order], lengths[order]
+                times = times[order]
+                lengths = lengths[order]
             yield LengthChunk(end_ms=chunk.end_ms, times_ms=times, lengths=lengths)
 
 
-class Given(Requests):
+class RequestsInMemory(LengthRequests):
     """Requests that are in memory. Raises UsageError: lists of unlike lengths, times that do not ascend from 0 on,
     lengths below 1."""
 
@@ -148,12 +151,12 @@ class Given(Requests):
             raise UsageError("requests: found a length below 1, expected at least one token")
 
     def chunks(self, until_ms: float) -> Iterator[LengthChunk]:
-        """As in :class:`Requests`, all in one chunk."""
+        """As in :class:`LengthRequests`, all in one chunk."""
         end = int(np.searchsorted(self._times, until_ms, side="left"))
         yield LengthChunk(end_ms=until_ms, times_ms=self._times[:end], lengths=self._lengths[:end])
 
 
-class Replayed(Requests):
+class ReplayedRequests(LengthRequests):
     """The requests of a trace with lengths (:func:`gkestimator.simulation.arrivals.replay.replay_lengths`).
 
     ``rate_rps``: the mean rate it is scaled to (None: as recorded). ``longest``: what the longest runtime takes; with
@@ -169,12 +172,16 @@ class Replayed(Requests):
         longest: int,
         truncate: bool,
     ) -> None:
-        self._path, self._replay, self._rate, self._seed = path, replay, rate_rps, seed
-        self._longest, self._truncate = longest, truncate
+        self._path = path
+        self._replay = replay
+        self._rate = rate_rps
+        self._seed = seed
+        self._longest = longest
+        self._truncate = truncate
         self.truncated = 0
 
     def chunks(self, until_ms: float) -> Iterator[LengthChunk]:
-        """As in :class:`Requests`; ``truncated`` counts the requests that were cut."""
+        """As in :class:`LengthRequests`; ``truncated`` counts the requests that were cut."""
         self.truncated = 0
         for times, lengths in replay_lengths(
             self._path, replay=self._replay, rate_rps=self._rate, seed=self._seed, until_ms=until_ms

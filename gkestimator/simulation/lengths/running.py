@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gkestimator.errors import GkestimatorError, UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import SCHEMES
-from gkestimator.simulation.lengths.requests import Drawn, Replayed, Requests
+from gkestimator.simulation.lengths.requests import Drawn, LengthRequests, ReplayedRequests
 from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
 from gkestimator.simulation.lengths.serving import Served, ServeOptions, serve
 from gkestimator.simulation.lengths.spec import LengthsSpec, TraceArrivals
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
-
-__all__ = ["LengthsRun", "simulate_lengths", "simulate_lengths_files"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +116,7 @@ def simulate_lengths(
     )
 
 
-def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> Requests:
+def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> LengthRequests:
     """The requests that ``spec`` describes."""
     given = spec.arrivals
     if isinstance(given, TraceArrivals):
@@ -126,7 +124,7 @@ def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> Request
             raise UsageError(
                 "rate scale: expected arrivals with a rate_rps (the trace is replayed as recorded)"
             )
-        return Replayed(
+        return ReplayedRequests(
             given.path,
             replay=given.replay,
             rate_rps=None if given.rate_rps is None else given.rate_rps * rate_scale,
@@ -168,12 +166,12 @@ def _price(gpu: str) -> float | None:
         return None  # a GPU that only the table knows
 
 
-def _notes(ladder: Ladder, requests: Requests) -> tuple[str, ...]:
+def _notes(ladder: Ladder, requests: LengthRequests) -> tuple[str, ...]:
     notes = []
     latencies = ladder.latencies_ms
     if any(a > b for a, b in itertools.pairwise(latencies)):
         notes.append("a longer runtime is faster than a shorter one in the table")
-    if isinstance(requests, Replayed) and requests.truncated:
+    if isinstance(requests, ReplayedRequests) and requests.truncated:
         notes.append(
             f"{requests.truncated:,} requests were longer than {ladder.lengths[-1]:,} tokens and cut to it"
         )

@@ -5,20 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from gkestimator.errors import TableError, UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import Requirement
-
-__all__ = ["Ladder", "Runtime", "ladder_of", "runtimes_of"]
 
 _SHOWN = 5
 _LONGEST = 10_000_000  # tokens; as a spec's lengths
 _MOST = 10**9  # requests within the SLO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Runtime:
     """A model compiled for inputs of ``length`` tokens: a shorter request is padded to it and takes ``latency_ms``
     all the same, one request at a time."""
@@ -27,7 +25,7 @@ class Runtime:
     latency_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ladder:
     """The runtimes of one model, shortest first, and the SLO that its requests are held to.
 

@@ -10,22 +10,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.histogram import BINS, bin_edges_ms, quantile_ms
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
-from gkestimator.simulation.lengths.fleet import Fleet
-from gkestimator.simulation.lengths.requests import Requests
+from gkestimator.simulation.lengths.fleet import InstanceFleet
+from gkestimator.simulation.lengths.requests import LengthRequests
 from gkestimator.simulation.lengths.runtimes import Ladder
-
-__all__ = ["Autoscaling", "Dispatching", "Reallocation", "ServeOptions", "Served", "Window", "serve"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 _PERCENTILE = 0.98
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dispatching:
     """Who serves a request (:mod:`gkestimator.simulation.lengths.dispatch`). Defaults: the paper's, lambda 0.85,
     alpha 0.9, L 6."""
@@ -49,7 +48,7 @@ class Dispatching:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reallocation:
     """The Runtime Scheduler: every ``period_ms`` (the paper's 120 s) the program is solved for the lengths of the
     period, and instances are replaced ``at_once`` at a time, each out of service until it has answered what it was
@@ -67,7 +66,7 @@ class Reallocation:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Autoscaling:
     """A GPU more when the 98th percentile of the responses of the last ``check_ms`` is at ``high_pct`` percent of the
     SLO or above, checked every ``check_ms``, and not while one is still starting; a GPU less when that of the last
@@ -96,7 +95,7 @@ class Autoscaling:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServeOptions:
     """``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before
     ``warmup_ms`` are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the
@@ -132,8 +131,8 @@ class ServeOptions:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+@frozen
+class TimeWindow:
     """Requests that came in one stretch of time: how many, how many in time, their 98th percentile (None of none); at
     its end the GPUs held and the instances of each runtime (loading ones included)."""
 
@@ -163,13 +162,15 @@ class Served:
     replaced: int
     added: int
     removed: int
-    windows: tuple[Window, ...]
+    windows: tuple[TimeWindow, ...]
     responses_ms: Floats | None = None
 
     @property
     def mean_ms(self) -> float | None:
         """Mean response; None of no requests."""
-        return self.sum_ms / self.requests if self.requests else None
+        if self.requests:
+            return self.sum_ms / self.requests
+        return None
 
     def quantile_ms(self, q: float) -> float | None:
         """The ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
@@ -180,7 +181,7 @@ class Served:
 
 def serve(
     ladder: Ladder,
-    requests: Requests,
+    requests: LengthRequests,
     options: ServeOptions,
     *,
     progress: Callable[[float], None] | None = None,
@@ -196,13 +197,17 @@ def serve(
 
 
 def _joined(parts: list[Floats]) -> Floats:
-    return np.concatenate(parts) if parts else np.empty(0)
+    if parts:
+        return np.concatenate(parts)
+    return np.empty(0)
 
 
 def _quantile(parts: list[Floats]) -> float | None:
     """The 98th percentile of all ``parts``; None of nothing."""
     found = _joined(parts)
-    return float(np.quantile(found, _PERCENTILE)) if len(found) else None
+    if len(found):
+        return float(np.quantile(found, _PERCENTILE))
+    return None
 
 
 class _Run:
@@ -213,8 +218,9 @@ class _Run:
         start = options.start or even(levels, options.gpus)
         if len(start) != levels:
             raise UsageError(f"start: found {len(start)} counts, expected one for each of {levels} runtimes")
-        self.ladder, self.options = ladder, options
-        self.fleet = Fleet(ladder, start)
+        self.ladder = ladder
+        self.options = options
+        self.fleet = InstanceFleet(ladder, start)
         self.latency = np.asarray(ladder.latencies_ms)
         self.capacity = np.asarray(ladder.capacities, np.float64)
         self.edges = bin_edges_ms()[1:-1]
@@ -226,7 +232,7 @@ class _Run:
         self.scaled_ms = 0.0  # when the number of GPUs last changed
         self.started_ms = 0.0  # when the GPU added last serves
         self.window: list[Floats] = []
-        self.windows: list[Window] = []
+        self.windows: list[TimeWindow] = []
         self.kept: list[Floats] = []
         self.asked, self.served = np.zeros(levels, np.int64), np.zeros(levels, np.int64)
         self.histogram = np.zeros(BINS, np.int64)
@@ -258,20 +264,34 @@ class _Run:
         count = len(times)
         if count == 0:
             return
-        given, fleet = self.options.dispatching, self.fleet
-        responses, level_of = np.empty(count), np.empty(count, np.int64)
+        given = self.options.dispatching
+        fleet = self.fleet
+        responses = np.empty(count)
+        level_of = np.empty(count, np.int64)
         dispatch(
-            times, shortest, SCHEMES.index(given.scheme), given.threshold, given.decay, given.levels,
-            CONGESTED.index(given.congested), self.latency, self.capacity, fleet.heaps, fleet.sizes, fleet.free_ms,
-            responses, level_of,
-        )  # fmt: skip
+            times,
+            shortest,
+            SCHEMES.index(given.scheme),
+            given.threshold,
+            given.decay,
+            given.levels,
+            CONGESTED.index(given.congested),
+            self.latency,
+            self.capacity,
+            fleet.heaps,
+            fleet.sizes,
+            fleet.free_ms,
+            responses,
+            level_of,
+        )
         levels = len(self.latency)
         self.period_counts += np.bincount(shortest, minlength=levels)
         self.window.append(responses)
         if self.options.autoscaling is not None:
             self.recent.append((times + responses, responses))
         first = int(np.searchsorted(times, self.options.warmup_ms, side="left"))
-        responses, level_of = responses[first:], level_of[first:]
+        responses = responses[first:]
+        level_of = level_of[first:]
         self.asked += np.bincount(shortest[first:], minlength=levels)
         self.served += np.bincount(level_of, minlength=levels)
         self.on_time += int(np.count_nonzero(responses <= self._slo))
@@ -331,7 +351,8 @@ class _Run:
     def _scale(self, now: float, given: Autoscaling) -> None:
         while self.recent and self.recent[0][0].max() <= now - given.low_window_ms:
             self.recent.popleft()
-        slo, gpus = self.ladder.slo_ms, self.fleet.gpus
+        slo = self.ladder.slo_ms
+        gpus = self.fleet.gpus
         high = self._percentile(now - given.check_ms, now)
         if high is not None and high >= given.high_pct / 100 * slo:
             if gpus < given.most and now >= self.started_ms:
@@ -348,9 +369,15 @@ class _Run:
 
     def _beside(self, now: float, gpus: int) -> list[int]:
         """Instances of each runtime beyond what the program says for ``gpus``."""
-        demand = self._measured(now) if self.demand is None else self.demand
+        if self.demand is None:
+            demand = self._measured(now)
+        else:
+            demand = self.demand
         known = bool(demand.any())
-        best = allocate(self.ladder, demand.tolist(), gpus).counts if known else even(len(demand), gpus)
+        if known:
+            best = allocate(self.ladder, demand.tolist(), gpus).counts
+        else:
+            best = even(len(demand), gpus)
         return [n - t for n, t in zip(self.fleet.counts, best, strict=True)]
 
     def _grow(self, now: float, given: Autoscaling) -> None:
@@ -381,7 +408,7 @@ class _Run:
     def _close_window(self, end_ms: float) -> None:
         found = _joined(self.window)
         self.windows.append(
-            Window(
+            TimeWindow(
                 end_ms=end_ms,
                 requests=len(found),
                 on_time=int(np.count_nonzero(found <= self._slo)),

@@ -8,23 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
-from gkestimator.errors import GkestimatorError
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay
 from gkestimator.simulation.lengths.dispatch import SCHEMES
 from gkestimator.simulation.lengths.requests import Lengths
 from gkestimator.simulation.lengths.serving import Autoscaling, Dispatching, Reallocation
-
-__all__ = [
-    "ALL_SCHEMES",
-    "DEFAULT_SCHEMES",
-    "DrawnArrivals",
-    "LengthsSpec",
-    "TraceArrivals",
-    "read_lengths_spec",
-]
 
 # ``padding``: every request padded to the longest runtime, the only one there is.
 ALL_SCHEMES = (*SCHEMES, "padding")
@@ -52,7 +44,7 @@ class DrawnArrivals:
     lengths: Lengths
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TraceArrivals:
     """The requests of a trace with lengths; ``rate_rps`` None: as recorded. ``truncate``: longer requests than the
     longest runtime takes are cut to it."""
@@ -105,7 +97,8 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
     arrivals = _arrivals(fields, path)
     if start == "expected" and isinstance(arrivals, TraceArrivals):
         raise fields.fail("start", "found expected, which needs request_lengths: expected even or a list")
-    duration, warmup = fields.number("duration_s", above=True, high=_MAX_S), fields.number("warmup_s", 0.0)
+    duration = fields.number("duration_s", above=True, high=_MAX_S)
+    warmup = fields.number("warmup_s", 0.0)
     if warmup >= duration:
         raise fields.fail("warmup_s", f"found {warmup:g}, expected less than the duration, {duration:g}")
     window = fields.number("window_s", 10.0, above=True, high=_MAX_S)
@@ -140,7 +133,10 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
 def _bounded(fields: Fields, spec: LengthsSpec) -> None:
     """Refuse what would keep a run busy for ever with other things than requests."""
     bursts = spec.arrivals.bursts if isinstance(spec.arrivals, DrawnArrivals) else None
-    mean_s = math.inf if bursts is None else sum(bursts.sojourns_s) / len(bursts.sojourns_s)
+    if bursts is None:
+        mean_s = math.inf
+    else:
+        mean_s = sum(bursts.sojourns_s) / len(bursts.sojourns_s)
     period_ms = math.inf if spec.reallocation is None else spec.reallocation.period_ms
     check_ms = math.inf if spec.autoscaling is None else spec.autoscaling.check_ms
     for name, each_ms, limit, what in (

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Replica
-from gkestimator.errors import UsageError
-from gkestimator.simulation.replanning.fleet import Fleet, Process, max_memory, memory_sum
+from gkestimator.simulation.replanning.fleet import ModelProcess, ProcessFleet, max_memory, memory_sum
 from gkestimator.simulation.replanning.matching import Content, match_gpus, pair_replicas, setting_key
 from gkestimator.simulation.system import SimGpu, SimReplica, System
-
-__all__ = ["Change", "Counted", "Pace", "planned_replicas"]
 
 FULL_PCT = 100.0 + 1e-5
 # How often is looked whether memory is free, ms, where a load waits for it.
@@ -20,8 +19,8 @@ POLL_MS = 100.0
 _ALL = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+@frozen
+class LoadingPace:
     """How long loads take: ``each_ms`` one after the other on a GPU, or (``together_ms``) all in one time, and then
     everything is switched at once; ``gpu_start_ms`` more on a GPU that was not in use."""
 
@@ -44,7 +43,7 @@ class _Step:
     asked: Replica
     runs: SimReplica
     server: int
-    process: Process | None
+    process: ModelProcess | None
     ready_ms: float | None = None
 
 
@@ -84,10 +83,10 @@ class Change:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ProcessFleet,
         plan: PlacementPlan,
         system: System,
-        pace: Pace,
+        pace: LoadingPace,
         pool: Mapping[str, Sequence[str]] | None,
     ) -> None:
         self.counted = Counted()
@@ -138,7 +137,9 @@ class Change:
                 self._finish(group, steps)
 
     def _group(self, model: str) -> str:
-        return model if self._pace.together_ms is None else _ALL
+        if self._pace.together_ms is None:
+            return model
+        return _ALL
 
     def _is_ready(self, step: _Step, now: float) -> bool:
         if step.process is None:
@@ -191,7 +192,8 @@ class Change:
             process = step.process
             if step.gpu != gpu or process is None:
                 continue
-            before, after = process.memory_pct, step.asked.mreq_pct
+            before = process.memory_pct
+            after = step.asked.mreq_pct
             if before is None or after is None or after < before:
                 self._fleet.set(process, step.asked, step.runs, step.server)
 
@@ -230,7 +232,9 @@ def _differs(step: _Step) -> bool:
     return step.process is not None and setting_key(step.process.asked) != setting_key(step.asked)
 
 
-def _gpu_names(fleet: Fleet, plan: PlacementPlan, pool: Mapping[str, Sequence[str]] | None) -> dict[str, str]:
+def _gpu_names(
+    fleet: ProcessFleet, plan: PlacementPlan, pool: Mapping[str, Sequence[str]] | None
+) -> dict[str, str]:
     """The GPU that each of the plan's becomes."""
     types = {g.id: g.type for g in fleet.gpus}
     used = fleet.used_gpus()
@@ -243,7 +247,8 @@ def _gpu_names(fleet: Fleet, plan: PlacementPlan, pool: Mapping[str, Sequence[st
             # One that has batches left is free too, after those that have none.
             names = sorted(free, key=lambda g: g in busy)
         else:
-            names, number = [], 0
+            names = []
+            number = 0
             while len(names) < count:
                 name = f"{gpu_type}-{number}"
                 if name not in busy and name not in used:
@@ -259,7 +264,7 @@ def _gpu_names(fleet: Fleet, plan: PlacementPlan, pool: Mapping[str, Sequence[st
 
 
 def _steps(
-    fleet: Fleet, planned: Sequence[tuple[str, Replica, SimReplica]], names: Mapping[str, str]
+    fleet: ProcessFleet, planned: Sequence[tuple[str, Replica, SimReplica]], names: Mapping[str, str]
 ) -> list[_Step]:
     """The replicas of the new plan with the processes that go on as them, and their servers."""
     found: list[_Step] = []
@@ -282,12 +287,15 @@ def _steps(
     return found
 
 
-def _give_servers(fleet: Fleet, steps: Sequence[_Step]) -> None:
+def _give_servers(fleet: ProcessFleet, steps: Sequence[_Step]) -> None:
     """Replicas that take turns share a server, the one of most of the processes that go on in it; what an old server
     has left, the new turns wait for."""
     groups: dict[object, list[_Step]] = {}
     for number, step in enumerate(steps):
-        key = (number,) if step.runs.partition is None else step.runs.partition
+        if step.runs.partition is None:
+            key = (number,)
+        else:
+            key = step.runs.partition
         groups.setdefault(key, []).append(step)
     taken: set[int] = set()
     for group in groups.values():

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Workload
-from gkestimator.errors import GkestimatorError, one_line
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.replanning.change import Change, Counted, Pace, planned_replicas
+from gkestimator.simulation.replanning.change import Change, Counted, LoadingPace, planned_replicas
 from gkestimator.simulation.replanning.cutting import Cutter
-from gkestimator.simulation.replanning.fleet import Fleet, GpuUse, Process
+from gkestimator.simulation.replanning.fleet import GpuUse, ModelProcess, ProcessFleet
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.replanning.triggers import make_trigger
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
 
-__all__ = ["Decision", "Replanned", "control"]
-
 # Beside the run's own generators (door, service, interval factors, arrivals): the times of background changes.
 _SPAWN_KEY = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+@frozen
+class PolicyDecision:
     """The policy was asked again at ``time_ms`` because of ``reason``, for ``rates_rps`` (by source, as counted).
 
     ``plan`` None: it could not answer (``failed`` says why) and the running plan stays. ``counted``: what the change
@@ -42,7 +41,7 @@ class Decision:
     ready_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Replanned:
     """What came of a run that began with ``plan``. ``system`` has every GPU and replica that ever was, ``uses`` the
     times in which GPUs were in use; ``peak_memory_pct`` by GPU: the most that it held at any time, changes included
@@ -51,7 +50,7 @@ class Replanned:
     plan: PlacementPlan
     system: System
     result: Result
-    decisions: tuple[Decision, ...]
+    decisions: tuple[PolicyDecision, ...]
     uses: tuple[GpuUse, ...]
     peak_memory_pct: Mapping[str, float | None]
 
@@ -81,14 +80,17 @@ def control(
     draws = np.random.Generator(
         np.random.PCG64(np.random.SeedSequence(options.seed, spawn_key=(_SPAWN_KEY,)))
     )
-    decisions: list[Decision] = []
+    decisions: list[PolicyDecision] = []
     change: Change | None = None
     pending: tuple[float, PlacementPlan] | None = None
     counts = np.zeros(arrivals.sources)
     tick = settings.control_ms
     now = 0.0
     while now < options.duration_ms or change is not None or pending is not None:
-        until = [options.duration_ms, tick] if now < options.duration_ms else []
+        if now < options.duration_ms:
+            until = [options.duration_ms, tick]
+        else:
+            until = []
         until += [change.next_ms()] if change is not None else []
         until += [pending[0]] if pending is not None else []
         chunk = cutter.take(min(until))
@@ -137,7 +139,7 @@ def control(
 
 def _start(
     plan: PlacementPlan, system: System, options: Options, simulator: Callable[[System, Options], Simulator]
-) -> tuple[Fleet, System]:
+) -> tuple[ProcessFleet, System]:
     """The first plan's replicas, each with a server of its own or its partition's, ready at 0."""
     planned = planned_replicas(plan, system)
     first = 1 + max((r.partition for r in system.replicas if r.partition is not None), default=-1)
@@ -148,11 +150,11 @@ def _start(
             replace(runs, partition=server) for (_, _, runs), server in zip(planned, servers, strict=True)
         ),
     )
-    fleet = Fleet(simulator(system, options), system)
+    fleet = ProcessFleet(simulator(system, options), system)
     for index, ((gpu, asked, _), runs) in enumerate(zip(planned, system.replicas, strict=True)):
         assert runs.partition is not None
         fleet.adopt(
-            Process(
+            ModelProcess(
                 name=fleet.next_name(asked.model),
                 gpu=gpu,
                 asked=asked,
@@ -171,18 +173,18 @@ def _decide(
     rates_rps: tuple[float, ...],
     asked: Workload,
     place: Callable[[Workload], PlacementPlan],
-) -> Decision:
+) -> PolicyDecision:
     try:
         plan = place(asked)
     except GkestimatorError as e:  # the plan that runs goes on: a controller must not stop serving
-        return Decision(
+        return PolicyDecision(
             time_ms=now, reason=reason, rates_rps=rates_rps, plan=None, failed=one_line(e, limit=300)
         )
-    return Decision(time_ms=now, reason=reason, rates_rps=rates_rps, plan=plan)
+    return PolicyDecision(time_ms=now, reason=reason, rates_rps=rates_rps, plan=plan)
 
 
-def _pace(settings: Replanning, draws: np.random.Generator) -> Pace:
+def _pace(settings: Replanning, draws: np.random.Generator) -> LoadingPace:
     if settings.kind == "usher":
-        return Pace(each_ms=settings.load_ms, gpu_start_ms=settings.gpu_start_ms)
+        return LoadingPace(each_ms=settings.load_ms, gpu_start_ms=settings.gpu_start_ms)
     drawn = draws.uniform(settings.background_from_ms, settings.background_to_ms)
-    return Pace(together_ms=float(drawn), gpu_start_ms=settings.gpu_start_ms)
+    return LoadingPace(together_ms=float(drawn), gpu_start_ms=settings.gpu_start_ms)

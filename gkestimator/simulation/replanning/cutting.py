@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 
-__all__ = ["Cutter"]
-
 
 class Cutter:
     """The chunks of ``arrivals`` up to ``until_ms``, cut anew: :meth:`take` gives what comes up to any time. One
@@ -36,7 +34,8 @@ class Cutter:
             chunk = next(self._chunks, None)
             if chunk is None:
                 break
-            self._held, self._held_to = chunk.times_ms, chunk.end_ms
+            self._held = chunk.times_ms
+            self._held_to = chunk.end_ms
         return Chunk(
             end_ms=end_ms,
             times_ms=tuple(np.concatenate(p) if p else np.empty(0) for p in parts),

@@ -10,11 +10,9 @@ from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.result import Counts, Floats
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
-__all__ = ["Fleet", "GpuUse", "Process", "max_memory", "memory_sum"]
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Process:
+class ModelProcess:
     """A model that is loaded on a GPU. ``asked`` and ``runs``: as the plan has it and as the simulator does;
     ``index``: its replica in the simulator that takes batches now (those of earlier settings may have some left).
     ``holds``: memory in percent of the GPU (None: unknown) by replica of the simulator that is not done yet.
@@ -73,14 +71,14 @@ def memory_sum(parts: Iterable[float | None]) -> float | None:
     return total
 
 
-class Fleet:
+class ProcessFleet:
     """The processes of a run, and the simulator that serves with them. Every change goes through here."""
 
     def __init__(self, simulator: Simulator, system: System) -> None:
         self.simulator = simulator
         self.gpus = list(system.gpus)  # as the simulator counts them
         self.replicas = list(system.replicas)
-        self.processes: list[Process] = []  # those that run or have batches left
+        self.processes: list[ModelProcess] = []  # those that run or have batches left
         self.uses: list[GpuUse] = []
         self.peak_memory_pct: dict[str, float | None] = {}
         self._numbers: dict[str, int] = {}
@@ -98,12 +96,12 @@ class Fleet:
         self._numbers[model] = number + 1
         return f"{model}-{number}"
 
-    def adopt(self, process: Process) -> None:
+    def adopt(self, process: ModelProcess) -> None:
         """``process`` was in the simulator from the start."""
         self._servers = max(self._servers, process.server + 1)
         self._enter(process, 0.0)
 
-    def running(self, gpu: str | None = None) -> list[Process]:
+    def running(self, gpu: str | None = None) -> list[ModelProcess]:
         """Processes that are not told to end (on ``gpu``), in order of their start."""
         return [p for p in self.processes if not p.ends and gpu in (None, p.gpu)]
 
@@ -141,9 +139,9 @@ class Fleet:
         indices = self.simulator.add(placed, list(ready_ms), gpus=new)
         self.replicas += placed
         for n, a, r, i, s, t in zip(names, asked, placed, indices, servers, ready_ms, strict=True):
-            self._enter(Process(name=n, gpu=gpu.id, asked=a, runs=r, index=i, server=s, ready_ms=t), now)
+            self._enter(ModelProcess(name=n, gpu=gpu.id, asked=a, runs=r, index=i, server=s, ready_ms=t), now)
 
-    def set(self, process: Process, asked: Replica, runs: SimReplica, server: int) -> None:
+    def set(self, process: ModelProcess, asked: Replica, runs: SimReplica, server: int) -> None:
         """``process`` goes on as ``asked``: batches are opened by the new settings from now on, those that it was
         given are served by the old ones, one at a time as ever (one server)."""
         new = replace(runs, id=process.runs.id, gpu=process.runs.gpu, partition=server)
@@ -155,12 +153,13 @@ class Fleet:
         self.simulator.retire([process.index])
         process.index = self.simulator.add([new], [max(process.ready_ms, self.simulator.now_ms)])[0]
         self.replicas.append(new)
-        process.runs, process.server = new, server
+        process.runs = new
+        process.server = server
         process.holds[process.index] = asked.mreq_pct
         self._use(process.gpu).replicas.append(process.index)
         self._note_memory(process.gpu)
 
-    def end(self, processes: Sequence[Process]) -> None:
+    def end(self, processes: Sequence[ModelProcess]) -> None:
         """``processes`` get no more batches; a GPU left without others is given back once they are done."""
         if not processes:
             return
@@ -180,7 +179,7 @@ class Fleet:
                 del process.holds[index]
         self.processes = [p for p in self.processes if p.holds]
 
-    def _enter(self, process: Process, now: float) -> None:
+    def _enter(self, process: ModelProcess, now: float) -> None:
         process.holds[process.index] = process.asked.mreq_pct
         self.processes.append(process)
         use = self._open(process.gpu)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, Replica
-
-__all__ = ["Content", "assign", "match_gpus", "pair_replicas", "process_key", "setting_key"]
 
 
 def process_key(replica: Replica) -> Hashable:
@@ -25,7 +23,7 @@ def setting_key(replica: Replica) -> Hashable:
     return process_key(replica), replica.batch_size, replica.duty_cycle_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Content:
     """A GPU that is there: what runs on it and is not to end (nothing on one that is free)."""
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-from gkestimator.picture_style import GREY, INK, STYLE, saved
+from gkestimator.core.errors import UsageError
 from gkestimator.placement.picture import check_drawable
+from gkestimator.reporting.style import GREY, INK, STYLE, saved
 from gkestimator.simulation.replanning.report import ReplanReport
-
-__all__ = ["draw_replanned"]
 
 # Three that the colour-blind tell apart too, and grey; dashes beside, for prints without colour.
 _LOOKS = (("#2a6f97", "-"), ("#e07a1f", "-"), ("#6a994e", "--"), ("#7a5195", ":"))
@@ -37,7 +35,8 @@ def draw_replanned(reports: Mapping[str, ReplanReport], form: str, *, title: str
         seconds = np.diff(edges)
         _steps(rate, edges, np.array(first.timeline.arrived) / seconds, GREY, "-", "arrived (above)", 1.8)
         for (label, report), (colour, dash) in zip(reports.items(), _LOOKS, strict=False):
-            time, at = report.timeline, _edges(report)
+            time = report.timeline
+            at = _edges(report)
             on_time = np.array(time.on_time) / np.diff(at)
             _steps(rate, at, on_time, colour, dash, "", 0.9)
             _steps(gpus, at, np.array(time.gpus), colour, dash, label, 1.3)

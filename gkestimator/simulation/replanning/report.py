@@ -7,36 +7,25 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gkestimator.core.records import frozen
+from gkestimator.core.versions import record_version
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.change import Counted
-from gkestimator.simulation.replanning.control import Decision, Replanned
+from gkestimator.simulation.replanning.control import PolicyDecision, Replanned
 from gkestimator.simulation.replanning.fleet import GpuUse, max_memory, memory_sum
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.result import STAGES, Result
-from gkestimator.versions import record_version
-
-__all__ = [
-    "ReplanDecision",
-    "ReplanModel",
-    "ReplanReport",
-    "ReplanTimeline",
-    "ReplanTotals",
-    "replan_document",
-    "replan_json",
-    "report_of",
-]
 
 _TOTAL = STAGES.index("total")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplanTotals:
     """Requests of clients (an application's is one) that came while counted: ``arrived`` of them, ``rejected`` at
     the door, ``done``, ``on_time``, ``dropped`` (too late to be served, with that option), ``unanswered`` (a plan left
@@ -78,7 +67,7 @@ class ReplanTotals:
     memory_peak_pct: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplanModel:
     """Requests to one model, stages of applications included; null where none was done. ``rejected``: at its own door
     (an application's that is turned away stands with the totals), of those that ``arrived``."""
@@ -94,7 +83,7 @@ class ReplanModel:
     latency_p99_ms: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplanDecision:
     """The policy was asked again. ``rates_rps`` by source, as counted (gpulet's: their
     moving average); ``gpus``, ``goodput_rps`` of the new plan
@@ -115,7 +104,7 @@ class ReplanDecision:
     ready_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplanTimeline:
     """By window of ``window_s`` from the start (warm-up included), all models together, by time of arrival at a
     router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms of
@@ -128,7 +117,7 @@ class ReplanTimeline:
     gpus: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplanReport:
     """What a run with re-planning found. ``replan``: the settings (null: the first plan served to the end)."""
 
@@ -166,14 +155,17 @@ def report_of(
     """The report of ``run``. ``prices``: USD per hour by GPU type."""
     result = run.result
     names = [s.name for s in run.system.sources]
-    waited, done = float(result.wait_sums_ms.sum()), int(result.done.sum())
+    waited = float(result.wait_sums_ms.sum())
+    done = int(result.done.sum())
     histogram = result.histograms[:, _TOTAL].sum(axis=0)
-    arrived, on_time = int(result.source_arrived.sum()), int(result.source_on_time.sum())
+    arrived = int(result.source_arrived.sum())
+    on_time = int(result.source_on_time.sum())
     spans = _spans(run.uses, result, options.duration_ms)
     types = {g.id: g.type for g in run.system.gpus}
     hours = {gpu: sum(b - a for a, b in parts) / 3.6e6 for gpu, parts in spans.items()}
     changes = [d.counted for d in run.decisions if d.counted is not None]
-    rejected, answered = int(result.source_rejected.sum()), int(result.source_done.sum())
+    rejected = int(result.source_rejected.sum())
+    answered = int(result.source_done.sum())
     dropped = int(result.source_dropped.sum())
     totals = ReplanTotals(
         arrived=arrived,
@@ -232,7 +224,7 @@ def _models(run: Replanned) -> tuple[ReplanModel, ...]:
     )
 
 
-def _decision(decision: Decision, names: Sequence[str]) -> ReplanDecision:
+def _decision(decision: PolicyDecision, names: Sequence[str]) -> ReplanDecision:
     counted = decision.counted or Counted()
     plan = decision.plan
     return ReplanDecision(
@@ -254,10 +246,12 @@ def _spans(uses: Sequence[GpuUse], result: Result, until_ms: float) -> dict[str,
     """By GPU the times in which it is in use, in order, none over another; up to ``until_ms``."""
     found: dict[str, list[Span]] = defaultdict(list)
     for use in uses:
-        start, end = min(use.start_ms, until_ms), min(use.end_ms(result.last_done_ms, until_ms), until_ms)
+        start = min(use.start_ms, until_ms)
+        end = min(use.end_ms(result.last_done_ms, until_ms), until_ms)
         parts = found[use.gpu]
         if parts and start <= parts[-1][1]:  # used anew before its last batch was done
-            start, end = parts[-1][0], max(end, parts[-1][1])
+            start = parts[-1][0]
+            end = max(end, parts[-1][1])
             parts.pop()
         parts.append((start, end))
     return dict(found)
@@ -274,7 +268,9 @@ def _peak(spans: Iterable[Sequence[Span]]) -> int:
 
 
 def _cost(hours: float, price: float | None) -> float | None:
-    return None if price is None else hours * price
+    if price is None:
+        return None
+    return hours * price
 
 
 def _timeline(result: Result, spans: Mapping[str, Sequence[Span]], options: Options) -> ReplanTimeline:
@@ -285,7 +281,8 @@ def _timeline(result: Result, spans: Mapping[str, Sequence[Span]], options: Opti
     for parts in spans.values():
         for a, b in parts:
             gpus += np.clip(np.minimum(ends, b) - np.maximum(starts, a), 0.0, None)
-    arrived, done = result.arrived_by_window.sum(axis=0), result.done_by_window.sum(axis=0)
+    arrived = result.arrived_by_window.sum(axis=0)
+    done = result.done_by_window.sum(axis=0)
     waited = result.wait_by_window_ms.sum(axis=0)
     return ReplanTimeline(
         window_s=options.window_ms / 1e3,

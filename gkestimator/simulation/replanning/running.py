@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import UsageError, one_line
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.documents.cluster import Cluster
-from gkestimator.errors import UsageError, one_line
+from gkestimator.interference.registry import interference_between
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.building import build_system
-from gkestimator.simulation.interference.registry import interference_between
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
@@ -23,8 +23,6 @@ from gkestimator.simulation.replanning.report import ReplanReport, report_of
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.system import System
 from gkestimator.tables import Requirement
-
-__all__ = ["simulate_replanned"]
 
 
 def simulate_replanned(

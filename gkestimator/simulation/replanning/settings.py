@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
-from gkestimator.errors import UsageError
-
-__all__ = ["KINDS", "Replanning", "replanning_from"]
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
 
 KINDS = ("usher", "gpulet")
 # Each is a step of the run: steps of a billionth of a second would never come to its end.
@@ -18,7 +17,7 @@ _ABOVE_ZERO = ("threshold_rps", "headroom", "floor_rps")
 _FROM_ZERO = ("load_ms", "background_from_ms", "background_to_ms", "decision_ms", "gpu_start_ms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Replanning:
     """When the policy runs again and how the new plan takes over. Times in ms, rates in requests per second.
 
@@ -61,7 +60,8 @@ class Replanning:
         for name in _FROM_ZERO:
             self._check(name, getattr(self, name) >= 0, "a number of 0 or more")
         self._check("smoothing", 0 < self.smoothing <= 1, "a number above 0, at most 1")
-        low, high = self.background_from_ms, self.background_to_ms
+        low = self.background_from_ms
+        high = self.background_to_ms
         self._check("background_to_ms", high >= low, f"background-from-ms, {low:g}, or more")
 
     def _check(self, name: str, holds: bool, expected: str) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gkestimator.documents import Workload
-from gkestimator.placement.policies.gpulet_lets import ewma
+from gkestimator.placement.papers.gpulet.lets import ewma
 from gkestimator.simulation.replanning.settings import Replanning
-
-__all__ = ["Trigger", "make_trigger", "source_rates_rps", "with_rates"]
 
 
 def source_rates_rps(workload: Workload) -> tuple[float, ...]:
@@ -92,7 +90,9 @@ class PeriodTrigger(Trigger):
         )
 
     def due(self, now_ms: float) -> str | None:
-        return None if now_ms < self._next_ms else f"{self.settings.period_ms / 1e3:g} s are over"
+        if now_ms < self._next_ms:
+            return None
+        return f"{self.settings.period_ms / 1e3:g} s are over"
 
     def planned(self, now_ms: float) -> None:
         while self._next_ms <= now_ms:

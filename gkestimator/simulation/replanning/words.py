@@ -9,8 +9,6 @@ from gkestimator.simulation.report import share_text
 from gkestimator.tables.layout import TextColumn, printable, text_table
 from gkestimator.tables.units import number_text
 
-__all__ = ["render_replan", "replan_text"]
-
 _MOST_DECISIONS = 40
 
 

@@ -4,16 +4,14 @@ requests in order of time, a reader."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
+from gkestimator.core.records import frozen
 from gkestimator.simulation.traces.lines import quoted
 
-__all__ = ["FORMATS", "Format", "detected", "format_named"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Format:
     """``columns`` must be there, ``optional`` may, others may not; in any order. ``time``: the column of times, as
     ``clock`` says: ``seconds``, ``instants`` (dates), ``ends`` (seconds at which requests ended; less the column
@@ -36,7 +34,10 @@ class Format:
     @property
     def shown(self) -> str:
         """The columns as a message says them."""
-        more = ",2,..." if self.clock == "minutes" else "".join(f"[,{c}]" for c in self.optional)
+        if self.clock == "minutes":
+            more = ",2,..."
+        else:
+            more = "".join(f"[,{c}]" for c in self.optional)
         return ",".join(self.columns) + more
 
 
@@ -145,4 +146,6 @@ def minutes(path: Path, header: Sequence[str]) -> list[str]:
 
 def _listed(header: Sequence[str]) -> str:
     text = ",".join(header)
-    return text if len(text) <= 120 else text[:117] + "..."
+    if len(text) <= 120:
+        return text
+    return text[:117] + "..."

@@ -15,9 +15,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError
-
-__all__ = ["INNER_COMMA", "MAX_LINE", "Block", "Lines", "quoted"]
+from gkestimator.core.errors import DocumentError
 
 _READ = 2**20
 # A line of the Azure Functions format of 2019 has 1,444 columns: about 10 KB where every minute is busy.
@@ -30,7 +28,7 @@ INNER_COMMA = "\x1f"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Block:
+class RowBlock:
     """Consecutive rows of a CSV file. ``data``: their text, without quotes, blank lines or carriage returns; field
     ``j`` of row ``i`` is ``data[starts[i, j]:ends[i, j]]``; ``lines[i]``: the row's line in the file, counted from 1.
     """
@@ -69,7 +67,7 @@ class Lines:
             raise DocumentError(f"{path}: found nothing in the first line, expected the columns' names")
         self.header = [n.strip() for n in self._fields(head.removeprefix(b"\xef\xbb\xbf"), 1)]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[RowBlock]:
         """The rows below the header."""
         self._line = 2
         for text in self._rest_and_texts():
@@ -89,13 +87,14 @@ class Lines:
         yield self._rest
         yield from self._texts
 
-    def _plain(self, text: bytes) -> Block | None:
+    def _plain(self, text: bytes) -> RowBlock | None:
         """The block where nothing is quoted, blank or short of fields; None where something is."""
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
         if b'"' in text or b"\r" in text:
             return None
-        codes, count = np.frombuffer(text, np.uint8), len(self.header)
+        codes = np.frombuffer(text, np.uint8)
+        count = len(self.header)
         cuts = np.flatnonzero((codes == 44) | (codes == 10))
         if len(cuts) % count:
             return None
@@ -106,11 +105,12 @@ class Lines:
         starts = (np.concatenate([[-1], cuts[:-1]]) + 1).reshape(-1, count)
         if count == 1 and (codes[starts] <= 32).any():
             return None  # blank lines, or such that may be
-        return Block(data=text, starts=starts, ends=ends, lines=np.arange(len(ends)) + self._line)
+        return RowBlock(data=text, starts=starts, ends=ends, lines=np.arange(len(ends)) + self._line)
 
-    def _irregular(self, text: bytes) -> Block | None:
+    def _irregular(self, text: bytes) -> RowBlock | None:
         """The same row by row: takes what CSV allows, and names the line of what it does not."""
-        rows, numbers = [], []
+        rows = []
+        numbers = []
         for number, line in enumerate(text.split(b"\n")[:-1], self._line):
             line = line.removesuffix(b"\r")
             if not line.strip():
@@ -128,7 +128,7 @@ class Lines:
         codes = np.frombuffer(data, np.uint8)
         cuts = np.flatnonzero((codes == 44) | (codes == 10))
         shape = (len(rows), len(self.header))
-        return Block(
+        return RowBlock(
             data=data,
             starts=(np.concatenate([[-1], cuts[:-1]]) + 1).reshape(shape),
             ends=cuts.reshape(shape),
@@ -151,7 +151,8 @@ class Lines:
 
     def _whole_lines(self) -> Iterator[bytes]:
         """Texts that end with a line's end."""
-        line, left = 1, b""
+        line = 1
+        left = b""
         for read in _reads(self.path):
             if 0 in read:
                 at = line + (left + read)[: len(left) + read.index(0)].count(b"\n")

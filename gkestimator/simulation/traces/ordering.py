@@ -14,9 +14,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import OutputError
-
-__all__ = ["in_order"]
+from gkestimator.core.errors import OutputError
 
 _RUN = 2_000_000
 _ROW = np.dtype([("time", "f8"), ("stream", "i8")])
@@ -37,7 +35,8 @@ def in_order(blocks: Iterator[Pair], *, run: int = _RUN) -> Iterator[Pair]:
             if held >= run:
                 _put(disk, _sorted(parts))
                 bounds.append(bounds[-1] + held)
-                parts, held = [], 0
+                parts = []
+                held = 0
         if len(bounds) == 1:
             yield from _cut(_sorted(parts), 2**16)
             return

@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError
+from gkestimator.core.errors import DocumentError
 from gkestimator.simulation.traces.formats import Format, detected, format_named, minutes
-from gkestimator.simulation.traces.lines import INNER_COMMA, Block, Lines, quoted
+from gkestimator.simulation.traces.lines import INNER_COMMA, Lines, RowBlock, quoted
 from gkestimator.simulation.traces.ordering import in_order
 from gkestimator.simulation.traces.values import decimals, instants, whole_numbers
-
-__all__ = ["MAX_STREAMS", "Counts", "Rows", "Trace"]
 
 # Streams are kept by name while a trace is read: so many at most, and so many bytes of names (Azure's have 130).
 MAX_STREAMS = 500_000
@@ -73,7 +71,8 @@ class Trace:
         if self.form.clock == "ends":
             yield from self._started()
             return
-        last, first = -np.inf, None
+        last = -np.inf
+        first = None
         for block in self._lines.blocks():
             if self.form.clock == "instants":
                 nanos = instants(self.path, block, self._place[self.form.time], self.form.time)
@@ -117,27 +116,32 @@ class Trace:
                 shift = max(-float(times[0]), 0.0)
             yield Rows(times_s=times + shift, streams=streams, lengths=None)
 
-    def _ascending(self, block: Block, times: NDArray[np.float64], last: float) -> None:
+    def _ascending(self, block: RowBlock, times: NDArray[np.float64], last: float) -> None:
         back = np.flatnonzero(np.diff(times, prepend=last) < 0)
         if len(back):
             row = int(back[0])
             column = self._place[self.form.time]
-            before = (
-                f"line {block.lines[row - 1]} ({block.text(row - 1, column)})" if row else "the row before"
-            )
+            if row:
+                before = f"line {block.lines[row - 1]} ({block.text(row - 1, column)})"
+            else:
+                before = "the row before"
             raise DocumentError(
                 f"{self.path}: line {block.lines[row]}: {self.form.time}: found {block.text(row, column)!r}, earlier "
                 f"than {before}, expected rows in order of time (sort the file)"
             )
 
-    def _streams(self, block: Block) -> NDArray[np.int64]:
+    def _streams(self, block: RowBlock) -> NDArray[np.int64]:
         columns = [self._place[k] for k in self.form.keys if k in self._place]
         if not columns:
             return np.zeros(len(block.lines), np.int64)
-        data, numbers = block.data, self._numbers
+        data = block.data
+        numbers = self._numbers
         # A loop, but one that only cuts and looks up: sorting texts this long costs ten times as much.
         beside = columns == list(range(columns[0], columns[-1] + 1))
-        spans = [(columns[0], columns[-1])] if beside else [(c, c) for c in columns]
+        if beside:
+            spans = [(columns[0], columns[-1])]
+        else:
+            spans = [(c, c) for c in columns]
         starts = [block.starts[:, first].tolist() for first, _ in spans]
         ends = [block.ends[:, last].tolist() for _, last in spans]
         keys = [data[a:b] for a, b in zip(starts[0], ends[0], strict=True)]
@@ -162,10 +166,11 @@ class Trace:
                     numbers[key] = len(numbers)
         return np.array([numbers[k] for k in keys], np.int64)
 
-    def _lengths(self, block: Block) -> NDArray[np.int64] | None:
+    def _lengths(self, block: RowBlock) -> NDArray[np.int64] | None:
         if not self.has_lengths:
             return None
-        column, name = self._place[self.form.length], self.form.length
+        column = self._place[self.form.length]
+        name = self.form.length
         lengths = whole_numbers(self.path, block, [column], name)[:, 0]
         over = np.flatnonzero(lengths >= _MAX_LENGTH)
         if len(over):

@@ -14,10 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError
-from gkestimator.simulation.traces.lines import Block, quoted
-
-__all__ = ["decimals", "instants", "whole_numbers"]
+from gkestimator.core.errors import DocumentError
+from gkestimator.simulation.traces.lines import RowBlock, quoted
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,13 +29,15 @@ _INSTANT = re.compile(
 _MAX_SECONDS = 1e11
 
 
-def decimals(path: Path, block: Block, column: int, name: str) -> Floats:
+def decimals(path: Path, block: RowBlock, column: int, name: str) -> Floats:
     """Numbers of at least 0 and at most 1e11 (seconds of 3,000 years). Raises DocumentError naming the line."""
     odd = np.ones(len(block.lines), bool)
     found = _digits(block, block.starts[:, column], block.ends[:, column], odd, points=True)
 
     def number(text: str) -> float:
-        return float(text) if _DECIMAL.fullmatch(text.strip(" ")) else np.nan
+        if _DECIMAL.fullmatch(text.strip(" ")):
+            return float(text)
+        return np.nan
 
     _one_by_one(path, block, column, name, odd, found, number, "a number of at least 0")
     wrong = np.flatnonzero(~(found <= _MAX_SECONDS))
@@ -46,14 +46,16 @@ def decimals(path: Path, block: Block, column: int, name: str) -> Floats:
     return found
 
 
-def whole_numbers(path: Path, block: Block, columns: NDArray[np.intp] | list[int], name: str) -> Ints:
+def whole_numbers(path: Path, block: RowBlock, columns: NDArray[np.intp] | list[int], name: str) -> Ints:
     """Whole numbers of at least 0 in ``columns``: (rows, columns). Raises DocumentError naming the line."""
-    starts, ends = block.starts[:, columns], block.ends[:, columns]
+    starts = block.starts[:, columns]
+    ends = block.ends[:, columns]
     odd = np.ones(starts.size, bool)
     found = _digits(block, starts.ravel(), ends.ravel(), odd, points=False)
     width = starts.shape[1]
     for at in np.flatnonzero(odd):
-        row, column = int(at) // width, int(columns[int(at) % width])
+        row = int(at) // width
+        column = int(columns[int(at) % width])
         text = block.text(row, column)
         if not _WHOLE.fullmatch(text):
             raise _refused(path, block, row, column, name, "a whole number of at least 0")
@@ -61,11 +63,12 @@ def whole_numbers(path: Path, block: Block, columns: NDArray[np.intp] | list[int
     return found.astype(np.int64).reshape(starts.shape)
 
 
-def instants(path: Path, block: Block, column: int, name: str) -> Ints:
+def instants(path: Path, block: RowBlock, column: int, name: str) -> Ints:
     """Points in time (``2023-11-16 18:17:03.9799600``, ``T`` for the space, ``Z`` or an offset behind; without one:
     UTC) in nanoseconds since 1970. Raises DocumentError naming the line."""
     codes = block.codes
-    starts, ends = block.starts[:, column], block.ends[:, column]
+    starts = block.starts[:, column]
+    ends = block.ends[:, column]
     found = np.zeros(len(starts), np.int64)
     odd = np.ones(len(starts), bool)
     lengths = ends - starts
@@ -74,7 +77,10 @@ def instants(path: Path, block: Block, column: int, name: str) -> Ints:
         if not 19 <= length <= 35 or len(rows) == 0:
             continue
         chars = codes[starts[rows, None] + np.arange(length)]
-        zone = 6 if length >= 25 and chars[0, -6] == 43 else int(chars[0, -1] == 90)
+        if length >= 25 and chars[0, -6] == 43:
+            zone = 6
+        else:
+            zone = int(chars[0, -1] == 90)
         nanos = int(length) - zone - 20
         if nanos > 9 or nanos == 0:
             continue
@@ -92,7 +98,7 @@ def instants(path: Path, block: Block, column: int, name: str) -> Ints:
     return found
 
 
-def _digits(block: Block, starts: Ints, ends: Ints, odd: NDArray[np.bool_], *, points: bool) -> Floats:
+def _digits(block: RowBlock, starts: Ints, ends: Ints, odd: NDArray[np.bool_], *, points: bool) -> Floats:
     """The values of fields of at most 15 digits, with a decimal point where ``points``; ``odd`` becomes False there."""
     codes = block.codes
     found = np.zeros(len(starts))
@@ -136,7 +142,8 @@ def _instant_digits(chars: NDArray[np.uint8], zone: int, nanos: int) -> tuple[ND
         weights[[place, place + 1], part] = (10, 1)
     weights[20 : 20 + nanos, 5] = 10.0 ** np.arange(8, 8 - nanos, -1)
     months, day, hour, minute, second, fraction = (digits.astype(np.float64) @ weights).astype(np.int64).T
-    year, month = months // 100, months % 100
+    year = months // 100
+    month = months % 100
     good &= (hour < 24) & (minute < 60) & (second < 60) & (month >= 1) & (month <= 12) & (year >= 1970)
     good &= year < 2200
     number = np.where(good, (year - 1970) * 12 + month - 1, 0).astype("datetime64[M]")
@@ -161,7 +168,7 @@ def _instant(text: str) -> int:
 
 def _one_by_one(
     path: Path,
-    block: Block,
+    block: RowBlock,
     column: int,
     name: str,
     odd: NDArray[np.bool_],
@@ -178,6 +185,6 @@ def _one_by_one(
             raise _refused(path, block, int(row), column, name, expected)
 
 
-def _refused(path: Path, block: Block, row: int, column: int, name: str, expected: str) -> DocumentError:
+def _refused(path: Path, block: RowBlock, row: int, column: int, name: str, expected: str) -> DocumentError:
     found = quoted(block.text(row, column))
     return DocumentError(f"{path}: line {block.lines[row]}: {name}: found {found}, expected {expected}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.training.importers import aiconfigurator, deepbench, kernel_dataset, neusight, vidur
 from gkestimator.training.rows import TrainingRows
 

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.rows import TrainingRows, kernel_table
-
-__all__ = ["load", "matches"]
 
 _GPUS = {"a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM", "rtx_pro_6000_server": "RTX-PRO-6000"}
 _SIZE = 2.0
@@ -80,7 +78,10 @@ def _attention(
 ) -> TrainingRows:
     # Two products and, per score, a scale and the five operations of a softmax; causal kernels skip the upper
     # half.
-    pairs = s * (s + 1) / 2 if causal else s * s
+    if causal:
+        pairs = s * (s + 1) / 2
+    else:
+        pairs = s * s
     query = b * s * h * d * _SIZE
     table = kernel_table(
         family="attention",
@@ -117,7 +118,8 @@ def _median(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, list[np.nda
         ]
     )
     rank = np.lexsort((data["latency_ms"], *keys[::-1]))
-    keys, latency = keys[:, rank], data["latency_ms"].astype(np.float64)[rank]
+    keys = keys[:, rank]
+    latency = data["latency_ms"].astype(np.float64)[rank]
     first = np.flatnonzero(np.concatenate([[True], np.any(keys[:, 1:] != keys[:, :-1], axis=0)]))
     size = np.diff(np.append(first, len(latency)))
     median = (latency[first + (size - 1) // 2] + latency[first + size // 2]) / 2

@@ -20,15 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.analytical import KERNEL_LATENCY_US, streaming_fraction
-from gkestimator.errors import TableError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import KernelTable
+from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import KernelTable
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, streaming_fraction
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.importers.neusight import conv_table
 from gkestimator.training.rows import TrainingRows, kernel_table
-
-__all__ = ["load", "matches"]
 
 _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti": "GTX-1080-TI"}
 _NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import TableError, UsageError
-
-__all__ = ["read_columns"]
+from gkestimator.core.errors import TableError, UsageError
 
 _LARGEST_ROWS = 20_000_000
 

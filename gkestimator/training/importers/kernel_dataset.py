@@ -17,15 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import TableError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.tiles import recorded_tile
 from gkestimator.tables import KernelMeasurement
-from gkestimator.tiles import recorded_tile
 from gkestimator.training.rows import TrainingRows
-
-__all__ = ["dataset_files", "kernel_of_row", "load", "matches", "specification_files"]
 
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 _VARIANT = {"gelu": "gelu", "layernormalization": "layer_norm", "rmsnormalization": "rms_norm"}
@@ -42,7 +40,9 @@ def matches(path: Path) -> bool:
 
 def dataset_files(path: Path) -> list[Path]:
     """The files at ``path``: itself, or the Parquet files directly in the folder."""
-    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if path.is_dir():
+        return sorted(path.glob("*.parquet"))
+    return [path]
 
 
 def specification_files(path: Path) -> list[Path]:
@@ -94,14 +94,18 @@ def kernel_of_row(row: KernelMeasurement, where: str) -> Kernel | None:
     try:
         shapes: Shapes = [tuple(int(v) for v in shape) for shape in json.loads(row.input_shapes)]
         attributes = json.loads(row.attributes) if row.attributes else {}
-        family, precision = Family(row.family), Precision(row.dtype)
+        family = Family(row.family)
+        precision = Precision(row.dtype)
     except (ValueError, TypeError, RecursionError) as e:
         raise TableError(f"{where}: family, dtype, shapes or attributes cannot be understood: {e}") from e
     if not isinstance(attributes, dict) or any(not 0 <= v < _MOST for shape in shapes for v in shape):
         raise TableError(
             f"{where}: expected attributes as a JSON object and dimensions from 0 to {_MOST - 1}"
         )
-    read, weight, written, flops = row.input_bytes, row.weight_bytes, row.output_bytes, row.flops
+    read = row.input_bytes
+    weight = row.weight_bytes
+    written = row.output_bytes
+    flops = row.flops
     build = _SIZES.get(family)
     if build is None or not shapes or read is None or weight is None or written is None or flops is None:
         return None
@@ -127,10 +131,20 @@ def kernel_of_row(row: KernelMeasurement, where: str) -> Kernel | None:
 
 
 def _gemm(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
-    a, b = shapes[0], shapes[1]
-    k = a[-2] if attributes.get("transA") else a[-1]
-    n = b[-2] if attributes.get("transB") else b[-1]
-    batch = math.prod(b[:-2]) if len(b) > 2 else 1
+    a = shapes[0]
+    b = shapes[1]
+    if attributes.get("transA"):
+        k = a[-2]
+    else:
+        k = a[-1]
+    if attributes.get("transB"):
+        n = b[-2]
+    else:
+        n = b[-1]
+    if len(b) > 2:
+        batch = math.prod(b[:-2])
+    else:
+        batch = 1
     return {
         "gemm": GemmShape(batch=batch, m=max(1, round(outputs / (batch * n))), n=n, k=k),
         "inputs": 2,

@@ -29,12 +29,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.analytical import KERNEL_LATENCY_US, analytical_duration_us
-from gkestimator.gpus import GpuSpec
-from gkestimator.roofline import roofline
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, analytical_duration_us
+from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.rows import TrainingRows
-
-__all__ = ["Part", "with_launch_gaps"]
 
 Part = tuple[str, TrainingRows, np.ndarray]
 """Kind of the file, its rows in the order of the file, and the operator's name per row."""
@@ -56,7 +54,8 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
     levels = _levels(parts)
     result = []
     for kind, rows, operators in parts:
-        gap, hold = np.zeros(len(rows)), np.zeros(len(rows))
+        gap = np.zeros(len(rows))
+        hold = np.zeros(len(rows))
         for gpu, operator, index in _groups(rows, operators):
             if (gpu, operator) not in levels:
                 continue
@@ -77,7 +76,10 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
 def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
     """Gap (us) of each convolution of one GPU, in the order of the file: see the module's docstring."""
     count = len(rows)
-    at = np.linspace(0.0, _KNOTS - 1.0, count) if count > 1 else np.zeros(count)
+    if count > 1:
+        at = np.linspace(0.0, _KNOTS - 1.0, count)
+    else:
+        at = np.zeros(count)
     hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)[None, :]))
     roof = roofline(rows.table, gpu)
     small = np.flatnonzero(roof.roofline_us <= np.quantile(roof.roofline_us, 1 / 3))
@@ -138,7 +140,10 @@ def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, n
     distinct, inverse = np.unique(keys, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(distinct)))
-    groups = np.split(order, ends[:-1]) if len(distinct) else []
+    if len(distinct):
+        groups = np.split(order, ends[:-1])
+    else:
+        groups = []
     return [(*str(key).split("\n"), np.sort(g)) for key, g in zip(distinct, groups, strict=True)]  # type: ignore[misc]
 
 
@@ -153,7 +158,8 @@ def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]
         for gpu, operator, index in _groups(rows, operators):
             if len(index) < _FEWEST:
                 continue
-            measured, size = rows.measured_us[index], total[index]
+            measured = rows.measured_us[index]
+            size = total[index]
             if kind == "conv":
                 floor = float(np.min(measured))
             elif kind in _MATRIX_KINDS:
@@ -165,7 +171,10 @@ def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]
             if kind == "elem" and line.sum() >= _FEWEST:
                 _, intercept = np.polyfit(size[line], measured[line], 1, w=1 / measured[line])
                 holds.setdefault(gpu, []).append(floor - intercept + KERNEL_LATENCY_US)
-    typical = float(np.median([h for values in holds.values() for h in values])) if holds else 0.0
+    if holds:
+        typical = float(np.median([h for values in holds.values() for h in values]))
+    else:
+        typical = 0.0
     result = {}
     for (gpu, operator), floor in floors.items():
         hold = float(np.clip(np.median(holds[gpu]) if gpu in holds else typical, 0.0, floor))

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.errors import TableError
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.tiles import recorded_tile
+from gkestimator.core.errors import TableError
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.kernel_models.tiles import recorded_tile
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.importers.launch_gap import Part, with_launch_gaps
 from gkestimator.training.rows import TrainingRows, kernel_table
-
-__all__ = ["load", "matches", "rows_of"]
 
 _GPUS = {
     "Tesla P4": "P4",
@@ -64,7 +62,8 @@ def load(folder: Path) -> list[TrainingRows]:
             rows, operators = _published(path, kind, prefix)
             if kind == "linear" and prefix == "train":
                 keep = np.flatnonzero(rows.gpu != "P4")
-                rows, operators = rows.take(keep), operators[keep]
+                rows = rows.take(keep)
+                operators = operators[keep]
             parts.append((kind, rows, operators))
     catalogue = gpu_catalogue()
     names = {str(g) for _, rows, _ in parts for g in np.unique(rows.gpu.astype(str))}
@@ -105,8 +104,14 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
     }
     if kind in ("linear", "bmm"):
         b, m, n, k = number["B"], number["M"], number["N"], number["K"]  # (B, M, N) x (N, K)
-        weight = n * k * _F if kind == "linear" else np.zeros_like(n)
-        right = n * k * _F if kind == "linear" else b * n * k * _F
+        if kind == "linear":
+            weight = n * k * _F
+        else:
+            weight = np.zeros_like(n)
+        if kind == "linear":
+            right = n * k * _F
+        else:
+            right = b * n * k * _F
         if kind == "linear":
             b, m = np.ones_like(b), b * m
         table = kernel_table(
@@ -164,7 +169,8 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
             },
         )
     else:
-        rows, cols = number["B"], number["H"]
+        rows = number["B"]
+        cols = number["H"]
         norm = kind == "ln"
         table = kernel_table(
             family="layernorm" if norm else "softmax",
@@ -218,7 +224,8 @@ def conv_table(
     element."""
     out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
     out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
-    m, depth = n * out_h * out_w, c * r * s
+    m = n * out_h * out_w
+    depth = c * r * s
     one = np.ones_like(n)
     return kernel_table(
         family="conv",

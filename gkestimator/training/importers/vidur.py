@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.errors import TableError
-from gkestimator.kernels import KernelTable
+from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import KernelTable
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.rows import TrainingRows, kernel_table
-
-__all__ = ["load", "matches"]
 
 _GPUS = {"a100": "A100-SXM4-80GB", "a40": "A40", "h100": "H100-SXM"}
 _SIZE = 2.0
@@ -109,8 +107,14 @@ def _distinct(table: KernelTable, data: dict[str, np.ndarray], name: str) -> Tra
     _, which = np.unique(key, axis=1, return_inverse=True)
     which = which.reshape(-1)
     order = np.lexsort((times[index], which))
-    first = np.flatnonzero(np.concatenate([[True], np.diff(which[order]) > 0])) if len(order) else order
+    if len(order):
+        first = np.flatnonzero(np.concatenate([[True], np.diff(which[order]) > 0]))
+    else:
+        first = order
     size = np.diff(np.append(first, len(order)))
-    chosen = index[order[first + size // 2]] if len(order) else index
+    if len(order):
+        chosen = index[order[first + size // 2]]
+    else:
+        chosen = index
     gpu = np.array([_GPUS[g] for g in data["gpu"][chosen]], dtype=object)
     return TrainingRows.make(table.take(chosen), gpu=gpu, measured_us=times[chosen] * 1e3, source="vidur")

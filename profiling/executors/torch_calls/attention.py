@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gkestimator.dtypes import DType
-from gkestimator.graph import Operator, Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Operator, Tensor
 from gkestimator.profiling.executors.torch_calls.registry import (
     Call,
     Run,
@@ -69,7 +69,10 @@ def _aligned(mask: Any, batch: int) -> Any:
     windows = 1
     for size in mask.shape[1:-3]:
         windows *= size
-    images = max(1, batch // windows) if mask.shape[0] == 1 and windows > 1 else mask.shape[0]
+    if mask.shape[0] == 1 and windows > 1:
+        images = max(1, batch // windows)
+    else:
+        images = mask.shape[0]
     return mask.expand(images, *mask.shape[1:]).reshape(-1, *mask.shape[-3:])
 
 
@@ -91,7 +94,10 @@ class _Group:
         for position in (1, 0):
             value = op.inputs[position]
             if isinstance(value, Tensor) and value.elements == 1 and value.name not in self.makers:
-                known = value.value if value.value is not None else self.call.known.get(value.name)
+                if value.value is not None:
+                    known = value.value
+                else:
+                    known = self.call.known.get(value.name)
                 if known is None:
                     raise self.call.unsupported(f"the factor {value.name} has no known value")
                 number = float(python_number(known))
@@ -155,9 +161,16 @@ def attention(call: Call) -> Run:
     causal = bool(call.attribute("is_causal", 0))
     scale = call.attribute("scale")
     flat = len(call.shape(0)) == 3
-    q_heads = int(call.attribute("q_num_heads", 0)) if flat else call.shape(0)[1]
-    kv_heads = int(call.attribute("kv_num_heads", 0)) if flat else call.shape(1)[1]
-    cached, masked = call.has(4), call.has(3)
+    if flat:
+        q_heads = int(call.attribute("q_num_heads", 0))
+    else:
+        q_heads = call.shape(0)[1]
+    if flat:
+        kv_heads = int(call.attribute("kv_num_heads", 0))
+    else:
+        kv_heads = call.shape(1)[1]
+    cached = call.has(4)
+    masked = call.has(3)
     q_len = call.shape(0)[1 if flat else 2]
     kv_len = call.shape(1)[1 if flat else 2] + (call.shape(4)[2] if cached else 0)
     if causal and (masked or (q_len != kv_len and cached)):
@@ -171,12 +184,17 @@ def attention(call: Call) -> Run:
         ready = call.prepare(3, lambda m: m.to(kind))
 
     def heads(x: Any, count: int) -> Any:
-        return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(1, 2) if flat else x
+        if flat:
+            return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(1, 2)
+        return x
 
     def run(q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None, *_: Any) -> Any:
-        q, k, v = heads(q, q_heads), heads(k, kv_heads), heads(v, kv_heads)
+        q = heads(q, q_heads)
+        k = heads(k, kv_heads)
+        v = heads(v, kv_heads)
         if past_k is not None:
-            k, v = torch.cat((past_k, k), dim=2), torch.cat((past_v, v), dim=2)
+            k = torch.cat((past_k, k), dim=2)
+            v = torch.cat((past_v, v), dim=2)
         result = F.scaled_dot_product_attention(
             q,
             k,
@@ -188,6 +206,8 @@ def attention(call: Call) -> Run:
         )
         if flat:
             result = result.transpose(1, 2).flatten(2)
-        return (result, k, v) if present else result
+        if present:
+            return (result, k, v)
+        return result
 
     return run

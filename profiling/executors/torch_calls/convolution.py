@@ -32,7 +32,8 @@ def conv(call: Call) -> Run:
 
     rank = _rank(call)
     function = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-    strides, dilations = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
+    strides = spatial(call, "strides", rank, 1)
+    dilations = spatial(call, "dilations", rank, 1)
     before, after = window_pads(call, call.shape(0)[2:], call.shape(1)[2:], strides, dilations)
     groups = int(call.attribute("group", 1))
     if before == after:
@@ -48,9 +49,12 @@ def conv_transpose(call: Call) -> Run:
 
     rank = _rank(call)
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    strides, dilations = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
+    strides = spatial(call, "strides", rank, 1)
+    dilations = spatial(call, "dilations", rank, 1)
     groups = int(call.attribute("group", 1))
-    source, window, result = call.shape(0)[2:], call.shape(1)[2:], call.result().shape[2:]
+    source = call.shape(0)[2:]
+    window = call.shape(1)[2:]
+    result = call.result().shape[2:]
     whole = [
         strides[i] * (source[i] - 1) + dilations[i] * (window[i] - 1) + 1 for i in range(rank)
     ]  # without padding, and without output_padding
@@ -59,9 +63,11 @@ def conv_transpose(call: Call) -> Run:
     explicit = call.integers("pads")
     if mode in ("NOTSET", "") and call.integers("output_shape") is None:
         explicit = explicit or [0] * (2 * rank)
-        before, after = explicit[:rank], explicit[rank:]
+        before = explicit[:rank]
+        after = explicit[rank:]
     else:
-        before, after = [0] * rank, [0] * rank
+        before = [0] * rank
+        after = [0] * rank
         for i in range(rank):
             total = whole[i] + extra[i] - result[i]
             half = int(total / 2)  # towards zero: what is too short is made longer at the end
@@ -84,7 +90,8 @@ def col2im(call: Call) -> Run:
     """F.fold, for images."""
     import torch.nn.functional as F  # noqa: N812
 
-    image, block = tuple(call.numbers(1) or ()), tuple(call.numbers(2) or ())
+    image = tuple(call.numbers(1) or ())
+    block = tuple(call.numbers(2) or ())
     rank = len(image)
     pads = call.integers("pads") or [0] * (2 * rank)
     if rank != 2 or pads[:2] != pads[2:]:

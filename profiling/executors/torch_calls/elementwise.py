@@ -12,19 +12,54 @@ from gkestimator.profiling.executors.torch_calls.registry import Call, Run, call
 __all__: list[str] = []
 
 _UNARY = {
-    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan",
-    "Atanh": "atanh", "BitwiseNot": "bitwise_not", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
-    "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log", "Neg": "neg", "Not": "logical_not",
-    "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign",
-    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
-}  # fmt: skip
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "BitwiseNot": "bitwise_not",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "IsNaN": "isnan",
+    "Log": "log",
+    "Neg": "neg",
+    "Not": "logical_not",
+    "Reciprocal": "reciprocal",
+    "Relu": "relu",
+    "Round": "round",
+    "Sigmoid": "sigmoid",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+    "Tanh": "tanh",
+}
 _FUNCTIONAL = {"HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus", "Softsign": "softsign"}
 _BINARY = {
-    "Add": "add", "And": "logical_and", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor", "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt",
-    "LessOrEqual": "le", "Mul": "mul", "Or": "logical_or", "Sub": "sub", "Xor": "logical_xor",
-}  # fmt: skip
-_SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+    "Add": "add",
+    "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Equal": "eq",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Mul": "mul",
+    "Or": "logical_or",
+    "Sub": "sub",
+    "Xor": "logical_xor",
+}
+_SELU_ALPHA = 1.67326319217681884765625
+_SELU_GAMMA = 1.05070102214813232421875
 _BROADCAST_SINCE = 7  # before, an attribute asked for it
 
 
@@ -57,7 +92,8 @@ def with_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Run:
     align = _old_broadcast(call)
     if align is not None:
         return lambda a, b: function(a, align(b))
-    first, second = call.tensor(0), call.tensor(1)
+    first = call.tensor(0)
+    second = call.tensor(1)
     for position, other in ((1, first), (0, second)):
         known = call.peek(position)
         if known is None or known.size != 1 or len(call.shape(position)) > len(other.shape):
@@ -76,7 +112,8 @@ def _old_broadcast(call: Call) -> Callable[[Any], Any] | None:
     """Before opset 7: the second operand's dimensions lie at ``axis`` of the first."""
     if call.op.version >= _BROADCAST_SINCE or not call.attribute("broadcast", 0):
         return None
-    rank, extent = len(call.shape(0)), call.shape(1)
+    rank = len(call.shape(0))
+    extent = call.shape(1)
     axis = int(call.attribute("axis", rank - len(extent)))
     shape = (*extent, *(1,) * (rank - axis - len(extent)))
     return lambda b: b.reshape(shape)
@@ -97,7 +134,9 @@ def binary(call: Call) -> Run:
             call.host.add(1)
             return lambda a, b: function(a, number)
     align = _old_broadcast(call)
-    return function if align is None else lambda a, b: function(a, align(b))
+    if align is None:
+        return function
+    return lambda a, b: function(a, align(b))
 
 
 @torch_call("Div")
@@ -123,7 +162,8 @@ def power(call: Call) -> Run:
     """torch.pow; a constant exponent is a python number, which selects the square, cube or root."""
     import torch
 
-    wanted, base = call.result().dtype, call.tensor(0).dtype
+    wanted = call.result().dtype
+    base = call.tensor(0).dtype
     known = call.peek(1)
     if known is not None and known.size == 1 and len(call.shape(1)) <= len(call.shape(0)):
         number = python_number(known)
@@ -153,7 +193,8 @@ def is_inf(call: Call) -> Run:
     """Both infinities, or one."""
     import torch
 
-    positive, negative = call.attribute("detect_positive", 1), call.attribute("detect_negative", 1)
+    positive = call.attribute("detect_positive", 1)
+    negative = call.attribute("detect_negative", 1)
     if positive and negative:
         return calling(torch.isinf)
     if positive:
@@ -189,11 +230,13 @@ def clip(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     if call.op.version < 11:
-        low, high = call.attribute("min"), call.attribute("max")
+        low = call.attribute("min")
+        high = call.attribute("max")
     else:
         if any(call.has(i) and call.peek(i) is None for i in (1, 2)):
             return calling(torch.clamp)
-        low, high = call.scalar(1), call.scalar(2)
+        low = call.scalar(1)
+        high = call.scalar(2)
     if (low, high) == (0, 6) and call.tensor(0).dtype.is_floating:
         return lambda x, *_: F.relu6(x)
     if low is None and high is None:
@@ -234,7 +277,8 @@ def hard_sigmoid(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
+    alpha = float(call.attribute("alpha", 0.2))
+    beta = float(call.attribute("beta", 0.5))
     if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:
         return calling(F.hardsigmoid)
     return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
@@ -255,7 +299,8 @@ def prelu(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    source, slope = call.shape(0), call.shape(1)
+    source = call.shape(0)
+    slope = call.shape(1)
     extent = math.prod(slope)
     aligned = (1,) * (len(source) - len(slope)) + tuple(slope)
     per_channel = len(source) > 1 and extent == source[1] and aligned[1] == source[1]
@@ -270,7 +315,8 @@ def selu(call: Call) -> Run:
     """F.selu with torch's constants, else a scaled F.elu."""
     import torch.nn.functional as F  # noqa: N812
 
-    alpha, gamma = float(call.attribute("alpha", _SELU_ALPHA)), float(call.attribute("gamma", _SELU_GAMMA))
+    alpha = float(call.attribute("alpha", _SELU_ALPHA))
+    gamma = float(call.attribute("gamma", _SELU_GAMMA))
     if math.isclose(alpha, _SELU_ALPHA, rel_tol=1e-4) and math.isclose(gamma, _SELU_GAMMA, rel_tol=1e-4):
         return calling(F.selu)
     return lambda x: gamma * F.elu(x, alpha)
@@ -282,7 +328,8 @@ def shrink(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    bias, lambd = float(call.attribute("bias", 0.0)), float(call.attribute("lambd", 0.5))
+    bias = float(call.attribute("bias", 0.0))
+    lambd = float(call.attribute("lambd", 0.5))
     if bias == lambd and call.tensor(0).dtype.is_floating:
         return lambda x: F.softshrink(x, lambd)
     if bias == 0.0 and call.tensor(0).dtype.is_floating:
@@ -328,6 +375,8 @@ def variadic(call: Call) -> Run:
         total = operands[0]
         for operand in operands[1:]:
             total = function(total, operand)
-        return total / len(operands) if mean else total
+        if mean:
+            return total / len(operands)
+        return total
 
     return run

@@ -26,7 +26,8 @@ def constant_of_shape(call: Call) -> Late:
     call.host.update(range(len(call.op.inputs)))
     value = call.attribute("value")
     number = 0.0 if value is None else python_number(np.asarray(value))
-    shape, kind = call.result().shape, torch_dtype(call.result().dtype)
+    shape = call.result().shape
+    kind = torch_dtype(call.result().dtype)
 
     def make(inputs: list[Any], device: Any) -> Run:
         del inputs
@@ -67,7 +68,8 @@ def random_numbers(call: Call) -> Late:
     """Tensor.uniform_ or Tensor.normal_."""
     import torch
 
-    shape, kind = call.result().shape, torch_dtype(call.result().dtype)
+    shape = call.result().shape
+    kind = torch_dtype(call.result().dtype)
     uniform = "Uniform" in call.op.op_type
     first = float(call.attribute("low" if uniform else "mean", 0.0))
     second = float(call.attribute("high" if uniform else "scale", 1.0))
@@ -77,7 +79,9 @@ def random_numbers(call: Call) -> Late:
 
         def run(*_: Any) -> Any:
             empty = torch.empty(shape, dtype=kind, device=device)
-            return empty.uniform_(first, second) if uniform else empty.normal_(first, second)
+            if uniform:
+                return empty.uniform_(first, second)
+            return empty.normal_(first, second)
 
         return run
 

@@ -38,7 +38,8 @@ def gather(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    source, index = call.tensor(0), call.tensor(1)
+    source = call.tensor(0)
+    index = call.tensor(1)
     axis = call.axis("axis", 0, len(source.shape))
     if not index.shape and call.peek(1) is not None:
         chosen = call.scalar(1)
@@ -70,7 +71,8 @@ def gather_nd(call: Call) -> Run:
     import torch
 
     batch = int(call.attribute("batch_dims", 0))
-    shape, extent = call.shape(0), call.shape(1)
+    shape = call.shape(0)
+    extent = call.shape(1)
     leading = []
     for i in range(batch):
         view = [1] * (len(extent) - 1)
@@ -122,7 +124,8 @@ def top_k(call: Call) -> Run:
     axis = call.axis("axis", -1, rank)
     call.constant(1)  # shapes know it; one that only an earlier operator knows is refused
     k = (call.result(0) if call.wants(0) else call.result(1)).shape[axis]
-    largest, ordered = bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1))
+    largest = bool(call.attribute("largest", 1))
+    ordered = bool(call.attribute("sorted", 1))
     return lambda x, *_: torch.topk(x, k, axis, largest, ordered)
 
 

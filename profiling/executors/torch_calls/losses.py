@@ -33,6 +33,8 @@ def cross_entropy(call: Call) -> Run:
     def run(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor | None = None) -> object:
         scores = F.log_softmax(x, 1)
         loss = F.nll_loss(scores, target(t), w, reduction=reduction, ignore_index=ignore)
-        return (loss, scores) if both else loss
+        if both:
+            return (loss, scores)
+        return loss
 
     return run

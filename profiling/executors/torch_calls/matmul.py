@@ -8,8 +8,6 @@ from typing import Any
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call
 
-__all__ = ["turned"]
-
 
 def turned(weight: Any) -> Any:
     """A matrix (K, N) as torch stores a Linear's: (N, K)."""
@@ -46,13 +44,16 @@ def gemm(call: Call) -> Run:
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
-    left, right = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
+    alpha = float(call.attribute("alpha", 1.0))
+    beta = float(call.attribute("beta", 1.0))
+    left = bool(call.attribute("transA", 0))
+    right = bool(call.attribute("transB", 0))
     biased = call.has(2)
     if right and not left and alpha == 1.0 and beta == 1.0:
         if not biased:
             return lambda a, b, _=None: F.linear(a, b)
-        width, extent = call.result().shape[1], call.shape(2)
+        width = call.result().shape[1]
+        extent = call.shape(2)
         if math.prod(extent) == width and extent[-1:] == (width,):
             flat = call.prepare(2, lambda c: c.reshape(-1))
             return lambda a, b, c: F.linear(a, b, flat(c))
@@ -61,7 +62,9 @@ def gemm(call: Call) -> Run:
         a = a.t() if left else a
         b = b.t() if right else b
         if c is None:
-            return torch.mm(a, b) if alpha == 1.0 else torch.mm(a, b) * alpha
+            if alpha == 1.0:
+                return torch.mm(a, b)
+            return torch.mm(a, b) * alpha
         return torch.addmm(c, a, b, beta=beta, alpha=alpha)
 
     return product

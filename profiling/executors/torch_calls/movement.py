@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.graph import Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Tensor
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, frame, torch_call, torch_dtype
 
 __all__: list[str] = []
@@ -59,7 +59,9 @@ def slice_(call: Call) -> Run:
     shape = call.shape(0)
     rank = len(shape)
     if call.op.version < 10:
-        starts, ends, axes = call.integers("starts"), call.integers("ends"), call.integers("axes")
+        starts = call.integers("starts")
+        ends = call.integers("ends")
+        axes = call.integers("axes")
         steps = None
     else:
         starts, ends, axes, steps = (call.numbers(i) for i in range(1, 5))
@@ -67,7 +69,10 @@ def slice_(call: Call) -> Run:
         raise call.unsupported("no starts or no ends")
     index = [slice(None)] * rank
     flips = []
-    chosen = list(range(len(starts))) if axes is None else [call.dimension(a, rank) for a in axes]
+    if axes is None:
+        chosen = list(range(len(starts)))
+    else:
+        chosen = [call.dimension(a, rank) for a in axes]
     for place, axis in enumerate(chosen):
         step = 1 if steps is None else steps[place]
         numbers = range(*slice(starts[place], ends[place], step).indices(shape[axis]))
@@ -162,11 +167,19 @@ def pad(call: Call) -> Run:
     if mode not in _PAD_MODES:
         raise call.unsupported(f"mode {mode!r}")
     if call.op.version < 11:
-        pads, value, axes = call.integers("pads") or [], call.attribute("value", 0.0), None
+        pads = call.integers("pads") or []
+        value = call.attribute("value", 0.0)
+        axes = None
     else:
-        pads, value, axes = call.numbers(1) or [], call.scalar(2), call.numbers(3)
-    named = list(range(rank)) if axes is None else [call.dimension(a, rank) for a in axes]
-    before, after = [0] * rank, [0] * rank
+        pads = call.numbers(1) or []
+        value = call.scalar(2)
+        axes = call.numbers(3)
+    if axes is None:
+        named = list(range(rank))
+    else:
+        named = [call.dimension(a, rank) for a in axes]
+    before = [0] * rank
+    after = [0] * rank
     for place, axis in enumerate(named):
         before[axis], after[axis] = pads[place], pads[place + len(named)]
     first = next((i for i in range(rank) if before[i] or after[i]), rank - 1)
@@ -200,7 +213,8 @@ def center_crop_pad(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     call.host.add(1)
-    before, after = [], []
+    before = []
+    after = []
     for size, wanted in zip(call.shape(0), call.result().shape, strict=True):
         if wanted >= size:
             first = (wanted - size) // 2
@@ -230,7 +244,8 @@ def reverse_sequence(call: Call) -> Run:
     import torch
 
     lengths = call.numbers(1) or []
-    batch_axis, time_axis = int(call.attribute("batch_axis", 1)), int(call.attribute("time_axis", 0))
+    batch_axis = int(call.attribute("batch_axis", 1))
+    time_axis = int(call.attribute("time_axis", 0))
     shape = call.shape(0)
     positions = np.arange(shape[time_axis])[:, None].repeat(shape[batch_axis], axis=1)
     for b, length in enumerate(lengths):

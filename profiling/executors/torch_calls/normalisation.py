@@ -34,7 +34,8 @@ def softmax(call: Call) -> Run:
     if math.prod(shape[axis:]) == (shape[-1] if shape else 1):
         # What else belongs to the row has length 1: the same numbers without a reshape.
         return lambda x: function(x, rank - 1)
-    rows, cols = math.prod(shape[:axis]), math.prod(shape[axis:])
+    rows = math.prod(shape[:axis])
+    cols = math.prod(shape[axis:])
     return lambda x: function(x.reshape(rows, cols), 1).reshape(shape)
 
 
@@ -51,7 +52,9 @@ def layer_norm(call: Call) -> Run:
 
     def parameter(i: int, w: Any) -> Any:
         change = laid[i]
-        return w if w is None or change is None else change(w)
+        if w is None or change is None:
+            return w
+        return change(w)
 
     if call.wants(1) or call.wants(2):
         return lambda x, w, b=None: torch.native_layer_norm(
@@ -92,9 +95,12 @@ def group_norm(call: Call) -> Run:
 
     def per_channel(w: Any) -> Any:
         flat = w.reshape(-1)
-        return flat if flat.numel() == channels else flat.repeat_interleave(channels // flat.numel())
+        if flat.numel() == channels:
+            return flat
+        return flat.repeat_interleave(channels // flat.numel())
 
-    scale, shift = call.prepare(1, per_channel), call.prepare(2, per_channel)
+    scale = call.prepare(1, per_channel)
+    shift = call.prepare(2, per_channel)
     return lambda x, w, b: F.group_norm(x, groups, scale(w), shift(b), epsilon)
 
 
@@ -152,6 +158,7 @@ def lrn(call: Call) -> Run:
     size = int(call.attribute("size", 5))
     if size % 2 == 0:
         raise call.unsupported(f"a neighbourhood of {size}, expected an odd number")
-    alpha, beta = float(call.attribute("alpha", 1e-4)), float(call.attribute("beta", 0.75))
+    alpha = float(call.attribute("alpha", 1e-4))
+    beta = float(call.attribute("beta", 0.75))
     bias = float(call.attribute("bias", 1.0))
     return lambda x: F.local_response_norm(x, size, alpha, beta, bias)

@@ -31,7 +31,8 @@ def _geometry(call: Call) -> tuple[list[int], list[int], list[int], list[int], l
     window = call.integers("kernel_shape")
     if window is None or len(window) != rank:
         raise call.unsupported(f"kernel_shape {window}, expected {rank} numbers")
-    strides, dilations = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
+    strides = spatial(call, "strides", rank, 1)
+    dilations = spatial(call, "dilations", rank, 1)
     before, after = window_pads(call, call.shape(0)[2:], window, strides, dilations)
     return window, strides, dilations, before, after, bool(call.attribute("ceil_mode", 0))
 
@@ -102,7 +103,8 @@ def lp_pool(call: Call) -> Run:
     if order % 2:
         raise call.unsupported(f"order {order:g}, expected an even one")
     if len(window) == 1:
-        size, step = window[0], strides[0]
+        size = window[0]
+        step = strides[0]
         return lambda x: F.lp_pool1d(x, order, size, step, ceil)
     pool: Any = (F.lp_pool2d, F.lp_pool3d)[len(window) - 2]
     return lambda x: pool(x, order, window, strides, ceil)

@@ -6,20 +6,18 @@ The groups are those that the lowering rules predict for torch, so what is measu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from gkestimator.dtypes import DType, Precision
-from gkestimator.fragments import Fragment
-from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.records import frozen
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
-
-__all__ = ["Program", "Step", "lowering_options", "program_of"]
 
 _PRECISIONS = {
     "fp32": (Precision.FP32, None),
@@ -29,8 +27,8 @@ _PRECISIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+@frozen
+class CallStep:
     """One call: what it is called with and what it gives, by name (an empty name for what is omitted, taken as a host
     value, or not asked for)."""
 
@@ -40,12 +38,12 @@ class Step:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+@frozen
+class CallProgram:
     """The calls of a fragment. ``outputs``: names of its results. ``folded``: names of tensors that depend on weights
     alone, which the graph therefore holds as weights."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CallStep, ...]
     outputs: tuple[str, ...]
     folded: frozenset[str]
 
@@ -58,7 +56,7 @@ def lowering_options(dtype: str) -> LoweringOptions:
     )
 
 
-def program_of(fragment: Fragment, dtype: str) -> Program:
+def program_of(fragment: Fragment, dtype: str) -> CallProgram:
     """The calls of ``fragment``. Raises EntryUnsupportedError for what eager mode has no call for, or where nothing is
     launched; ModelError for a fragment that is no valid model."""
     graph = fragment_graph(fragment)
@@ -76,7 +74,7 @@ def program_of(fragment: Fragment, dtype: str) -> Program:
     steps = tuple(_steps(graph, options, known, static))
     own = {t.name for t in fragment.tensors}
     needed = {name for step in steps for name in step.inputs if name}
-    return Program(
+    return CallProgram(
         steps=steps,
         outputs=tuple(v.name for v in graph.outputs),
         folded=frozenset((needed & static) - own),
@@ -85,7 +83,7 @@ def program_of(fragment: Fragment, dtype: str) -> Program:
 
 def _steps(
     graph: OperatorGraph, options: LoweringOptions, known: Mapping[str, np.ndarray], static: frozenset[str]
-) -> list[Step]:
+) -> list[CallStep]:
     matches = find_matches(graph, options)
     at = {match.position: match for match in matches}
     covered = {index for match in matches for index in match.covered}
@@ -108,13 +106,13 @@ def _step(
     group: tuple[Operator, ...],
     known: Mapping[str, np.ndarray],
     static: frozenset[str],
-) -> Step:
+) -> CallStep:
     for value in (*op.inputs, *op.outputs):
         if value is not None and not isinstance(value, Tensor):
             raise EntryUnsupportedError(f"torch executor: {op.op_type}: {value.name} is a sequence")
     call = Call(op=op, known=known, static=static, group=group)
     run = build_call(call, pattern)
-    return Step(
+    return CallStep(
         call=call,
         run=run,
         inputs=tuple(
@@ -133,4 +131,6 @@ def _host_type(dtype: DType) -> str | None:
         return "bool"
     if not dtype.is_integer:
         return None
-    return dtype.value if dtype.bits >= 8 else "int8"
+    if dtype.bits >= 8:
+        return dtype.value
+    return "int8"

@@ -18,7 +18,8 @@ def recurrent(call: Call) -> Late:
     """One layer of torch's module, its weights packed beforehand. Raises EntryUnsupportedError for cells that torch
     does not have: peepholes, clipping, other activations, backwards alone, reset before the product."""
     kind = call.op.op_type
-    directions, hidden = call.shape(2)[0], call.shape(2)[2]
+    directions = call.shape(2)[0]
+    hidden = call.shape(2)[2]
     direction = str(call.attribute("direction", "forward"))
     if direction == "reverse":
         raise call.unsupported("backwards alone")
@@ -46,15 +47,23 @@ def recurrent(call: Call) -> Late:
     def make(inputs: list[Any], device: Any) -> Run:
         import torch
 
-        w, r = inputs[1], inputs[2]
+        w = inputs[1]
+        r = inputs[2]
         b: Any = inputs[3] if biased else None
 
         classes: dict[str, Any] = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU, "RNN": torch.nn.RNN}
         options: dict[str, Any] = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
         module = classes[kind](
-            w.shape[-1], hidden, 1, bias=biased, batch_first=batch_first, bidirectional=directions == 2,
-            device=device, dtype=w.dtype, **options,
-        )  # fmt: skip
+            w.shape[-1],
+            hidden,
+            1,
+            bias=biased,
+            batch_first=batch_first,
+            bidirectional=directions == 2,
+            device=device,
+            dtype=w.dtype,
+            **options,
+        )
 
         def packed(matrix: Any) -> Any:
             gates = matrix.reshape(len(_ORDER[kind]), hidden, *matrix.shape[1:])
@@ -78,7 +87,9 @@ def recurrent(call: Call) -> Late:
 
 def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool) -> Run:
     def states(tensor: Any) -> Any:
-        return tensor.transpose(0, 1) if batch_first and tensor is not None else tensor
+        if batch_first and tensor is not None:
+            return tensor.transpose(0, 1)
+        return tensor
 
     def run(
         x: Any, _w: Any, _r: Any, _b: Any = None, _n: Any = None, h: Any = None, c: Any = None, *_: Any
@@ -88,7 +99,10 @@ def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool
             h = states(h).contiguous()
             first = h
         if kind == "LSTM" and (h is not None or c is not None):
-            c = states(c).contiguous() if c is not None else h.new_zeros(h.shape)
+            if c is not None:
+                c = states(c).contiguous()
+            else:
+                c = h.new_zeros(h.shape)
             first = (h if h is not None else c.new_zeros(c.shape), c)
         result, last = module(x, first)
         result = result.unflatten(-1, (directions, hidden))

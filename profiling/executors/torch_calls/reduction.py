@@ -43,9 +43,17 @@ def _norm(x: Any, order: int, axes: list[int], keep: bool) -> Any:
 
 
 @torch_call(
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+)
 def reduce(call: Call) -> Run:
     """torch's reduction of that name over the axes of the attribute or of the constant input."""
     kind = call.op.op_type
@@ -57,7 +65,8 @@ def reduce(call: Call) -> Run:
     function = _functions()[kind]
     if not axes:
         if call.attribute("noop_with_empty_axes", 0):
-            axes, keep = [], True
+            axes = []
+            keep = True
             if kind not in ("ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum", "ReduceProd"):
                 raise call.unsupported("a reduction over no axes that is not the identity")
             return lambda x, *_: x
@@ -97,7 +106,8 @@ def cumulate(call: Call) -> Run:
     axis = call.dimension(int(call.scalar(1)), len(shape))
     function = torch.cumsum if call.op.op_type == "CumSum" else torch.cumprod
     start = 0 if call.op.op_type == "CumSum" else 1
-    backwards, exclusive = call.attribute("reverse", 0), call.attribute("exclusive", 0)
+    backwards = call.attribute("reverse", 0)
+    exclusive = call.attribute("exclusive", 0)
     kind = torch_dtype(call.result().dtype)
     if not backwards and not exclusive:
         return lambda x, *_: function(x, axis, dtype=kind)
@@ -109,7 +119,9 @@ def cumulate(call: Call) -> Run:
         if exclusive:
             x = torch.cat((x.new_full(first, start), x.narrow(axis, 0, shape[axis] - 1)), axis)
         total = function(x, axis, dtype=kind)
-        return torch.flip(total, [axis]) if backwards else total
+        if backwards:
+            return torch.flip(total, [axis])
+        return total
 
     return run
 

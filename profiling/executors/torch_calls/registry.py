@@ -13,21 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.graph import Attribute, Operator, Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Attribute, Operator, Tensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
-
-__all__ = [
-    "CALLS",
-    "PATTERN_CALLS",
-    "Builder",
-    "Call",
-    "Late",
-    "Run",
-    "build_call",
-    "pattern_call",
-    "torch_call",
-]
 
 Run: TypeAlias = Callable[..., Any]
 """Takes the operator's inputs in their order (None where omitted, or taken as a host value); gives its output, or a
@@ -75,7 +63,10 @@ class Call:
 
     def tensor(self, position: int) -> Tensor:
         """Input ``position``. Raises EntryUnsupportedError where it is omitted or no tensor."""
-        value = self.op.inputs[position] if position < len(self.op.inputs) else None
+        if position < len(self.op.inputs):
+            value = self.op.inputs[position]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             raise self.unsupported(f"input {position} is not a tensor")
         return value
@@ -86,7 +77,10 @@ class Call:
 
     def result(self, position: int = 0) -> Tensor:
         """Output ``position``."""
-        value = self.op.outputs[position] if position < len(self.op.outputs) else None
+        if position < len(self.op.outputs):
+            value = self.op.outputs[position]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             raise self.unsupported(f"output {position} is not a tensor")
         return value
@@ -107,10 +101,15 @@ class Call:
 
     def peek(self, position: int) -> np.ndarray | None:
         """The value of a constant input, which stays a tensor; None where it is no constant or omitted."""
-        value = self.op.inputs[position] if position < len(self.op.inputs) else None
+        if position < len(self.op.inputs):
+            value = self.op.inputs[position]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             return None
-        return value.value if value.value is not None else self.known.get(value.name)
+        if value.value is not None:
+            return value.value
+        return self.known.get(value.name)
 
     def constant(self, position: int) -> np.ndarray | None:
         """The value of an input as a host value (it is not passed to the call); None where it is omitted. Raises
@@ -126,7 +125,9 @@ class Call:
     def numbers(self, position: int) -> list[int] | None:
         """Whole numbers of a constant input, None where it is omitted."""
         found = self.constant(position)
-        return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
+        if found is None:
+            return None
+        return [int(v) for v in np.asarray(found).reshape(-1)]
 
     def scalar(self, position: int) -> Any:
         """A constant input of one element as a python number, None where it is omitted."""
@@ -174,7 +175,9 @@ def python_number(value: np.ndarray) -> float | int | bool:
     only = value.reshape(-1)[0]
     if value.dtype == np.bool_:
         return bool(only)
-    return int(only) if np.issubdtype(value.dtype, np.integer) else float(only)
+    if np.issubdtype(value.dtype, np.integer):
+        return int(only)
+    return float(only)
 
 
 Builder: TypeAlias = "Callable[[Call], Run | Late]"
@@ -258,7 +261,8 @@ def window_pads(
         if len(pads) != 2 * rank:
             raise call.unsupported(f"attribute pads has {len(pads)} numbers, expected {2 * rank}")
         return pads[:rank], pads[rank:]
-    before, after = [0] * rank, [0] * rank
+    before = [0] * rank
+    after = [0] * rank
     if mode == "VALID":
         return before, after
     if mode not in ("SAME_UPPER", "SAME_LOWER"):

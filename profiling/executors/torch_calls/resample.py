@@ -22,7 +22,8 @@ def resize(call: Call) -> Run:
     """F.interpolate, where one of its modes means the same. Raises EntryUnsupportedError otherwise."""
     import torch.nn.functional as F  # noqa: N812
 
-    source, result = call.shape(0), call.result().shape
+    source = call.shape(0)
+    result = call.result().shape
     rank = len(source) - 2
     if not 1 <= rank <= 3 or source[:2] != result[:2]:
         raise call.unsupported(
@@ -49,12 +50,16 @@ def resize(call: Call) -> Run:
 
 def _factors(call: Call, rank: int) -> tuple[list[float], bool]:
     """Factors of the spatial dimensions, and whether they are just the ratio of the sizes."""
-    source, result = call.shape(0), call.result().shape
+    source = call.shape(0)
+    result = call.result().shape
     ratio = [after / before for before, after in zip(source[2:], result[2:], strict=True)]
     axes = call.integers("axes")
     scales: Any = None
     if call.op.op_type == "Upsample":
-        scales = call.constant(1) if call.op.version >= 9 else call.attribute("scales")
+        if call.op.version >= 9:
+            scales = call.constant(1)
+        else:
+            scales = call.attribute("scales")
     elif call.op.version < 11:
         scales = call.constant(1)
     elif call.peek(2) is not None and call.peek(2).size:  # type: ignore[union-attr]
@@ -84,7 +89,9 @@ def _coordinates(transform: str, before: int, after: int, scale: float) -> np.nd
     if transform == "pytorch_half_pixel":
         return np.zeros(after)
     if transform == "align_corners":
-        return x * (before - 1) / (after - 1) if after > 1 else np.zeros(after)
+        if after > 1:
+            return x * (before - 1) / (after - 1)
+        return np.zeros(after)
     return None
 
 
@@ -107,7 +114,8 @@ def _nearest(call: Call, before: Sequence[int], after: Sequence[int], scales: Se
         if x is None or rounds is None:
             raise call.unsupported(f"nearest by {transform} and {rounding}")
         wanted = np.clip(rounds(x), 0, b - 1)
-        steps, ratio = np.arange(a, dtype=np.float32), np.float32(b / a)
+        steps = np.arange(a, dtype=np.float32)
+        ratio = np.float32(b / a)
         fits["nearest"] &= bool((wanted == np.minimum(np.floor(steps * ratio), b - 1)).all())
         exact = np.minimum(np.floor((steps + np.float32(0.5)) * ratio), b - 1)
         fits["nearest-exact"] &= bool((wanted == exact).all())
@@ -145,8 +153,13 @@ def grid_sample(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     given = str(call.attribute("mode", "linear"))
-    mode = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic",
-            "bicubic": "bicubic"}.get(given)  # fmt: skip
+    mode = {
+        "linear": "bilinear",
+        "bilinear": "bilinear",
+        "nearest": "nearest",
+        "cubic": "bicubic",
+        "bicubic": "bicubic",
+    }.get(given)
     rank = len(call.shape(0)) - 2
     if mode is None or rank not in (2, 3):
         raise call.unsupported(f"mode {given!r} over {rank} dimensions")

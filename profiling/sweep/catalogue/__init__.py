@@ -8,10 +8,10 @@ edges of the range) and ``sampled(sampler, count)`` (low-discrepancy points betw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from gkestimator.core.records import frozen
 from gkestimator.profiling.sweep.catalogue import (
     attention,
     convolution,
@@ -22,34 +22,37 @@ from gkestimator.profiling.sweep.catalogue import (
     normalisation,
     pooling,
 )
-from gkestimator.profiling.sweep.catalogue.making import Item
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 
-__all__ = ["GROUPS", "Group", "Item", "catalogue"]
+__all__ = ["GROUPS", "CatalogueGroup", "CatalogueItem", "catalogue"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+@frozen
+class CatalogueGroup:
     """``share``: this group's part of the sampled shapes."""
 
     name: str
     share: float
-    real: Callable[[], Iterator[Item]]
-    corners: Callable[[], Iterator[Item]]
-    sampled: Callable[[Sampler, int], Iterator[Item]]
+    real: Callable[[], Iterator[CatalogueItem]]
+    corners: Callable[[], Iterator[CatalogueItem]]
+    sampled: Callable[[ShapeSampler, int], Iterator[CatalogueItem]]
 
 
 def _group(
     name: str,
     share: float,
-    real: Callable[[], Iterator[Item]],
-    corners: Callable[[], Iterator[Item]],
-    sampled: Callable[[Sampler, int], Iterator[Item]],
-) -> Group:
-    return Group(name=name, share=share, real=real, corners=corners, sampled=sampled)
+    real: Callable[[], Iterator[CatalogueItem]],
+    corners: Callable[[], Iterator[CatalogueItem]],
+    sampled: Callable[[ShapeSampler, int], Iterator[CatalogueItem]],
+) -> CatalogueGroup:
+    return CatalogueGroup(name=name, share=share, real=real, corners=corners, sampled=sampled)
 
 
-_n, _p, _i, _m = normalisation, pooling, indexing, matmul
+_n = normalisation
+_p = pooling
+_i = indexing
+_m = matmul
 GROUPS = (
     _group("convolution", 0.32, convolution.real, convolution.corners, convolution.sampled),
     _group("linear", 0.18, _m.real, _m.corners, _m.sampled),
@@ -68,7 +71,7 @@ GROUPS = (
 )
 
 
-def catalogue(sampled: int, seed: int) -> Iterator[Item]:
+def catalogue(sampled: int, seed: int) -> Iterator[CatalogueItem]:
     """Every real shape and corner, then about ``sampled`` shapes between them; each fragment once, all in float32.
 
     The same seed gives the same items, and the first of a larger ``sampled`` are not those of a smaller one.
@@ -76,7 +79,7 @@ def catalogue(sampled: int, seed: int) -> Iterator[Item]:
     seen: set[str] = set()
     for group in GROUPS:
         # Own streams: a shape added to one group leaves the others' samples as they are.
-        sampler = Sampler(np.random.default_rng([seed, *group.name.encode()]))
+        sampler = ShapeSampler(np.random.default_rng([seed, *group.name.encode()]))
         for found in (
             *group.real(),
             *group.corners(),

@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = [
-    "ACTIVATIONS", "ATTENTIONS", "CONVOLUTIONS", "LINEARS", "ROWS", "TRANSPOSED", "VOCABULARIES", "ConvLayer",
-    "LinearLayer",
-]  # fmt: skip
-
 
 class ConvLayer(NamedTuple):
     """Channels in and out, kernel (height, width), stride, groups, dilation, image (height, width)."""
@@ -59,11 +54,23 @@ def _mobilenets() -> Iterator[ConvLayer]:
     """Sandler et al. 2018 (V2) and Howard et al. 2019 (V3-Large): expansion, depthwise, projection."""
     yield _c(3, 32, 3, 2, 224)
     for c_in, wide, c_out, k, stride, size in (
-        (32, 32, 16, 3, 1, 112), (16, 96, 24, 3, 2, 112), (24, 144, 24, 3, 1, 56), (24, 144, 32, 3, 2, 56),
-        (32, 192, 32, 3, 1, 28), (32, 192, 64, 3, 2, 28), (64, 384, 96, 3, 1, 14), (96, 576, 160, 3, 2, 14),
-        (160, 960, 160, 3, 1, 7), (160, 960, 320, 3, 1, 7), (24, 72, 40, 5, 2, 56), (40, 120, 40, 5, 1, 28),
-        (40, 240, 80, 3, 2, 28), (80, 184, 80, 3, 1, 14), (112, 672, 160, 5, 2, 14), (160, 960, 160, 5, 1, 7),
-    ):  # fmt: skip
+        (32, 32, 16, 3, 1, 112),
+        (16, 96, 24, 3, 2, 112),
+        (24, 144, 24, 3, 1, 56),
+        (24, 144, 32, 3, 2, 56),
+        (32, 192, 32, 3, 1, 28),
+        (32, 192, 64, 3, 2, 28),
+        (64, 384, 96, 3, 1, 14),
+        (96, 576, 160, 3, 2, 14),
+        (160, 960, 160, 3, 1, 7),
+        (160, 960, 320, 3, 1, 7),
+        (24, 72, 40, 5, 2, 56),
+        (40, 120, 40, 5, 1, 28),
+        (40, 240, 80, 3, 2, 28),
+        (80, 184, 80, 3, 1, 14),
+        (112, 672, 160, 5, 2, 14),
+        (160, 960, 160, 5, 1, 7),
+    ):
         yield _c(c_in, wide, 1, 1, size)
         yield _c(wide, wide, k, stride, size, groups=wide)
         yield _c(wide, c_out, 1, 1, size // stride)
@@ -73,10 +80,18 @@ def _mobilenets() -> Iterator[ConvLayer]:
 def _efficientnets() -> Iterator[ConvLayer]:
     """Tan and Le 2019, B0 and B4's widths: expansion 6, depthwise 3 or 5."""
     for c_in, c_out, k, stride, size in (
-        (16, 24, 3, 2, 112), (24, 40, 5, 2, 56), (40, 80, 3, 2, 28), (80, 112, 5, 1, 14), (112, 192, 5, 2, 14),
-        (192, 320, 3, 1, 7), (32, 56, 5, 2, 95), (56, 112, 3, 2, 48), (112, 160, 5, 1, 24), (160, 272, 5, 2, 24),
+        (16, 24, 3, 2, 112),
+        (24, 40, 5, 2, 56),
+        (40, 80, 3, 2, 28),
+        (80, 112, 5, 1, 14),
+        (112, 192, 5, 2, 14),
+        (192, 320, 3, 1, 7),
+        (32, 56, 5, 2, 95),
+        (56, 112, 3, 2, 48),
+        (112, 160, 5, 1, 24),
+        (160, 272, 5, 2, 24),
         (272, 448, 3, 1, 12),
-    ):  # fmt: skip
+    ):
         wide = 6 * c_in
         yield _c(c_in, wide, 1, 1, size)
         yield _c(wide, wide, k, stride, size, groups=wide)
@@ -87,9 +102,19 @@ def _efficientnets() -> Iterator[ConvLayer]:
 def _plain() -> Iterator[ConvLayer]:
     """VGG (2015), AlexNet (2012), DenseNet (2017), Inception v3 (2016), RegNetY-3.2GF (2020)."""
     for c_in, c_out, size in (
-        (3, 64, 224), (64, 64, 224), (64, 128, 112), (128, 128, 112), (128, 256, 56), (256, 256, 56),
-        (256, 512, 28), (512, 512, 28), (512, 512, 14), (192, 384, 13), (384, 256, 13), (256, 256, 13),
-    ):  # fmt: skip
+        (3, 64, 224),
+        (64, 64, 224),
+        (64, 128, 112),
+        (128, 128, 112),
+        (128, 256, 56),
+        (256, 256, 56),
+        (256, 512, 28),
+        (512, 512, 28),
+        (512, 512, 14),
+        (192, 384, 13),
+        (384, 256, 13),
+        (256, 256, 13),
+    ):
         yield _c(c_in, c_out, 3, 1, size)
     yield _c(3, 64, 11, 4, 224)
     yield _c(64, 192, 5, 1, 27)
@@ -171,7 +196,8 @@ TRANSPOSED = (
 )  # fmt: skip
 """Transposed convolutions of U-Net, Mask R-CNN and DCGAN: channels in and out, kernel, stride, size."""
 
-_TEXT, _PREFILL = (1, 16, 128, 512), (1, 128, 512, 2048)
+_TEXT = (1, 16, 128, 512)
+_PREFILL = (1, 128, 512, 2048)
 _LANGUAGE = (  # width, results, inner width, tokens
     (384, (384, 1536), 1536, _TEXT),  # MiniLM
     (768, (768, 2304, 3072), 3072, _TEXT),  # BERT-base, GPT-2
@@ -180,9 +206,15 @@ _LANGUAGE = (  # width, results, inner width, tokens
     (4096, (4096, 1024, 11008, 14336), 11008, _PREFILL),  # Llama 2 7B, Llama 3 8B
 )
 _VISION = (
-    (192, (197,)), (384, (197,)), (768, (50, 197, 577)), (1024, (197, 257)),  # ViT, DeiT, CLIP
-    (96, (3136,)), (192, (784,)), (384, (196,)), (768, (49,)),  # Swin, ConvNeXt
-)  # fmt: skip
+    (192, (197,)),
+    (384, (197,)),
+    (768, (50, 197, 577)),
+    (1024, (197, 257)),  # ViT, DeiT, CLIP
+    (96, (3136,)),
+    (192, (784,)),
+    (384, (196,)),
+    (768, (49,)),  # Swin, ConvNeXt
+)
 LINEARS: Mapping[str, tuple[LinearLayer, ...]] = {
     "language": (
         *(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.fragments import Fragment
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import CONVOLUTIONS, TRANSPOSED, ConvLayer
-from gkestimator.profiling.sweep.catalogue.making import Item, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-__all__ = ["conv", "conv_transpose", "corners", "real", "sampled"]
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 
 BATCHES = (1, 8, 32, 128)
 
@@ -55,7 +53,7 @@ def conv_transpose(batch: int, c_in: int, c_out: int, kernel: int, stride: int, 
     )
 
 
-def real() -> Iterator[Item]:
+def real() -> Iterator[CatalogueItem]:
     """The distinct layers of known architectures; detection sizes at small batches alone."""
     for source, layers in CONVOLUTIONS.items():
         batches = (1, 4) if source == "detection" else BATCHES
@@ -69,7 +67,7 @@ def real() -> Iterator[Item]:
             yield item(conv_transpose(batch, c_in, c_out, kernel, stride, size), "vision")
 
 
-def corners() -> Iterator[Item]:
+def corners() -> Iterator[CatalogueItem]:
     """Tiny and huge images, one channel, odd sizes, one pixel, large kernels, 1-D and 3-D."""
     layers: list[tuple[int, ConvLayer]] = []
     for kernel in (1, 3, 5, 7):
@@ -101,9 +99,13 @@ def corners() -> Iterator[Item]:
     for batch, layer in layers:
         yield item(conv(batch, layer), "corner")
     for batch, c_in, c_out, kernel, length, stride in (
-        (1, 80, 384, 3, 3000, 1), (8, 384, 384, 3, 3000, 2), (1, 1, 512, 10, 64000, 5), (4, 512, 512, 3, 12799, 2),
-        (16, 64, 64, 9, 1024, 1), (32, 256, 256, 1, 512, 1),
-    ):  # fmt: skip
+        (1, 80, 384, 3, 3000, 1),
+        (8, 384, 384, 3, 3000, 2),
+        (1, 1, 512, 10, 64000, 5),
+        (4, 512, 512, 3, 12799, 2),
+        (16, 64, 64, 9, 1024, 1),
+        (32, 256, 256, 1, 512, 1),
+    ):
         attributes = {
             "kernel_shape": (kernel,),
             "pads": (kernel // 2, kernel // 2),
@@ -128,15 +130,17 @@ def corners() -> Iterator[Item]:
         yield item(conv_transpose(1, channels, channels, kernel, stride, size), "corner")
 
 
-def sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """Half dense (kernels 1, 3, 5, 7), a quarter depthwise, the rest grouped, dilated or transposed."""
     ranges = ((1, 128), (3, 2048), (4, 2048), (4, 512))
     kinds = ("dense", "dense", "dense", "dense", "depthwise", "depthwise", "grouped", "dilated", "transposed")
     kernels = (1, 1, 3, 3, 3, 5, 7)
-    picked, chosen = sampler.pick(count, kinds), sampler.pick(count, kernels)
+    picked = sampler.pick(count, kinds)
+    chosen = sampler.pick(count, kernels)
     strided = sampler.pick(count, (1, 1, 2))
     for n, (batch, c_in, c_out, size) in enumerate(sampler.sizes(count, ranges)):
-        kind, kernel = kinds[picked[n]], kernels[chosen[n]]
+        kind = kinds[picked[n]]
+        kernel = kernels[chosen[n]]
         stride = (1, 1, 2)[strided[n]]
         k = (kernel, kernel)
         s = (size, size)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS
 from gkestimator.profiling.sweep.catalogue.making import (
-    Item,
+    CatalogueItem,
     Link,
     chain,
     constant,
@@ -19,20 +19,44 @@ from gkestimator.profiling.sweep.catalogue.making import (
     weight,
     x,
 )
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-__all__ = ["binary", "corners", "gate", "real", "sampled", "unary"]
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 
 FREQUENT = {
     "vision": ("Relu", "HardSwish", "Silu", "Add", "Sigmoid", "Clip", "Gelu", "ChannelMul", "ChannelAdd"),
     "detection": ("Relu", "Silu", "Sigmoid", "Add", "LeakyRelu", "Exp", "Where"),
     "language": ("Gelu", "TanhGelu", "Silu", "Add", "Mul", "RowAdd", "RowMul", "Tanh", "ScalarMul", "Neg"),
-}  # fmt: skip
+}
 RARE = (
-    "Sub", "Div", "Max", "Min", "Pow", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Elu", "Selu",
-    "Softplus", "HardSigmoid", "LeakyRelu", "PRelu", "Mish", "Sin", "Cos", "Floor", "Round", "Greater", "Equal",
-    "Where", "CastHalf", "Softsign", "Sign",
-)  # fmt: skip
+    "Sub",
+    "Div",
+    "Max",
+    "Min",
+    "Pow",
+    "Erf",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Reciprocal",
+    "Abs",
+    "Neg",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "HardSigmoid",
+    "LeakyRelu",
+    "PRelu",
+    "Mish",
+    "Sin",
+    "Cos",
+    "Floor",
+    "Round",
+    "Greater",
+    "Equal",
+    "Where",
+    "CastHalf",
+    "Softsign",
+    "Sign",
+)
 _POSITIVE = frozenset({"Log", "Sqrt", "Reciprocal"})
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Greater", "Equal"})
 
@@ -61,7 +85,10 @@ def gate(shape: tuple[int, ...]) -> Fragment:
 
 def binary(op_type: str, first: tuple[int, ...], second: tuple[int, ...]) -> Fragment:
     """A function of two tensors that broadcast; denominators are positive."""
-    right = positive(*second) if op_type == "Div" else x(*second)
+    if op_type == "Div":
+        right = positive(*second)
+    else:
+        right = x(*second)
     return operator(op_type, x(*first), right)
 
 
@@ -81,10 +108,12 @@ def _made(kind: str, shape: tuple[int, ...]) -> Fragment:
         return operator("PRelu", x(*shape), weight(*(1 for _ in shape)))
     if kind == "Where":
         return operator("Where", mask(*shape), x(*shape), x(*shape))
-    return binary(kind, shape, shape) if kind in _BINARY else unary(kind, shape)
+    if kind in _BINARY:
+        return binary(kind, shape, shape)
+    return unary(kind, shape)
 
 
-def real() -> Iterator[Item]:
+def real() -> Iterator[CatalogueItem]:
     """What follows convolutions and linear layers in known architectures."""
     for source, shapes in ACTIVATIONS.items():
         kinds = FREQUENT[source]
@@ -95,7 +124,7 @@ def real() -> Iterator[Item]:
                     yield item(_made(kind, (batch, *shape)), source)
 
 
-def corners() -> Iterator[Item]:
+def corners() -> Iterator[CatalogueItem]:
     """From one element to a quarter of a billion; every rarer operator at three sizes; broadcasts both ways."""
     for elements in (1, 7, 32, 513, 4096, 65537, 2**20, 2**24, 2**26, 200_000_001):
         for kind in ("Relu", "Add", "Gelu", "Mul", "Tanh", "Div"):
@@ -104,14 +133,18 @@ def corners() -> Iterator[Item]:
         for shape in ((3, 1021), (16, 256, 256), (32, 512, 28, 28)):
             yield item(_made(kind, shape), "corner")
     for first, second in (
-        ((1024, 1), (1, 1024)), ((1, 8192, 1024), (1024,)), ((64, 1, 1, 513), (1, 12, 513, 1)),
-        ((32, 12, 128, 128), (32, 1, 1, 128)), ((8, 512, 768), (1, 512, 768)), ((16, 64, 57, 57), (64, 1, 1)),
-    ):  # fmt: skip
+        ((1024, 1), (1, 1024)),
+        ((1, 8192, 1024), (1024,)),
+        ((64, 1, 1, 513), (1, 12, 513, 1)),
+        ((32, 12, 128, 128), (32, 1, 1, 128)),
+        ((8, 512, 768), (1, 512, 768)),
+        ((16, 64, 57, 57), (64, 1, 1)),
+    ):
         for op in ("Add", "Mul"):
             yield item(binary(op, first, second), "corner")
 
 
-def sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """The frequent operators over 256 to 134 million elements."""
     kinds = sorted({kind for group in FREQUENT.values() for kind in group} | {"Div", "Exp", "Pow"})
     picked = sampler.pick(count, kinds)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import VOCABULARIES
-from gkestimator.profiling.sweep.catalogue.making import Item, constant, index, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-__all__ = [
-    "corners", "embedding", "real", "recurrent_corners", "recurrent_real", "recurrent_sampled", "resample_corners",
-    "resample_real", "resample_sampled", "resize", "sampled", "topk",
-]  # fmt: skip
+from gkestimator.profiling.sweep.catalogue.making import (
+    CatalogueItem,
+    constant,
+    index,
+    item,
+    operator,
+    weight,
+    x,
+)
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 
 
 def embedding(entries: int, width: int, ids: Sequence[int]) -> Fragment:
@@ -52,7 +55,8 @@ def _regions(channels: int, height: int, width: int, regions: int, size: int) ->
     """RoIAlign over boxes on a grid, a quarter of the image wide and high."""
     boxes = []
     for n in range(regions):
-        left, top = (n * 7919) % max(1, 3 * width // 4), (n * 104729) % max(1, 3 * height // 4)
+        left = (n * 7919) % max(1, 3 * width // 4)
+        top = (n * 104729) % max(1, 3 * height // 4)
         boxes += [float(left), float(top), float(left + width // 4), float(top + height // 4)]
     return operator(
         "RoiAlign",
@@ -65,7 +69,8 @@ def _regions(channels: int, height: int, width: int, regions: int, size: int) ->
 
 def recurrent(op_type: str, length: int, batch: int, width: int, hidden: int, *, both: bool) -> Fragment:
     """One recurrent layer over (length, batch, width); gates 4 for LSTM, 3 for GRU."""
-    gates, ways = {"LSTM": 4, "GRU": 3}[op_type], 2 if both else 1
+    gates = {"LSTM": 4, "GRU": 3}[op_type]
+    ways = 2 if both else 1
     attributes: dict[str, int | str] = {
         "direction": "bidirectional" if both else "forward",
         "hidden_size": hidden,
@@ -82,7 +87,7 @@ def recurrent(op_type: str, length: int, batch: int, width: int, hidden: int, *,
     )
 
 
-def real() -> Iterator[Item]:
+def real() -> Iterator[CatalogueItem]:
     """Token and position embeddings, relative positions, proposals of detectors."""
     for entries, width in VOCABULARIES:
         for batch, tokens in ((1, 1), (1, 128), (8, 128), (8, 512), (32, 512)):
@@ -99,23 +104,32 @@ def real() -> Iterator[Item]:
     yield item(_scatter_nd((1024, 768), 128), "language")
 
 
-def corners() -> Iterator[Item]:
+def corners() -> Iterator[CatalogueItem]:
     """Tiny and huge tables, one row, columns, other axes, scatters."""
     for entries, width, ids in (
-        (2, 1, 1), (1000000, 16, 65536), (1000000, 128, 1024), (50257, 1, 4096), (7, 513, 7000), (128, 4096, 8192),
-    ):  # fmt: skip
+        (2, 1, 1),
+        (1000000, 16, 65536),
+        (1000000, 128, 1024),
+        (50257, 1, 4096),
+        (7, 513, 7000),
+        (128, 4096, 8192),
+    ):
         yield item(embedding(entries, width, (ids,)), "corner")
     looked: tuple[tuple[tuple[int, ...], int, int], ...] = (
-        ((64, 512, 768), 1, 1), ((64, 768, 512), 2, 100), ((8, 256, 56, 56), 1, 128),
-    )  # fmt: skip
+        ((64, 512, 768), 1, 1),
+        ((64, 768, 512), 2, 100),
+        ((8, 256, 56, 56), 1, 128),
+    )
     for shape, axis, taken in looked:
         places = index((taken,), shape[axis])
         yield item(operator("Gather", x(*shape), places, attributes={"axis": axis}), "corner")
     for sides, k in (((1, 1000003), 1), ((4096, 64), 8), ((1024, 1000), 5), ((3, 513), 513)):
         yield item(topk(sides, k), "corner")
     picked: tuple[tuple[tuple[int, ...], int, int], ...] = (
-        ((1000, 1000), 0, 500), ((64, 4096), 1, 64), ((7, 513, 33), 2, 9),
-    )  # fmt: skip
+        ((1000, 1000), 0, 500),
+        ((64, 4096), 1, 64),
+        ((7, 513, 33), 2, 9),
+    )
     for shape, axis, taken in picked:
         yield item(_elements("GatherElements", shape, axis, taken), "corner")
         yield item(_elements("ScatterElements", shape, axis, taken), "corner")
@@ -124,7 +138,7 @@ def corners() -> Iterator[Item]:
         yield item(operator("GatherND", x(*sides), index((rows, 1), sides[0])), "corner")
 
 
-def sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """Tables of 64 to 262,144 rows of 8 to 8,192, up to 65,536 indices; some top-k."""
     for n, (entries, width, ids) in enumerate(sampler.sizes(count, ((64, 262144), (8, 8192), (1, 65536)))):
         if n % 4 == 0:
@@ -133,12 +147,17 @@ def sampled(sampler: Sampler, count: int) -> Iterator[Item]:
             yield item(embedding(entries, width, (ids,)), "sampled")
 
 
-def resample_real() -> Iterator[Item]:
+def resample_real() -> Iterator[CatalogueItem]:
     """Necks of detectors, decoders of segmentation, RoIAlign of two-stage detectors."""
     for shape, source in (
-        ((256, 20, 20), "detection"), ((128, 40, 40), "detection"), ((256, 100, 152), "detection"),
-        ((512, 16, 16), "vision"), ((256, 32, 32), "vision"), ((64, 128, 128), "vision"), ((1280, 8, 8), "vision"),
-    ):  # fmt: skip
+        ((256, 20, 20), "detection"),
+        ((128, 40, 40), "detection"),
+        ((256, 100, 152), "detection"),
+        ((512, 16, 16), "vision"),
+        ((256, 32, 32), "vision"),
+        ((64, 128, 128), "vision"),
+        ((1280, 8, 8), "vision"),
+    ):
         for batch in (1, 8, 32):
             yield item(resize((batch, *shape), 2.0, "nearest"), source)
             yield item(resize((batch, *shape), 2.0, "linear"), source)
@@ -149,7 +168,7 @@ def resample_real() -> Iterator[Item]:
         yield item(_regions(256, height, width, regions, size), "detection")
 
 
-def resample_corners() -> Iterator[Item]:
+def resample_corners() -> Iterator[CatalogueItem]:
     """One channel, odd sides, large factors, cubic, sampling by a grid."""
     for shape in ((1, 1, 7, 7), (1, 3, 513, 513), (128, 64, 14, 14), (1, 2048, 7, 7)):
         for factor, mode in (
@@ -164,7 +183,7 @@ def resample_corners() -> Iterator[Item]:
         yield item(operator("GridSample", x(batch, channels, size, size), x(batch, size, size, 2)), "corner")
 
 
-def resample_sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def resample_sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """Nearest and linear, by 2 and by a half."""
     kinds = ((2.0, "nearest"), (2.0, "linear"), (0.5, "linear"))
     picked = sampler.pick(count, kinds)
@@ -173,24 +192,27 @@ def resample_sampled(sampler: Sampler, count: int) -> Iterator[Item]:
         yield item(resize((batch, channels, size, size), factor, mode), "sampled")
 
 
-def recurrent_real() -> Iterator[Item]:
+def recurrent_real() -> Iterator[CatalogueItem]:
     """Speech and text models of one to two layers."""
     for op in ("LSTM", "GRU"):
         for length, width, hidden, both in (
-            (128, 256, 256, True), (128, 512, 512, False), (512, 128, 128, True), (64, 1024, 1024, False),
-        ):  # fmt: skip
+            (128, 256, 256, True),
+            (128, 512, 512, False),
+            (512, 128, 128, True),
+            (64, 1024, 1024, False),
+        ):
             for batch in (1, 16):
                 yield item(recurrent(op, length, batch, width, hidden, both=both), "language")
 
 
-def recurrent_corners() -> Iterator[Item]:
+def recurrent_corners() -> Iterator[CatalogueItem]:
     """One step, small and odd states."""
     for op in ("LSTM", "GRU"):
         for length, batch, width, hidden in ((1, 1, 16, 16), (1, 64, 1024, 1024), (33, 3, 57, 57)):
             yield item(recurrent(op, length, batch, width, hidden, both=False), "corner")
 
 
-def recurrent_sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def recurrent_sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """Lengths 1 to 256, widths 16 to 1,024."""
     for n, (length, batch, width, hidden) in enumerate(
         sampler.sizes(count, ((1, 256), (1, 64), (16, 1024), (16, 1024)))

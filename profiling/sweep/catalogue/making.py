@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
-
-__all__ = [
-    "OPSET",
-    "Item",
-    "chain",
-    "constant",
-    "index",
-    "item",
-    "mask",
-    "operator",
-    "positive",
-    "weight",
-    "x",
-]
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
+from gkestimator.core.records import frozen
 
 OPSET = 18
 """Opset of catalogue fragments that need no later one: what every ONNX Runtime since 1.14 runs."""
@@ -28,8 +14,8 @@ Link = tuple[str, Sequence[str], str, Mapping[str, JsonAttribute]]
 """A node of a chain: type, inputs, output, attributes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+@frozen
+class CatalogueItem:
     """A fragment of the catalogue. ``source``: ``vision``, ``language``, ``detection`` (shapes of architectures that
     people run), ``corner`` (the edges of a family's range) or ``sampled`` (between them)."""
 
@@ -37,9 +23,9 @@ class Item:
     source: str
 
 
-def item(fragment: Fragment, source: str) -> Item:
-    """An :class:`Item`."""
-    return Item(fragment=fragment, source=source)
+def item(fragment: Fragment, source: str) -> CatalogueItem:
+    """An :class:`CatalogueItem`."""
+    return CatalogueItem(fragment=fragment, source=source)
 
 
 def x(*shape: int, dtype: DType = DType.FLOAT) -> FragmentTensor:

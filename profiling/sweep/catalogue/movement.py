@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gkestimator.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.making import Item, Link, chain, constant, item, operator, x
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-__all__ = ["concat", "corners", "real", "sampled", "transpose", "transpose_copy"]
+from gkestimator.core.fragments import Fragment
+from gkestimator.profiling.sweep.catalogue.making import (
+    CatalogueItem,
+    Link,
+    chain,
+    constant,
+    item,
+    operator,
+    x,
+)
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 
 _BATCHES = (1, 8, 32)
 
@@ -43,17 +49,21 @@ def _split(shape: Sequence[int], axis: int, parts: int) -> Fragment:
     return operator("Split", x(*shape), each, attributes={"axis": axis}, outputs=parts)
 
 
-def _both(shape: Sequence[int], perm: Sequence[int], source: str) -> Iterator[Item]:
+def _both(shape: Sequence[int], perm: Sequence[int], source: str) -> Iterator[CatalogueItem]:
     yield item(transpose(shape, perm), source)
     yield item(transpose_copy(shape, perm), source)
 
 
-def real() -> Iterator[Item]:
+def real() -> Iterator[CatalogueItem]:
     """Heads of attention, channels-last and back, skip connections, detection heads, rotary halves."""
     for tokens, heads, size, source in (
-        (128, 12, 64, "language"), (512, 12, 64, "language"), (512, 32, 128, "language"), (197, 12, 64, "vision"),
-        (2048, 32, 128, "language"), (577, 16, 64, "vision"),
-    ):  # fmt: skip
+        (128, 12, 64, "language"),
+        (512, 12, 64, "language"),
+        (512, 32, 128, "language"),
+        (197, 12, 64, "vision"),
+        (2048, 32, 128, "language"),
+        (577, 16, 64, "vision"),
+    ):
         for batch in _BATCHES:
             yield from _both((batch, tokens, heads, size), (0, 2, 1, 3), source)
         yield from _both((8, tokens, heads, size), (0, 2, 3, 1), source)
@@ -88,18 +98,27 @@ def real() -> Iterator[Item]:
         yield item(operator("Expand", x(batch, 1, 768), constant([batch, 197, 768])), "vision")
 
 
-def corners() -> Iterator[Item]:
+def corners() -> Iterator[CatalogueItem]:
     """Matrices of odd and large sizes, thin ones, many axes, strided slices, one element."""
     for shape, perm in (
-        ((1, 7), (1, 0)), ((513, 511), (1, 0)), ((4096, 4096), (1, 0)), ((16384, 4096), (1, 0)), ((100000, 3), (1, 0)),
-        ((3, 100000), (1, 0)), ((32, 64, 128), (2, 1, 0)), ((8, 16, 32, 64), (3, 2, 1, 0)),
-        ((2, 7, 2, 7, 2, 96), (0, 2, 4, 1, 3, 5)), ((64, 8, 7, 8, 7, 96), (0, 1, 3, 2, 4, 5)),
-    ):  # fmt: skip
+        ((1, 7), (1, 0)),
+        ((513, 511), (1, 0)),
+        ((4096, 4096), (1, 0)),
+        ((16384, 4096), (1, 0)),
+        ((100000, 3), (1, 0)),
+        ((3, 100000), (1, 0)),
+        ((32, 64, 128), (2, 1, 0)),
+        ((8, 16, 32, 64), (3, 2, 1, 0)),
+        ((2, 7, 2, 7, 2, 96), (0, 2, 4, 1, 3, 5)),
+        ((64, 8, 7, 8, 7, 96), (0, 1, 3, 2, 4, 5)),
+    ):
         yield from _both(shape, perm, "corner")
     for shape, axis, start, stop, step in (
-        ((1, 7), 1, 0, 1, 1), ((4096, 4096), 1, 0, 4096, 2), ((4096, 4096), 0, 1, 4095, 1),
+        ((1, 7), 1, 0, 1, 1),
+        ((4096, 4096), 1, 0, 4096, 2),
+        ((4096, 4096), 0, 1, 4095, 1),
         ((64, 513, 513), 2, 1, 512, 3),
-    ):  # fmt: skip
+    ):
         yield item(_slice(shape, axis, start, stop, step), "corner")
     for count, shape, axis in ((2, (1, 1), 0), (8, (1, 513, 57), 1), (32, (64, 64), 0), (2, (4096, 8192), 1)):
         yield item(concat([shape] * count, axis), "corner")
@@ -107,7 +126,7 @@ def corners() -> Iterator[Item]:
     yield item(operator("Trilu", x(8, 1024, 1024), attributes={"upper": 0}), "corner")
 
 
-def sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """Transposes (and their copies) of three and four axes, concatenations, slices."""
     kinds = ("heads", "heads_copy", "last", "last_copy", "concat", "concat_last", "slice", "pad")
     picked = sampler.pick(count, kinds)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.fragments import Fragment
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS, ATTENTIONS, ROWS
-from gkestimator.profiling.sweep.catalogue.making import Item, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.sampling import Sampler
-
-__all__ = [
-    "batch_norm", "batch_norm_corners", "batch_norm_real", "batch_norm_sampled", "corners", "group_norm", "layer_norm",
-    "real", "rms_norm", "sampled", "softmax", "softmax_corners", "softmax_real", "softmax_sampled",
-]  # fmt: skip
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
 
 _BATCHES = (1, 8, 32)
 
@@ -66,7 +61,7 @@ def softmax(*shape: int, axis: int = -1, op_type: str = "Softmax") -> Fragment:
     return operator(op_type, x(*shape), attributes={"axis": axis})
 
 
-def real() -> Iterator[Item]:
+def real() -> Iterator[CatalogueItem]:
     """Layer and RMS normalisations of transformers; group normalisations of diffusion models."""
     for source, rows in ROWS.items():
         for number, (tokens, width) in enumerate(rows):
@@ -84,25 +79,36 @@ def real() -> Iterator[Item]:
         )
 
 
-def corners() -> Iterator[Item]:
+def corners() -> Iterator[CatalogueItem]:
     """One row, one column, odd widths, very wide and very many rows."""
     for rows, width in (
-        (1, 1), (1, 64), (1, 65536), (7, 7), (513, 513), (100000, 32), (1000000, 8), (4096, 1000), (2, 12289),
-        (65536, 768), (16, 100000), (333, 4095), (8192, 8192),
-    ):  # fmt: skip
+        (1, 1),
+        (1, 64),
+        (1, 65536),
+        (7, 7),
+        (513, 513),
+        (100000, 32),
+        (1000000, 8),
+        (4096, 1000),
+        (2, 12289),
+        (65536, 768),
+        (16, 100000),
+        (333, 4095),
+        (8192, 8192),
+    ):
         yield item(layer_norm(rows, width), "corner")
         yield item(rms_norm(rows, width), "corner")
     for groups, channels, size in ((1, 32, 16), (4, 12, 57), (8, 512, 7)):
         yield item(group_norm(groups, 2, channels, size, size), "corner")
 
 
-def sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """1 to 131,072 rows of 32 to 16,384."""
     for n, (rows, width) in enumerate(sampler.sizes(count, ((1, 131072), (32, 16384)))):
         yield item(rms_norm(rows, width) if n % 3 == 0 else layer_norm(rows, width), "sampled")
 
 
-def batch_norm_real() -> Iterator[Item]:
+def batch_norm_real() -> Iterator[CatalogueItem]:
     """After the convolutions of known architectures."""
     for source in ("vision", "detection"):
         for shape in ACTIVATIONS[source]:
@@ -111,7 +117,7 @@ def batch_norm_real() -> Iterator[Item]:
                     yield item(batch_norm(batch, *shape), source)
 
 
-def batch_norm_corners() -> Iterator[Item]:
+def batch_norm_corners() -> Iterator[CatalogueItem]:
     """One channel, one pixel, odd images."""
     for shape in (
         (1, 1, 1, 1),
@@ -124,13 +130,13 @@ def batch_norm_corners() -> Iterator[Item]:
         yield item(batch_norm(*shape), "corner")
 
 
-def batch_norm_sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def batch_norm_sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """Batches 1 to 128, 8 to 2,048 channels, sides 1 to 256."""
     for batch, channels, size in sampler.sizes(count, ((1, 128), (8, 2048), (1, 256))):
         yield item(batch_norm(batch, channels, size, size), "sampled")
 
 
-def softmax_real() -> Iterator[Item]:
+def softmax_real() -> Iterator[CatalogueItem]:
     """Of attention scores, of class scores, of vocabularies."""
     for source, heads, _, _, lengths in ATTENTIONS:
         for length in lengths:
@@ -144,17 +150,25 @@ def softmax_real() -> Iterator[Item]:
         yield item(softmax(batch, 128, 32000, op_type="LogSoftmax"), "language")
 
 
-def softmax_corners() -> Iterator[Item]:
+def softmax_corners() -> Iterator[CatalogueItem]:
     """Short and long rows, few and many, along the first axis."""
     for rows, width in (
-        (1, 1), (1, 7), (1, 1000000), (1000000, 2), (513, 513), (65536, 49), (2048, 1025), (3, 50257), (262144, 32),
+        (1, 1),
+        (1, 7),
+        (1, 1000000),
+        (1000000, 2),
+        (513, 513),
+        (65536, 49),
+        (2048, 1025),
+        (3, 50257),
+        (262144, 32),
         (4096, 4096),
-    ):  # fmt: skip
+    ):
         yield item(softmax(rows, width), "corner")
         yield item(softmax(width, rows, axis=0), "corner")
 
 
-def softmax_sampled(sampler: Sampler, count: int) -> Iterator[Item]:
+def softmax_sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
     """1 to 131,072 rows of 4 to 16,384."""
     for rows, width in sampler.sizes(count, ((1, 131072), (4, 16384))):
         yield item(softmax(rows, width), "sampled")

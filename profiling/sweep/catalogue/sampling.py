@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gkestimator.errors import UsageError
-
-__all__ = ["Sampler"]
+from gkestimator.core.errors import UsageError
 
 
-class Sampler:
+class ShapeSampler:
     """Seeded; every call of :meth:`sizes` continues with points of its own."""
 
     def __init__(self, rng: np.random.Generator) -> None:

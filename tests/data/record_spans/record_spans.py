@@ -5,7 +5,7 @@ It keeps the times that the child itself recorded of every entry. ``LyingSpans``
 
 import json
 
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.collectors import Collector
 from gkestimator.profiling.records import read_records
 
@@ -55,7 +55,8 @@ class LyingSpans(RecordSpans):
                 repeats=n,
                 start_ns=start,
                 end_ns=end,
-                launches=(Launch(kind="kernel", name="invented", start_ns=start, duration_ns=5_000),) * n,
+                launches=(CapturedLaunch(kind="kernel", name="invented", start_ns=start, duration_ns=5_000),)
+                * n,
             )
             for i, n, start, end in spans
         )

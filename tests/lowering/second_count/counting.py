@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, helper
 
-from gkestimator.dtypes import Precision
-from gkestimator.errors import GkestimatorError
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io import read_model
 

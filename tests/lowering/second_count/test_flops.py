@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gkestimator.lowering import covered_operators
-from gkestimator.lowering.registry import LOWERINGS
 from gkestimator.operators.records import OPERATORS
+from gkestimator.operators.registry import LOWERINGS
 
 from .counting import Key, NodeCase, bound, count_reference, lowered, node_cases
 from .examples import EXAMPLES, NO_CPU_KERNEL, node_case

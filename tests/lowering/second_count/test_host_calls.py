@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.lowering.registry import LOWERINGS
 from gkestimator.operators.records import OPERATORS, traits_of
+from gkestimator.operators.registry import LOWERINGS
 
 from .counting import Key, NodeCase, bound, lowered, node_cases
 from .examples import EXAMPLES, node_case

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from random_skeletons import drawn, exact, skeleton
 
-from gkestimator.dtypes import DType
-from gkestimator.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.merging.grouping import edit_distance, graph_edit_distance
 from gkestimator.merging.grouping.alignment import aligned
 from gkestimator.merging.grouping.costs import complete, path_cost

@@ -11,8 +11,8 @@ import families
 import onnx
 import pytest
 
-from gkestimator.errors import UsageError
-from gkestimator.graph import OperatorGraph
+from gkestimator.core.errors import UsageError
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.merging.grouping import graph_edit_distance, group_models
 from gkestimator.merging.options import MergeOptions
 from gkestimator.onnx_io import read_model

@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, ValueShape, read_editable, write_editable
 from gkestimator.merging.lifting import Lifted, lift
-from gkestimator.onnx_io.editing import EditableModel, ValueShape, read_editable, write_editable
 
 __all__ = ["Branch", "Way", "count", "graph", "lifted", "results", "shapes_of"]
 

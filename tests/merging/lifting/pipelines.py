@@ -11,11 +11,7 @@ import numpy as np
 import onnx
 
 from gkestimator.merging.assembling import Assembler
-from gkestimator.merging.matching import candidates, match_all
-from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing import Built
-from gkestimator.merging.super_operators import can_emit
-from gkestimator.onnx_io.editing import (
+from gkestimator.merging.editing import (
     EditableModel,
     ValueShape,
     align_opsets,
@@ -26,6 +22,10 @@ from gkestimator.onnx_io.editing import (
     value_shapes,
     write_editable,
 )
+from gkestimator.merging.matching import candidates, match_all
+from gkestimator.merging.options import MergeOptions
+from gkestimator.merging.pricing import Built
+from gkestimator.merging.super_operators import can_emit
 
 
 def build(

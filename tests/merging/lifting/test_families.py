@@ -13,7 +13,7 @@ import families
 import onnx
 import pipelines
 
-from gkestimator.onnx_io.editing import tidy
+from gkestimator.merging.editing import tidy
 
 Model = Callable[[], onnx.ModelProto]
 MODELS: dict[str, Model] = {

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.merging.lifting.bundles import Binder
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, EditNode, Held, ValueInfo, ValueShape, Weight
+from gkestimator.merging.lifting.bundles import BranchBinder
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.spreading import spread_sizes
 from gkestimator.merging.lifting.terms import Terms
-from gkestimator.onnx_io.editing import EditableModel, Held, Node, ValueInfo, ValueShape, Weight
 
 BATCH, OTHER = ("x", 0, 1), ("z", 0, 1)
 
 
-def size_after(rank: int, *nodes: Node) -> object:
+def size_after(rank: int, *nodes: EditNode) -> object:
     """Size of axis 0 of ``y``, of that rank, whose sizes are not known; ``x`` is [batch, 3, 4], ``z`` [other, 3, 4]."""
     held = {
         "nothing": np.float32(0),
@@ -45,15 +45,15 @@ def size_after(rank: int, *nodes: Node) -> object:
     shapes["flat"] = ValueShape(dtype=DType.FLOAT, dims=(None, 4))
     shapes["y"] = ValueShape(dtype=DType.FLOAT, dims=(None, 3, 4)[:1] + (None, 3, 4)[4 - rank :])
     terms = Terms(inputs, weights, shapes)
-    binder = Binder(Graph(model), terms, 0.0)
+    binder = BranchBinder(Graph(model), terms, 0.0)
     for node in nodes:
         terms.work_out(node)
         spread_sizes(node, binder, terms)
     return terms.size("y", 0)
 
 
-def node(op_type: str, inputs: str, output: str = "y", **attributes: int) -> Node:
-    return Node(
+def node(op_type: str, inputs: str, output: str = "y", **attributes: int) -> EditNode:
+    return EditNode(
         name=output, op_type=op_type, inputs=tuple(inputs.split()), outputs=(output,), attributes=attributes
     )
 
@@ -90,6 +90,6 @@ COUNT = [
         ([*COUNT, node("Range", "nought limit limit")], 1, OWN),
     ],
 )
-def test_sizes_follow_the_rules(nodes: list[Node], rank: int, wanted: object) -> None:
+def test_sizes_follow_the_rules(nodes: list[EditNode], rank: int, wanted: object) -> None:
     """``x`` expanded to the shape of ``z`` is as long as z only where neither is 1: that is not known."""
     assert size_after(rank, *nodes) == wanted

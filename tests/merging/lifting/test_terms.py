@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditNode, Held, ValueInfo, ValueShape, Weight
 from gkestimator.merging.lifting.operands import Operand, Question
 from gkestimator.merging.lifting.rules import RULES
 from gkestimator.merging.lifting.terms import Terms, scaled
-from gkestimator.onnx_io.editing import Held, Node, ValueInfo, ValueShape, Weight
 
 
 def weight(name: str, values: object, dtype: DType = DType.INT64) -> Weight:
@@ -28,7 +28,9 @@ def terms(**vectors: object) -> Terms:
 
 def made(found: Terms, op_type: str, *inputs: str, **attributes: int) -> object:
     name = f"y{next(NUMBERS)}"
-    found.work_out(Node(name=name, op_type=op_type, inputs=inputs, outputs=(name,), attributes=attributes))
+    found.work_out(
+        EditNode(name=name, op_type=op_type, inputs=inputs, outputs=(name,), attributes=attributes)
+    )
     return found.vector(name)
 
 
@@ -51,12 +53,12 @@ def test_inputs_share_a_named_dimension() -> None:
 
 def test_sizes_are_picked_joined_and_multiplied() -> None:
     found = terms(one=[0], scalar=2, eight=8, zero=0, ends=[2, 9], starts=[1])
-    found.work_out(Node(name="s", op_type="Shape", inputs=("x",), outputs=("s",)))
+    found.work_out(EditNode(name="s", op_type="Shape", inputs=("x",), outputs=("s",)))
     assert made(found, "Gather", "s", "scalar") == ((SEQUENCE,), True)
     assert made(found, "Gather", "s", "one") == ((BATCH,), False)
     assert made(found, "Gather", "s", "eight") is None
     assert made(found, "Slice", "s", "starts", "ends") is None  # two ends for one axis
-    found.work_out(Node(name="g", op_type="Gather", inputs=("s", "scalar"), outputs=("g",)))
+    found.work_out(EditNode(name="g", op_type="Gather", inputs=("s", "scalar"), outputs=("g",)))
     assert made(found, "Mul", "g", "eight") == ((("x", 2, 8),), True)
     assert made(found, "Mul", "g", "zero") == ((None,), True)
     assert made(found, "Mul", "g", "g") == ((None,), True)
@@ -72,7 +74,7 @@ def test_integers_divide_towards_zero_and_not_by_zero() -> None:
 
 def test_what_is_equal_is_said_only_where_it_is_known() -> None:
     found = terms(minus=[-1, -1, 3], s=[0, 0, 0], least=[1, 2, 3])
-    found.work_out(Node(name="s", op_type="Shape", inputs=("x",), outputs=("shape",)))
+    found.work_out(EditNode(name="s", op_type="Shape", inputs=("x",), outputs=("shape",)))
     assert made(found, "Equal", "shape", "minus") == ((0, 0, None), False)
     assert made(found, "Equal", "shape", "shape") == ((1, 1, 1), False)
     assert made(found, "Equal", "shape", "least") == ((None, 0, None), False)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, EditNode, Held, ValueInfo, ValueShape, Weight
 from gkestimator.merging.matching import candidates
 from gkestimator.merging.operators import WeightOperator
-from gkestimator.onnx_io.editing import EditableModel, Held, Node, ValueInfo, ValueShape, Weight
 
 DTYPES = {"float32": DType.FLOAT, "float16": DType.FLOAT16, "uint16": DType.BFLOAT16, "int64": DType.INT64}
 
@@ -21,7 +21,7 @@ def weight(name: str, array: np.ndarray) -> Weight:
 
 
 def model(
-    name: str, nodes: Sequence[Node], weights: Mapping[str, np.ndarray], inputs: Sequence[str] = ("x",)
+    name: str, nodes: Sequence[EditNode], weights: Mapping[str, np.ndarray], inputs: Sequence[str] = ("x",)
 ) -> EditableModel:
     """A model of these nodes; what nobody reads comes out of it."""
     read = {n for node in nodes for n in node.reads}
@@ -43,7 +43,7 @@ def products(
     """MatMul nodes ``name/op<k>`` by ``weights[k]``; ``reads[k]``: whose result (None: the model's input)."""
     reads = [None] * len(weights) if reads is None else reads
     nodes = [
-        Node(
+        EditNode(
             name=f"{name}/op{k}",
             op_type="MatMul",
             inputs=(f"{name}/x" if source is None else f"{name}/y{source}", f"{name}/w{k}"),

@@ -10,11 +10,11 @@ import pytest
 from _matching_graphs import model
 from onnx.reference import ReferenceEvaluator
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditNode, ValueShape
+from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.matching import candidates
 from gkestimator.merging.operators import WeightOperator
-from gkestimator.onnx_io.editing import Node, ValueShape
-from gkestimator.onnx_io.editing.form import AttributeValue
 
 DRAW = np.random.default_rng(3)
 
@@ -34,13 +34,13 @@ def _found(
     inputs: tuple[str, ...] | None = None,
     weights: dict[str, np.ndarray] | None = None,
     fed: tuple[str, ...] = ("x",),
-    before: tuple[Node, ...] = (),
+    before: tuple[EditNode, ...] = (),
     opaque: tuple[bytes, ...] = (),
     **attributes: AttributeValue,
 ) -> WeightOperator | None:
     """The one node of a model as a candidate, or None."""
     held = {"w": w} | ({} if bias is None else {"b": bias}) | (weights or {})
-    node = Node(
+    node = EditNode(
         name="op",
         op_type=op_type,
         inputs=inputs or (("x", "w") if bias is None else ("x", "w", "b")),
@@ -168,8 +168,8 @@ def test_weights_behind_identity_and_transpose() -> None:
     w = _weights(5, 3)
     for perm in ({}, {"perm": (1, 0)}):
         chain = (
-            Node(name="i", op_type="Identity", inputs=("w",), outputs=("i",)),
-            Node(name="t", op_type="Transpose", inputs=("i",), outputs=("t",), attributes=perm),
+            EditNode(name="i", op_type="Identity", inputs=("w",), outputs=("i",)),
+            EditNode(name="t", op_type="Transpose", inputs=("i",), outputs=("t",), attributes=perm),
         )
         op = _found("MatMul", w, (2, 3), inputs=("x", "t"), before=chain)
         assert op is not None
@@ -178,7 +178,7 @@ def test_weights_behind_identity_and_transpose() -> None:
         assert np.shares_memory(op.matrix.array(), w)
     for perm in ((0, 0), (0,), (0, 2), (0, 1, 2), ("1", "0"), 1):
         chain = (
-            Node(name="t", op_type="Transpose", inputs=("w",), outputs=("t",), attributes={"perm": perm}),
+            EditNode(name="t", op_type="Transpose", inputs=("w",), outputs=("t",), attributes={"perm": perm}),
         )
         assert _found("MatMul", w, (2, 3), inputs=("x", "t"), before=chain) is None
 
@@ -254,7 +254,7 @@ def test_convolutions_that_are_no_candidates() -> None:
 
 
 def test_nodes_that_are_not_on_the_timeline_start_at_nan() -> None:
-    node = Node(name="op", op_type="MatMul", inputs=("x", "w"), outputs=("y",))
+    node = EditNode(name="op", op_type="MatMul", inputs=("x", "w"), outputs=("y",))
     m = model("m", [node], {"w": _weights(3, 3)})
     (op,) = candidates(m, 0, {"x": ValueShape(dtype=DType.FLOAT, dims=(2, 3))}, {})
     assert math.isnan(op.start_ms)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from _matching_graphs import model, operators
 
+from gkestimator.merging.editing import EditableModel, EditNode
 from gkestimator.merging.matching.cycles import Contraction
-from gkestimator.onnx_io.editing import EditableModel, Node
 
 SQUARE = np.ones((2, 2), np.float32)
 
@@ -22,7 +22,7 @@ def _random_model(name: str, draw: random.Random) -> EditableModel:
         out = (f"{name}/y{k}", f"{name}/z{k}")
         if draw.random() < 0.6:
             nodes.append(
-                Node(
+                EditNode(
                     name=f"{name}/op{k}",
                     op_type="MatMul",
                     inputs=(draw.choice(values), f"{name}/w{k}"),
@@ -33,7 +33,7 @@ def _random_model(name: str, draw: random.Random) -> EditableModel:
         else:
             read = draw.sample(values, min(len(values), draw.randint(1, 3)))
             nodes.append(
-                Node(
+                EditNode(
                     name=f"{name}/op{k}",
                     op_type="If",
                     inputs=(read[0], ""),

@@ -11,11 +11,11 @@ import families
 import onnx
 import pytest
 
+from gkestimator.merging.editing import ValueShape, align_opsets, fix_dims, read_editable, value_shapes
 from gkestimator.merging.matching import Matching, candidates, match_all
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import Pricer
 from gkestimator.merging.super_operators import can_emit
-from gkestimator.onnx_io.editing import ValueShape, align_opsets, fix_dims, read_editable, value_shapes
 
 FAMILIES = [families.resnet_like, families.mobilenet_like, families.bert_like, families.gpt_like]
 

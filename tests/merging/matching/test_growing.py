@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from _matching_graphs import largest_common_area, operators, products
 
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.matching import Matching, match_all
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.options import MergeOptions
-from gkestimator.onnx_io.editing import EditableModel
 
 ANY = MergeOptions(tau_ms=math.inf)
 DRAW = np.random.default_rng(0)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from _matching_graphs import largest_common_area, operators, products
 
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.matching import match_all
 from gkestimator.merging.operators import SuperOperator, WeightOperator
 from gkestimator.merging.options import MergeOptions
-from gkestimator.onnx_io.editing import EditableModel
 
 POOL = [np.random.default_rng(k).integers(0, 3, (2 + k % 3, 3)).astype(np.float32) for k in range(4)]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gkestimator.dtypes import DType
-from gkestimator.merging.operators import Member, SuperOperator, WeightMatrix, WeightOperator
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, EditNode, Held, ValueInfo, Weight
+from gkestimator.merging.operators import MergedMember, SuperOperator, WeightMatrix, WeightOperator
 from gkestimator.merging.pricing import Built
-from gkestimator.onnx_io.editing import EditableModel, Held, Node, ValueInfo, Weight
 
 
 def weight(name: str, *shape: int, dtype: DType = DType.FLOAT) -> Weight:
@@ -46,14 +46,16 @@ def chain(
     for i, (inner, outer) in enumerate(itertools.pairwise(sizes)):
         w = weight(f"{p}w{i}", inner, outer)
         weights[w.name] = w
-        nodes.append(Node(name=f"{p}mm{i}", op_type="MatMul", inputs=(x, w.name), outputs=(f"{p}y{i}",)))
+        nodes.append(EditNode(name=f"{p}mm{i}", op_type="MatMul", inputs=(x, w.name), outputs=(f"{p}y{i}",)))
         y = f"{p}y{i}"
         if bias:
             b = weight(f"{p}b{i}", outer)
             weights[b.name] = b
-            nodes.append(Node(name=f"{p}add{i}", op_type="Add", inputs=(y, b.name), outputs=(f"{p}s{i}",)))
+            nodes.append(
+                EditNode(name=f"{p}add{i}", op_type="Add", inputs=(y, b.name), outputs=(f"{p}s{i}",))
+            )
             y = f"{p}s{i}"
-        nodes.append(Node(name=f"{p}relu{i}", op_type="Relu", inputs=(y,), outputs=(f"{p}z{i}",)))
+        nodes.append(EditNode(name=f"{p}relu{i}", op_type="Relu", inputs=(y,), outputs=(f"{p}z{i}",)))
         x = f"{p}z{i}"
     size = f"{p}{batch}" if isinstance(batch, str) else batch
     return EditableModel(
@@ -86,7 +88,7 @@ def super_of(models: Sequence[EditableModel], layer: int, rows: int | None = Non
             model=index, node=node, kind="matmul", x=node.inputs[0], y=node.outputs[0], weight_name=w.name,
             matrix=matrix, bias=None, geometry=(), start_ms=0.0, position=model.nodes.index(node),
         )  # fmt: skip
-        members.append(Member(operator=operator, row=0, column=0))
+        members.append(MergedMember(operator=operator, row=0, column=0))
     return SuperOperator(
         members=tuple(members), rows=rows or matrix.rows, columns=matrix.columns, similarity=1.0
     )
@@ -106,7 +108,7 @@ class HandBuild:
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
         self.calls.append((len(supers), lifted))
         by_member = {m.operator.node.name: i for i, op in enumerate(supers) for m in op.members}
-        nodes: list[Node] = []
+        nodes: list[EditNode] = []
         weights = {n: w for m in self.models for n, w in m.weights.items()}
         weights["merged/sizes"] = whole("merged/sizes", *self.sizes)
         replaces: dict[str, tuple[str, ...]] = {}
@@ -138,14 +140,14 @@ class HandBuild:
                 if not trunk:
                     joined = f"{pre}x"
                     nodes.append(
-                        Node(
+                        EditNode(
                             name=f"{pre}concat", op_type="Concat", attributes={"axis": 0}, outputs=(joined,),
                             inputs=tuple(n.inputs[0] for n in row),
                         )
                     )  # fmt: skip
                     replaces[f"{pre}concat"] = ()
                 nodes.append(
-                    Node(
+                    EditNode(
                         name=f"{pre}mm",
                         op_type="MatMul",
                         inputs=(joined, node.inputs[1]),
@@ -161,7 +163,7 @@ class HandBuild:
                     parts[i] = (f"{pre}concat", f"{pre}mm", f"{pre}split")
             elif trunk and node.op_type == "Relu":
                 name = f"merged/{node.name}"
-                nodes.append(Node(name=name, op_type="Relu", inputs=(trunk,), outputs=(f"{name}/y",)))
+                nodes.append(EditNode(name=name, op_type="Relu", inputs=(trunk,), outputs=(f"{name}/y",)))
                 replaces[name] = tuple(n.name for n in row)
                 trunk = f"{name}/y"
                 following = self.models[0].nodes[at + 1].name if at + 1 < len(self.models[0].nodes) else ""
@@ -186,8 +188,8 @@ class HandBuild:
         return Built(model=model, replaces=replaces, parts=() if lifted else tuple(parts))
 
     def partial(
-        self, pre: str, op: SuperOperator, row: Sequence[Node], weights: dict[str, Weight]
-    ) -> list[Node]:
+        self, pre: str, op: SuperOperator, row: Sequence[EditNode], weights: dict[str, Weight]
+    ) -> list[EditNode]:
         """Slices, Concat, the shared product, Split, and for each model the product of the rest and the sum."""
         matrix = op.members[0].operator.matrix
         rest = matrix.rows - op.rows
@@ -197,7 +199,7 @@ class HandBuild:
         ):  # fmt: skip
             weights[w.name] = w
         nodes = [
-            Node(
+            EditNode(
                 name=f"{pre}/{part}{i}", op_type="Slice", outputs=(f"{pre}/{part}x{i}",),
                 inputs=(n.inputs[0], f"{pre}/{a}", f"{pre}/{b}", f"{pre}/axis"),
             )
@@ -207,9 +209,9 @@ class HandBuild:
         joined = tuple(f"{pre}/slicex{i}" for i in range(len(row)))
         shared = tuple(f"{pre}/part{i}" for i in range(len(row)))
         nodes += [
-            Node(name=f"{pre}/concat", op_type="Concat", inputs=joined, outputs=(f"{pre}/x",), attributes={"axis": 0}),
-            Node(name=f"{pre}/mm", op_type="MatMul", inputs=(f"{pre}/x", f"{pre}/c"), outputs=(f"{pre}/y",)),
-            Node(
+            EditNode(name=f"{pre}/concat", op_type="Concat", inputs=joined, outputs=(f"{pre}/x",), attributes={"axis": 0}),
+            EditNode(name=f"{pre}/mm", op_type="MatMul", inputs=(f"{pre}/x", f"{pre}/c"), outputs=(f"{pre}/y",)),
+            EditNode(
                 name=f"{pre}/split", op_type="Split", inputs=(f"{pre}/y", "merged/sizes"), outputs=shared,
                 attributes={"axis": 0},
             ),
@@ -218,21 +220,21 @@ class HandBuild:
             own = weight(f"{pre}/w{i}", rest, op.columns)
             weights[own.name] = own
             nodes += [
-                Node(
+                EditNode(
                     name=f"{pre}/mm{i}",
                     op_type="MatMul",
                     inputs=(f"{pre}/restx{i}", own.name),
                     outputs=(f"{pre}/r{i}",),
                 ),
-                Node(
+                EditNode(
                     name=f"{pre}/add{i}", op_type="Add", inputs=(shared[i], f"{pre}/r{i}"), outputs=n.outputs
                 ),
             ]
         return nodes
 
-    def split(self, name: str, value: str, row: Sequence[Node]) -> Node:
+    def split(self, name: str, value: str, row: Sequence[EditNode]) -> EditNode:
         """Back to the values that the originals had."""
-        return Node(
+        return EditNode(
             name=name, op_type="Split", inputs=(value, "merged/sizes"), attributes={"axis": 0},
             outputs=tuple(n.outputs[0] for n in row),
         )  # fmt: skip

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 from chains import HandBuild, chain, super_of
 
+from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing import Decision, Price, Pricer, decide
+from gkestimator.merging.pricing import MergeDecision, Price, Pricer, decide
 from gkestimator.merging.pricing.deciding import _confidence
-from gkestimator.onnx_io.editing import EditableModel
 
 
 def decided(
     models: list[EditableModel], places: list[int], batch: int = 1, **options: object
-) -> tuple[Decision, HandBuild]:
+) -> tuple[MergeDecision, HandBuild]:
     build = HandBuild(models, [batch] * len(models))
     supers = [super_of(models, place) for place in places]
     pricer = Pricer(MergeOptions(**options))  # type: ignore[arg-type]

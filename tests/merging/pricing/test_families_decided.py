@@ -12,16 +12,16 @@ import pytest
 
 from gkestimator.estimation.api import estimate_rows
 from gkestimator.merging.assembling import Assembler
+from gkestimator.merging.editing import align_opsets, read_editable, value_shapes, write_editable
 from gkestimator.merging.matching import candidates, match_all
 from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing import Decision, Pricer, decide
+from gkestimator.merging.pricing import MergeDecision, Pricer, decide
 from gkestimator.merging.super_operators import can_emit
-from gkestimator.onnx_io.editing import align_opsets, read_editable, value_shapes, write_editable
 
 
 def decided(
     protos: Sequence[onnx.ModelProto], folder: Path, batches: Sequence[int], **options: object
-) -> Decision:
+) -> MergeDecision:
     """Of models called a, b, ..., whose operators pair up along the timeline."""
     pytest.importorskip("scipy")
     settings = MergeOptions(**options)  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 from chains import weight, whole
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, EditNode, ValueInfo
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import Price, Pricer
-from gkestimator.onnx_io.editing import EditableModel, Node, ValueInfo
 
 ROWS, WIDTH = 8, 64
 VALUE = 4 * 128 * 4  # bytes of [batch, 128] at batch 4
@@ -23,14 +23,14 @@ VALUE = 4 * 128 * 4  # bytes of [batch, 128] at batch 4
 
 def node(
     op_type: str, inputs: str, outputs: str, name: str = "", **attributes: int | tuple[int, ...]
-) -> Node:
-    return Node(
+) -> EditNode:
+    return EditNode(
         name=name or outputs.partition(" ")[0], op_type=op_type, inputs=tuple(inputs.split()),
         outputs=tuple(outputs.split()), attributes=attributes,
     )  # fmt: skip
 
 
-def pieces(nodes: list[Node], batch: int | str, *, rank: int = 2, opset: int = 17) -> dict[str, Price]:
+def pieces(nodes: list[EditNode], batch: int | str, *, rank: int = 2, opset: int = 17) -> dict[str, Price]:
     """Price of every node of a model with the inputs a and b of [batch, 128] (or [batch, 128, 7, 7])."""
     shape: tuple[int | str, ...] = (batch, 128, 7, 7) if rank == 4 else (batch, 128)
     constants = [

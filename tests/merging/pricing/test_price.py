@@ -10,13 +10,13 @@ import families
 import pytest
 from chains import chain
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import ModelError, UsageError
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ModelError, UsageError
 from gkestimator.estimation.api import estimate_rows
+from gkestimator.merging.editing import EditableModel, EditNode, ValueInfo, read_editable
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import Pricer
 from gkestimator.merging.pricing import pricer as pricer_module
-from gkestimator.onnx_io.editing import EditableModel, Node, ValueInfo, read_editable
 
 BUILDERS = [families.resnet_like, families.mobilenet_like, families.bert_like, families.gpt_like]
 
@@ -139,7 +139,7 @@ def test_a_batch_size_that_cannot_be(wrong: object) -> None:
         Pricer(MergeOptions()).originals([chain("a")], [wrong])  # type: ignore[list-item]
 
 
-def one_node(node: Node) -> EditableModel:
+def one_node(node: EditNode) -> EditableModel:
     return EditableModel(
         name="m", nodes=[node], weights={}, opsets={"": 17, "my": 1}, ir_version=9, prefixes=("m/",),
         inputs=[ValueInfo(name="m/x", dtype=DType.FLOAT, shape=("m/batch", 8))],
@@ -148,14 +148,14 @@ def one_node(node: Node) -> EditableModel:
 
 
 def test_a_model_that_launches_nothing() -> None:
-    model = one_node(Node(name="m/same", op_type="Identity", inputs=("m/x",), outputs=("m/y",)))
+    model = one_node(EditNode(name="m/same", op_type="Identity", inputs=("m/x",), outputs=("m/y",)))
     priced = Pricer(MergeOptions()).originals([model], [2])
     assert (priced.price.latency_ms, priced.price.kernels, priced.piece(["m/same"]).latency_ms) == (0, 0, 0)
     assert Pricer(MergeOptions()).starts(model) == {}
 
 
 def test_an_operator_that_nobody_knows_is_named_and_leaves_no_upper_end() -> None:
-    model = one_node(Node(name="m/own", op_type="Own", domain="my", inputs=("m/x",), outputs=("m/y",)))
+    model = one_node(EditNode(name="m/own", op_type="Own", domain="my", inputs=("m/x",), outputs=("m/y",)))
     priced = Pricer(MergeOptions()).originals([model], [2])
     assert priced.unknown_operators == ("my.Own",)
     assert priced.price.latency_high_ms is None

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import Held
 from gkestimator.merging.operators import Rectangle, WeightMatrix
-from gkestimator.onnx_io.editing import Held
 
 TOLERANCES = (0.0, 1e-7, 0.1, 0.5, 1.0)
 STEPS = (1.0, 0.25, 0.1, 0.05, 1e-7)

@@ -9,11 +9,11 @@ import pytest
 from _rectangle_oracle import equal
 from _weight_cases import bfloat16
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import UsageError
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
+from gkestimator.merging.editing import Held
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import equal_cells, equal_everywhere
-from gkestimator.onnx_io.editing import Held
 
 SPECIAL = [0.0, -0.0, 1.0, 1.0 + 2**-23, 1e-7, -1e-7, 2e-7, 3e38, math.inf, -math.inf, math.nan, 1e-45, 0.1]
 

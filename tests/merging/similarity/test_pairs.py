@@ -7,7 +7,7 @@ import pytest
 from _rectangle_oracle import largest_block
 from _weight_cases import bfloat16, block, case, matrix
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.operators import similarity
 from gkestimator.merging.similarity import similar_pairs
 from gkestimator.merging.similarity.pairs import least_cells

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.merging.similarity import largest_common_rectangle, search
 from gkestimator.merging.similarity.pair_search import by_anchors
 

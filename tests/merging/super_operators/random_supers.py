@@ -11,11 +11,11 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
+from gkestimator.merging.editing import EditableModel, EditNode, Held, ValueInfo, ValueShape, Weight
 from gkestimator.merging.matching.candidates import candidates
-from gkestimator.merging.operators import Member, SuperOperator
+from gkestimator.merging.operators import MergedMember, SuperOperator
 from gkestimator.merging.super_operators import Emitted, emit
-from gkestimator.onnx_io.editing import EditableModel, Held, Node, ValueInfo, ValueShape, Weight
 
 NUMPY = {DType.FLOAT: np.float32, DType.FLOAT16: np.float16, DType.INT64: np.int64}
 ONNX = {
@@ -59,7 +59,7 @@ class Case:
         for name, array in zip(names, (weight, bias), strict=False):
             held = _stored(array, self.dtype)
             self.weights[name] = Weight(name=name, dtype=self.dtype, shape=held.shape, values=Held(held=held))
-        node = Node(
+        node = EditNode(
             name=f"{prefix}/node",
             op_type=self.op_type if "op_type" not in attributes else str(attributes.pop("op_type")),
             inputs=(f"{prefix}/x", *names),
@@ -93,7 +93,7 @@ class Case:
 
     def super_operator(self) -> SuperOperator:
         members = tuple(
-            Member(operator=operator, row=row, column=column)
+            MergedMember(operator=operator, row=row, column=column)
             for operator, (row, column) in zip(self.operators, self.places, strict=True)
         )
         return SuperOperator(members=members, rows=self.rows, columns=self.columns, similarity=1.0)
@@ -107,7 +107,7 @@ class Case:
             opset=self.opset,
         )
 
-    def model(self, nodes: Sequence[Node], weights: Mapping[str, Weight]) -> onnx.ModelProto:
+    def model(self, nodes: Sequence[EditNode], weights: Mapping[str, Weight]) -> onnx.ModelProto:
         """Those nodes on all members' inputs, checked strictly."""
         read = {name for node in nodes for name in node.reads}
         graph = helper.make_graph(
@@ -135,7 +135,7 @@ class Case:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def run(self, nodes: Sequence[Node], weights: Mapping[str, Weight]) -> list[np.ndarray]:
+    def run(self, nodes: Sequence[EditNode], weights: Mapping[str, Weight]) -> list[np.ndarray]:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         session = onnxruntime.InferenceSession(
@@ -167,7 +167,7 @@ def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
     return np.ascontiguousarray(array, NUMPY[dtype])
 
 
-def to_proto(node: Node) -> onnx.NodeProto:
+def to_proto(node: EditNode) -> onnx.NodeProto:
     return helper.make_node(
         node.op_type, list(node.inputs), list(node.outputs), node.name, domain=node.domain, **node.attributes
     )

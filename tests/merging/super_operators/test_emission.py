@@ -15,11 +15,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from random_supers import Case, random_convolution, random_product, to_proto, to_tensor
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import ModelError
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ModelError
+from gkestimator.merging.editing import EditNode, ValueShape
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.super_operators import can_emit, emit, share_helpers
-from gkestimator.onnx_io.editing import Node, ValueShape
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
@@ -375,9 +375,9 @@ def test_weights_within_the_tolerance_change_little() -> None:
 
 
 def test_helpers_that_differ_or_write_a_models_value_stay() -> None:
-    def node(name: str, op_type: str = "Split", inputs=("x", "s"), outputs=1, **attributes) -> Node:
+    def node(name: str, op_type: str = "Split", inputs=("x", "s"), outputs=1, **attributes) -> EditNode:
         names = tuple(f"{name}:{i}" for i in range(outputs))
-        return Node(name=name, op_type=op_type, inputs=inputs, outputs=names, attributes=attributes)
+        return EditNode(name=name, op_type=op_type, inputs=inputs, outputs=names, attributes=attributes)
 
     nodes = [
         node("merged/0/a", outputs=2, axis=0),

@@ -9,7 +9,7 @@ pytest.importorskip("scipy")
 
 from random_supers import random_convolution, random_product
 
-from gkestimator.dtypes import DType
+from gkestimator.core.dtypes import DType
 
 
 @pytest.mark.parametrize("chunk", range(8))

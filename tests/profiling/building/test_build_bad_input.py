@@ -21,7 +21,7 @@ from _synthetic_raw import (
     write_run,
 )
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.records import record_line

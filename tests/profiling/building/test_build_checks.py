@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from _synthetic_raw import Made, Measured, conv, entry_of, fixed, matmul, relu, sweep, write_chunk, write_run
 
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.checks import NEAR, NEIGHBOURS, _neighbourhood
 from gkestimator.profiling.building.describing import describe

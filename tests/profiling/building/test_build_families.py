@@ -2,7 +2,7 @@
 
 import pytest
 
-from gkestimator.kernels import Family
+from gkestimator.core.kernels import Family
 from gkestimator.profiling.building.families import MATRIX, family_of, kernel_words, word_family
 
 # Names as nsys shows them: of PyTorch and its libraries, cuBLAS, cuDNN, CUTLASS and ONNX Runtime.

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from _synthetic_raw import small_run
 
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.building import build_dataset
 
 ODD = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.profiling.building import build_dataset, merge_datasets
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table, write_table
 

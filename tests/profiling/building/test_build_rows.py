@@ -23,11 +23,11 @@ from _synthetic_raw import (
     write_run,
 )
 
-from gkestimator.errors import TableError
-from gkestimator.fragments import Fragment
-from gkestimator.gpus import gpu_catalogue, load_gpu_file
-from gkestimator.launch import Launch as Geometry
-from gkestimator.launch import occupancy, sm_utilisation_pct
+from gkestimator.core.errors import TableError
+from gkestimator.core.fragments import Fragment
+from gkestimator.hardware.gpus import gpu_catalogue, load_gpu_file
+from gkestimator.kernel_models.launch import CapturedLaunch as Geometry
+from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.building.tools import default_tools
 from gkestimator.profiling.captures import Capture, EntryRange
@@ -252,11 +252,11 @@ def _counters(raw, entry, launches):
 
 
 def test_counters_are_joined_to_the_timeline(raw):
-    from gkestimator.profiling.captures import Launch
+    from gkestimator.profiling.captures import CapturedLaunch
 
     matmul_entry = small_measured()[1]
     kernel = matmul_entry.kernels[0]
-    launch = Launch(
+    launch = CapturedLaunch(
         kind="kernel",
         name=kernel.name,
         start_ns=0,
@@ -280,10 +280,10 @@ def test_counters_are_joined_to_the_timeline(raw):
 
 
 def test_counters_of_another_kernel_are_not_given(raw):
-    from gkestimator.profiling.captures import Launch
+    from gkestimator.profiling.captures import CapturedLaunch
 
     entry = small_measured()[1]
-    other = Launch(
+    other = CapturedLaunch(
         kind="kernel", name="something_else", start_ns=0, duration_ns=1, grid=(1, 1, 1), block=(32, 1, 1),
         counters={OCCUPANCY: 99.0},
     )  # fmt: skip
@@ -322,7 +322,7 @@ def test_two_runs_of_one_plan_are_one_dataset(tmp_path):
 def test_a_matrix_product_in_half_precision_keeps_its_arithmetic(tmp_path):
     from _synthetic_raw import operator
 
-    from gkestimator.dtypes import DType
+    from gkestimator.core.dtypes import DType
 
     raw = tmp_path / "run"
     entry = entry_of(

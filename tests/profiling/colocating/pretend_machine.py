@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.profiling.colocating.jobs import PairOptions
-from gkestimator.profiling.colocating.means import Means
+from gkestimator.profiling.colocating.means import PairMeans
 from gkestimator.profiling.colocating.run import measure_pairs
 from gkestimator.profiling.plan import read_plan
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
@@ -59,7 +59,7 @@ def gpu(device: str = "cuda:0") -> DeviceFacts:
     return DeviceFacts(kind="gpu", name="NVIDIA H200", uuid=UUID, driver="570", limits={"sms": 132.0})
 
 
-def means(mps: Path | None = None, **changed: Any) -> Means:
+def means(mps: Path | None = None, **changed: Any) -> PairMeans:
     """Everything but the protocol and the loops is pretended; ``changed``: any field of Means."""
     made: dict[str, Any] = {
         "worker": (sys.executable, "-P", str(HERE / "pretend_worker.py")),
@@ -72,7 +72,7 @@ def means(mps: Path | None = None, **changed: Any) -> Means:
         "mps": lambda: mps,
         **changed,
     }
-    return Means(**made)
+    return PairMeans(**made)
 
 
 def alive(pid: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.colocating.journal import Header, Journal, PairRecord, SideRecord
 
 HEADER = Header(

@@ -15,13 +15,13 @@ import pytest
 from pretend_machine import HERE, alive, means, mps_script
 from small_models import mlp, plan
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import OutputError, TableError, UsageError
+from gkestimator.interference.training import train_interference
 from gkestimator.profiling.colocating.jobs import PairOptions
 from gkestimator.profiling.colocating.run import measure_pairs
 from gkestimator.profiling.plan import PlanEntry, write_plan
 from gkestimator.profiling.raw import EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
-from gkestimator.simulation.interference.training import train_interference
 from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, Requirement, read_table, write_table
 
 QUICK = PairOptions(seconds=0.1, minutes=None)

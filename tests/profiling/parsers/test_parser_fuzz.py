@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from nsys_samples import genuine_export, insert_launches, nsight_tools
 
-from gkestimator.errors import GkestimatorError, TableError
+from gkestimator.core.errors import GkestimatorError, TableError
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.parsers import join, parse_kineto, parse_ncu, parse_nsys, split_repeats
 

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.parsers.joining import base_name
 from gkestimator.profiling.parsers.labels import parse_label, range_label
 
 
-def launch(name: str, *, grid: int = 1, kind: str = "kernel", **other: object) -> Launch:
+def launch(name: str, *, grid: int = 1, kind: str = "kernel", **other: object) -> CapturedLaunch:
     geometry = {"grid": (grid, 1, 1), "block": (32, 1, 1)} if kind == "kernel" else {}
-    return Launch(kind=kind, name=name, **{"start_ns": 0, "duration_ns": 1, **geometry, **other})  # type: ignore[arg-type]
+    return CapturedLaunch(kind=kind, name=name, **{"start_ns": 0, "duration_ns": 1, **geometry, **other})  # type: ignore[arg-type]
 
 
-def range_of(launches: list[Launch], repeats: int, entry_id: str = "e") -> EntryRange:
+def range_of(launches: list[CapturedLaunch], repeats: int, entry_id: str = "e") -> EntryRange:
     return EntryRange(entry_id=entry_id, repeats=repeats, start_ns=0, end_ns=1, launches=tuple(launches))
 
 
@@ -25,11 +25,11 @@ def capture(*ranges: EntryRange, tool: str = "nsys", **other: object) -> Capture
     return Capture(tool=tool, tool_version=None, schema=None, ranges=ranges, **other)  # type: ignore[arg-type]
 
 
-def names(parts: tuple[tuple[Launch, ...], ...] | None) -> list[str] | None:
+def names(parts: tuple[tuple[CapturedLaunch, ...], ...] | None) -> list[str] | None:
     return None if parts is None else ["".join(k.name for k in part) for part in parts]
 
 
-def kernels(text: str) -> list[Launch]:
+def kernels(text: str) -> list[CapturedLaunch]:
     return [launch(name) for name in text]
 
 
@@ -116,7 +116,7 @@ def test_base_name_of_a_hostile_name_is_found_in_time() -> None:
     assert base_name(hostile) == hostile
 
 
-def counted(name: str, value: float, **other: object) -> Launch:
+def counted(name: str, value: float, **other: object) -> CapturedLaunch:
     return launch(name, counters={"m": value}, **other)
 
 
@@ -172,7 +172,7 @@ def test_launches_that_come_once_stay_without_counters() -> None:
 def test_without_dimensions_the_sizes_are_compared(grid_size: float | None) -> None:
     timeline = capture(range_of([launch("a", grid=6)], 1))
     sizes = {"launch__block_size": 32.0} | ({} if grid_size is None else {"launch__grid_size": grid_size})
-    bare = Launch(kind="kernel", name="a", start_ns=0, duration_ns=1, counters=sizes)
+    bare = CapturedLaunch(kind="kernel", name="a", start_ns=0, duration_ns=1, counters=sizes)
     joined = join(timeline, capture(range_of([bare], 1)))
     assert (joined.ranges[0].launches[0].counters is not None) == (grid_size == 6.0)
     assert sum(joined.unjoined.values()) == (grid_size != 6.0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.parsers import parse_kineto, split_repeats
 
 KERNEL = (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.parsers import parse_ncu
 from gkestimator.profiling.parsers.ncu import read_report_by_library, read_report_by_tool
 from gkestimator.profiling.parsers.ncu_blocks import count_results

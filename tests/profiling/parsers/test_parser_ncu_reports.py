@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from nsys_samples import nsight_tools
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.parsers import parse_ncu
 from gkestimator.profiling.parsers.ncu import DURATION, read_report_by_library, read_report_by_tool
 from gkestimator.profiling.parsers.ncu_csv import read_csv

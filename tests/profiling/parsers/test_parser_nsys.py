@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.errors import TableError
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.parsers import parse_nsys
 from gkestimator.profiling.parsers.spans import innermost, overlapping
 

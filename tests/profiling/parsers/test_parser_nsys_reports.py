@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from nsys_samples import genuine_export, insert_launches, nsight_tools, report
 
-from gkestimator.profiling.captures import Capture, EntryRange, Launch
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers import parse_nsys
 from gkestimator.profiling.parsers.joining import base_name
 
@@ -66,7 +66,7 @@ def rows_of(sample: tuple[Path, Path, Capture, int], which: str) -> list[dict[st
     raise AssertionError(f"nsys made none of the reports {REPORTS[which]}")
 
 
-def launches_of(capture: Capture) -> list[Launch]:
+def launches_of(capture: Capture) -> list[CapturedLaunch]:
     return [launch for r in capture.ranges for launch in r.launches]
 
 

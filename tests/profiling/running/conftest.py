@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import MODEL_PREFIX, Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import MODEL_PREFIX, Fragment, FragmentNode, FragmentTensor
 from gkestimator.profiling.plan import ModelPoint, PlanEntry, SweepPlan, entry_id, plan_of
 
 

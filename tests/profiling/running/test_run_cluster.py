@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import chunk_folders, read_chunk, read_run, run_folders
 from gkestimator.profiling.records import read_records

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.profiling.running.folder import RawFolder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from gkest_fakes import QUICK, records
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.profiling.collectors.base import CollectorError
 from gkestimator.profiling.raw import chunk_folders, read_chunk, read_run
 from gkestimator.profiling.records import EntryRecord

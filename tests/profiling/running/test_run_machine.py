@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.jobs.guard import descendants, guarded
-from gkestimator.profiling.captures import EntryRange, Launch
+from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.records import EntryRecord, HostKernel
 from gkestimator.profiling.running import Limits, Machine
@@ -130,8 +130,10 @@ def test_an_executor_that_cannot_be_loaded_is_one_line() -> None:
         executor_versions("nonsense", "cpu")
 
 
-def launches(*times_us: float) -> tuple[Launch, ...]:
-    return tuple(Launch(kind="kernel", name="k", start_ns=0, duration_ns=int(t * 1e3)) for t in times_us)
+def launches(*times_us: float) -> tuple[CapturedLaunch, ...]:
+    return tuple(
+        CapturedLaunch(kind="kernel", name="k", start_ns=0, duration_ns=int(t * 1e3)) for t in times_us
+    )
 
 
 def test_totals_of_repeats_from_the_best_that_tells() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gkest_fakes import QUICK, counts
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.profiling.plan import ModelPoint, SweepPlan
 from gkestimator.profiling.raw import DeviceFacts, read_chunk
 from gkestimator.profiling.running import Limits, RunReport

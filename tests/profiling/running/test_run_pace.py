@@ -8,14 +8,14 @@ import pytest
 
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.running.pace import MODEL_PASSES, Pace
-from gkestimator.profiling.running.states import Item
+from gkestimator.profiling.running.states import PendingPass
 
 
 def test_quick_timelines_do_not_make_counters_look_quick(plan: Callable[..., SweepPlan]) -> None:
     entries = plan(10, counters=range(10), seconds=1.0, models=1).entries
-    timelines = [Item(entry=e, pass_name="timeline") for e in entries[:10]]
-    counted = [Item(entry=e, pass_name="counters") for e in entries[:10]]
-    model = Item(entry=entries[10], pass_name="latency")
+    timelines = [PendingPass(entry=e, pass_name="timeline") for e in entries[:10]]
+    counted = [PendingPass(entry=e, pass_name="counters") for e in entries[:10]]
+    model = PendingPass(entry=entries[10], pass_name="latency")
     before = Pace().seconds(model)
     pace = Pace()
     for _ in range(20):

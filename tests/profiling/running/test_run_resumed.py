@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gkest_fakes import QUICK, records
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.profiling.plan import read_plan
 from gkestimator.profiling.raw import chunk_folders, read_chunk
 from gkestimator.profiling.running import run_plan

@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 from _synthetic_raw import H100, START_NS, Made, Measured, idle_sample, write_chunk, write_run
 
-from gkestimator.dtypes import DType
-from gkestimator.fragments import Fragment, FragmentNode, FragmentTensor
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.plan import ModelPoint, PlanEntry, SweepPlan, entry_id
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, document_of

@@ -6,7 +6,7 @@ import pytest
 from _synthetic_raw import H100, Measured, entry_of, relu, write_chunk, write_run
 from tabling_samples import latency_record, launches, model_entry, whole_run, write_latency
 
-from gkestimator.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import OutputError, TableError, UsageError
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.tabling import build_table

@@ -34,11 +34,11 @@ from tabling_samples import (
     write_onnx,
 )
 
-from gkestimator.dtypes import DType
-from gkestimator.errors import TableError
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import TableError
+from gkestimator.core.fragments import FragmentNode, FragmentTensor
 from gkestimator.estimation import estimate_rows
-from gkestimator.fragments import FragmentNode, FragmentTensor
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.profiling.building import build_dataset
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.records import MemoryUse

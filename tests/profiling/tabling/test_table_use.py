@@ -20,8 +20,8 @@ from tabling_samples import (
     write_latency,
 )
 
-from gkestimator.gpus import gpu_catalogue
-from gkestimator.profiling.building.entries import MeasuredLaunch
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.profiling.building.entries import RepeatedLaunch
 from gkestimator.profiling.parsers import parse_kineto
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.tabling.use import launch_use
@@ -118,7 +118,7 @@ def test_the_trace_is_read_as_it_was_meant(tmp_path):
 def _of_a_trace(path):
     (found,) = parse_kineto(path).ranges
     return [
-        MeasuredLaunch(kind=k.kind, name=k.name, durations_us=(k.duration_ns / 1e3,), launch=k)
+        RepeatedLaunch(kind=k.kind, name=k.name, durations_us=(k.duration_ns / 1e3,), launch=k)
         for k in found.launches
     ]
 

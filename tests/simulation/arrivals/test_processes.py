@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.arrivals import streams
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.making import make_arrivals
-from gkestimator.simulation.arrivals.processes import Process
+from gkestimator.simulation.arrivals.processes import ArrivalProcess
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
-from gkestimator.simulation.arrivals.streams import Given, sliced
+from gkestimator.simulation.arrivals.streams import TimesInMemory, sliced
 
 
 def all_times(arrivals: Arrivals, until_ms: float) -> list[NDArray[np.float64]]:
@@ -176,7 +176,7 @@ def test_rate_scale() -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[float]], every: float) -> None:
-    arrivals = Given(times)
+    arrivals = TimesInMemory(times)
     cut = list(sliced(arrivals, 1000.0, every))
     for a, b in zip(joined(cut, 1000.0), all_times(arrivals, 1000.0), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -198,7 +198,7 @@ def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[flo
         (lambda: make_arrivals("poisson", [1.0], ["a"], rate_scale=0.0), "rate scale: found 0"),
         (lambda: make_arrivals("poisson", [1.0], ["a"], profiles={"b": Profile(times_s=(0.0,), rates_rps=(1.0,))}), "rate profile for 'b'"),
         (lambda: make_arrivals("mmpp", [1.0], ["a"], profiles={"a": Profile(times_s=(0.0,), rates_rps=(1.0,))}), "mmpp take a mean rate"),
-        (lambda: Process(kind="x", rate=1.0, source=0, seed=0), "'x' are not known"),
+        (lambda: ArrivalProcess(kind="x", rate=1.0, source=0, seed=0), "'x' are not known"),
         (lambda: Profile(times_s=(), rates_rps=()), "found 0 times"),
         (lambda: Profile(times_s=(1.0, 1.0), rates_rps=(1.0, 1.0)), "ascending"),
         (lambda: Profile(times_s=(0.0,), rates_rps=(math.inf,)), "finite rates"),
@@ -206,8 +206,8 @@ def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[flo
         (lambda: Bursts(factors=(0.0, 0.0), sojourns_s=(1.0, 1.0)), "one of them above 0"),
         (lambda: Bursts(sojourns_s=(0.0, 1.0)), "above 0 s"),
         (lambda: Bursts.of(factor=6.0, share=0.2, burst_s=1.0), "product at most 1"),
-        (lambda: Given([[2.0, 1.0]]), "source 0"),
-        (lambda: list(sliced(Given([[1.0]]), 10.0, 0.0)), "expected above 0"),
+        (lambda: TimesInMemory([[2.0, 1.0]]), "source 0"),
+        (lambda: list(sliced(TimesInMemory([[1.0]]), 10.0, 0.0)), "expected above 0"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(make: object, message: str) -> None:

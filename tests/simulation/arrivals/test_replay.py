@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.simulation.arrivals import spool, streams
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals
-from gkestimator.simulation.arrivals.replay import Replay, Replayed, replay_lengths
+from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals, replay_lengths
 
 Floats = NDArray[np.float64]
 AS_IS = Replay(rates="trace")
@@ -30,16 +30,16 @@ def plain(tmp_path: Path, times: list[float]) -> Path:
     return put(tmp_path, "time_s\n" + "".join(f"{t!r}\n" for t in times))
 
 
-def replayed(path: Path, rates: list[float], replay: Replay = AS_IS, **more: object) -> Replayed:
+def replayed(path: Path, rates: list[float], replay: Replay = AS_IS, **more: object) -> ReplayedArrivals:
     names = [f"m{i}" for i in range(len(rates))]
     found = make_arrivals(path, rates, names, replay=replay, **more)  # type: ignore[arg-type]
-    assert isinstance(found, Replayed)
+    assert isinstance(found, ReplayedArrivals)
     return found
 
 
 def times_of(arrivals: Arrivals, until_ms: float | None = None) -> list[Floats]:
     if until_ms is None:
-        assert isinstance(arrivals, Replayed)
+        assert isinstance(arrivals, ReplayedArrivals)
         until_ms = arrivals.length_ms
     chunks = list(arrivals.chunks(until_ms))
     before = 0.0

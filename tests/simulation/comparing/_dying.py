@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gkestimator.simulation.comparing.cells import Job
+from gkestimator.simulation.comparing.cells import CellJob
 from gkestimator.simulation.comparing.compute import Cells, compute
 
 
-def dying(job: Job) -> Cells:
+def dying(job: CellJob) -> Cells:
     """``compute``, in a process that ends at one load; at another only the first time."""
     here = Path(os.environ["GKEST_TEST_DIES"])
     if job.labels["rate_scale"] == 1.0:

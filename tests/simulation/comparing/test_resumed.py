@@ -15,7 +15,7 @@ import pytest
 from _dying import dying
 from _specs import cells, command, environment, results, write_spec
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.comparing import run as comparing_run
 from gkestimator.simulation.comparing.report import write_report
 from gkestimator.simulation.comparing.run import run_comparison

@@ -9,7 +9,7 @@ import pytest
 from _specs import BASE, write_spec
 
 from gkestimator import __version__
-from gkestimator.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError
 from gkestimator.simulation.comparing.cells import jobs
 from gkestimator.simulation.comparing.spec import read_spec
 

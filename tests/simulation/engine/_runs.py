@@ -10,7 +10,7 @@ import numpy as np
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Requests, Result
+from gkestimator.simulation.result import CountedRequests, Result
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 
 
@@ -77,7 +77,7 @@ def content(result: Result) -> bytes:
     parts = []
     for field in fields(result):
         value = getattr(result, field.name)
-        if isinstance(value, Requests):
+        if isinstance(value, CountedRequests):
             parts += [getattr(value, f.name).tobytes() for f in fields(value)]
         else:
             parts.append(np.asarray(value).tobytes())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from _runs import replica, system
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.arrivals.base import Chunk
 from gkestimator.simulation.engine.checking import check_room
 from gkestimator.simulation.engine.simulator import Simulator

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.simulation.compiled import COMPILED, when_compiling
+from gkestimator.core.compiled import COMPILED, when_compiling
 from gkestimator.simulation.engine import part
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.lengths.allocation import allocate, assess, even
 from gkestimator.simulation.lengths.runtimes import Ladder, Runtime, ladder_of
 

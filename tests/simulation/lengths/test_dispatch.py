@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gkestimator.simulation.compiled import COMPILED
+from gkestimator.core.compiled import COMPILED
 from gkestimator.simulation.lengths import dispatch as module
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch, outstanding
-from gkestimator.simulation.lengths.fleet import Fleet
+from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.runtimes import Ladder, Runtime, ladder_of
 
 
 def sent(
-    ladder: Ladder, fleet: Fleet, times: list[float], lengths: list[int], scheme: str = "arlo", **other: Any
+    ladder: Ladder,
+    fleet: InstanceFleet,
+    times: list[float],
+    lengths: list[int],
+    scheme: str = "arlo",
+    **other: Any,
 ) -> tuple[list[int], list[float]]:
     """Level of each request and its response."""
     responses, levels = np.empty(len(times)), np.empty(len(times), np.int64)
@@ -29,9 +34,9 @@ def sent(
     return levels.tolist(), responses.tolist()
 
 
-def loaded(ladder: Ladder, requests: tuple[int, ...]) -> Fleet:
+def loaded(ladder: Ladder, requests: tuple[int, ...]) -> InstanceFleet:
     """One instance of each runtime with so many requests outstanding at time 0."""
-    fleet = Fleet(ladder, (1,) * len(ladder.runtimes))
+    fleet = InstanceFleet(ladder, (1,) * len(ladder.runtimes))
     for level, count in enumerate(requests):
         fleet.free_ms[fleet.heaps[level, 0]] = count * ladder.latencies_ms[level]
     return fleet
@@ -71,7 +76,7 @@ def test_where_all_are_congested_and_how_far_is_looked() -> None:
 
 
 def test_levels_without_instances_are_not_there() -> None:
-    fleet = Fleet(FIGURE_5, (1, 0, 1))
+    fleet = InstanceFleet(FIGURE_5, (1, 0, 1))
     fleet.free_ms[fleet.heaps[0, 0]] = 119 * 2.0
     fleet.free_ms[fleet.heaps[2, 0]] = 36 * 5.0  # 0.75 < 0.765: it is the second level looked at
     assert sent(FIGURE_5, fleet, [0.0, 0.0], [200, 100])[0] == [2, 0]
@@ -131,7 +136,9 @@ def test_as_a_simulation_that_keeps_every_request(scheme: str, congested: str) -
         lengths = rng.integers(1, 513, 1500).tolist()
         slow = Queues(ladder, counts)
         expected = [slow.send(t, n, scheme, congested) for t, n in zip(times, lengths, strict=True)]
-        levels, responses = sent(ladder, Fleet(ladder, counts), times, lengths, scheme, congested=congested)
+        levels, responses = sent(
+            ladder, InstanceFleet(ladder, counts), times, lengths, scheme, congested=congested
+        )
         assert levels == [level for level, _ in expected]
         assert responses == pytest.approx([r for _, r in expected], rel=1e-12)
 
@@ -150,8 +157,8 @@ def test_compiled_and_plain_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     rng = np.random.default_rng(9)
     times = np.cumsum(rng.exponential(0.4, 800)).tolist()
     lengths = rng.integers(1, 513, 800).tolist()
-    compiled = sent(FIGURE_5, Fleet(FIGURE_5, (2, 1, 3)), times, lengths)
-    fleet = Fleet(FIGURE_5, (2, 1, 3))
+    compiled = sent(FIGURE_5, InstanceFleet(FIGURE_5, (2, 1, 3)), times, lengths)
+    fleet = InstanceFleet(FIGURE_5, (2, 1, 3))
     for name in ("outstanding", "_before", "_sink"):
         monkeypatch.setattr(module, name, getattr(module, name).py_func)
     monkeypatch.setitem(globals(), "dispatch", dispatch.py_func)  # type: ignore[attr-defined]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.replay import Replay
-from gkestimator.simulation.lengths.requests import Drawn, Given, Lengths, Replayed
+from gkestimator.simulation.lengths.requests import Drawn, Lengths, ReplayedRequests, RequestsInMemory
 
 TWEETS = Lengths.lognormal(median=21, quantile=0.98, value=72, maximum=512)
 
@@ -75,8 +75,8 @@ def trace(path: Path) -> Path:
 def test_a_trace_is_cut_or_refused(tmp_path: Path) -> None:
     path = trace(tmp_path / "llm.csv")
 
-    def replayed(truncate: bool) -> Replayed:
-        return Replayed(path, replay=Replay(), rate_rps=None, seed=0, longest=512, truncate=truncate)
+    def replayed(truncate: bool) -> ReplayedRequests:
+        return ReplayedRequests(path, replay=Replay(), rate_rps=None, seed=0, longest=512, truncate=truncate)
 
     cut = replayed(True)
     chunks = list(cut.chunks(30e3))
@@ -119,4 +119,4 @@ def test_wrong_lists_are_refused() -> None:
         ([float("nan")], [1]),
     ):
         with pytest.raises(UsageError, match="expected"):
-            Given(times, sizes)
+            RequestsInMemory(times, sizes)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.simulation.lengths.report import lengths_words, render_lengths
 from gkestimator.simulation.lengths.running import simulate_lengths, simulate_lengths_files
 from gkestimator.simulation.lengths.spec import LengthsSpec, read_lengths_spec

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.errors import TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.simulation.lengths.runtimes import Runtime, ladder_of, runtimes_of
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gkestimator.errors import UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.lengths.allocation import allocate
-from gkestimator.simulation.lengths.requests import Drawn, Given, Lengths
+from gkestimator.simulation.lengths.requests import Drawn, Lengths, RequestsInMemory
 from gkestimator.simulation.lengths.runtimes import Runtime, ladder_of
 from gkestimator.simulation.lengths.serving import (
     Autoscaling,
@@ -51,7 +51,7 @@ def test_one_runtime_on_one_gpu_is_an_m_d_1() -> None:
 
 def test_counts_by_hand() -> None:
     """Two short requests at once and a long one, one instance each; the first comes in the warm-up."""
-    requests = Given([0.0, 10.0, 10.0, 20.0], [5, 60, 64, 65])
+    requests = RequestsInMemory([0.0, 10.0, 10.0, 20.0], [5, 60, 64, 65])
     options = ServeOptions(
         gpus=2, duration_ms=50.0, warmup_ms=5.0, start=(1, 1), window_ms=15.0, keep=True,
         dispatching=Dispatching(scheme="least-padding"),
@@ -90,7 +90,7 @@ def test_a_re_allocation_replaces_few_at_a_time_and_never_the_last_of_the_longes
 
 def test_what_is_replaced_is_out_of_service_until_it_has_loaded() -> None:
     """Both GPUs hold the short runtime's instances save one: while the only other one loads, short requests are padded."""
-    requests = Given(np.arange(0.0, 3000.0, 10.0), np.full(300, 10))
+    requests = RequestsInMemory(np.arange(0.0, 3000.0, 10.0), np.full(300, 10))
     options = ServeOptions(
         gpus=2, duration_ms=3000.0, start=(0, 2), keep=True,
         reallocation=Reallocation(period_ms=1000.0, at_once=5, load_ms=500.0),
@@ -108,14 +108,14 @@ def test_a_gpu_more_near_the_slo_and_one_less_far_below_it() -> None:
     options = ServeOptions(
         gpus=1, duration_ms=600e3, autoscaling=Autoscaling(least=1, most=8), reallocation=None
     )
-    found = serve(ONE, Given(times, np.full(len(times), 100)), options)
+    found = serve(ONE, RequestsInMemory(times, np.full(len(times), 100)), options)
     gpus = {w.end_ms / 1e3: w.gpus for w in found.windows}
     assert gpus[60.0] == 1 and max(gpus.values()) >= 3 and gpus[600.0] == 1
     assert found.added == found.removed == max(gpus.values()) - 1
     drops = [t for t, n in gpus.items() if t > 160 and n < gpus[t - 10]]
     assert all(b - a >= 60 for a, b in itertools.pairwise(drops))  # one less at most every 60 s
     assert found.gpu_ms == pytest.approx(sum(gpus.values()) * 10e3, rel=0.05)
-    fixed = serve(ONE, Given(times, np.full(len(times), 100)), replace(options, autoscaling=None))
+    fixed = serve(ONE, RequestsInMemory(times, np.full(len(times), 100)), replace(options, autoscaling=None))
     assert found.on_time > 1.5 * fixed.on_time
 
 
@@ -123,8 +123,8 @@ def test_autoscaling_keeps_its_bounds() -> None:
     times = np.arange(0, 100e3, 0.25)
     lengths = np.full(len(times), 100)
     options = ServeOptions(gpus=2, duration_ms=100e3, autoscaling=Autoscaling(least=2, most=3))
-    assert max(w.gpus for w in serve(ONE, Given(times, lengths), options).windows) == 3
-    idle = serve(ONE, Given([5.0], [100]), replace(options, duration_ms=300e3))
+    assert max(w.gpus for w in serve(ONE, RequestsInMemory(times, lengths), options).windows) == 3
+    idle = serve(ONE, RequestsInMemory([5.0], [100]), replace(options, duration_ms=300e3))
     assert min(w.gpus for w in idle.windows) == 2
 
 
@@ -136,10 +136,12 @@ def test_a_burst_takes_no_gpu_away_when_there_are_as_many_as_may_be() -> None:
     options = ServeOptions(
         gpus=2, duration_ms=66e3, autoscaling=Autoscaling(most=2, low_window_ms=65e3), reallocation=None
     )
-    assert serve(ONE, Given(times, lengths), options).removed == 0
+    assert serve(ONE, RequestsInMemory(times, lengths), options).removed == 0
     roomy = replace(options, autoscaling=Autoscaling(most=3, low_window_ms=65e3))
-    assert serve(ONE, Given(times, lengths), roomy).added == 1  # a burst it is
-    assert serve(ONE, Given(times[:-150], lengths[:-150]), options).removed == 1  # without it, one less
+    assert serve(ONE, RequestsInMemory(times, lengths), roomy).added == 1  # a burst it is
+    assert (
+        serve(ONE, RequestsInMemory(times[:-150], lengths[:-150]), options).removed == 1
+    )  # without it, one less
 
 
 def bursty(scheme: str, gpus: int, load: float, seed: int) -> Served:
@@ -199,9 +201,14 @@ def test_one_seed_one_result_and_chunks_do_not_matter() -> None:
         (lambda: Autoscaling(least=3, most=2), "ascend"),
         (lambda: Autoscaling(low_pct=96.0), "ascend"),
         (lambda: Reallocation(at_once=0), "at once"),
-        (lambda: serve(ONE, Given([0.0], [129]), ServeOptions(gpus=1, duration_ms=1.0)), "129 tokens"),
         (
-            lambda: serve(ONE, Given([0.0], [9]), ServeOptions(gpus=1, duration_ms=1.0, start=(0, 1))),
+            lambda: serve(ONE, RequestsInMemory([0.0], [129]), ServeOptions(gpus=1, duration_ms=1.0)),
+            "129 tokens",
+        ),
+        (
+            lambda: serve(
+                ONE, RequestsInMemory([0.0], [9]), ServeOptions(gpus=1, duration_ms=1.0, start=(0, 1))
+            ),
             "2? ?counts",
         ),
     ],

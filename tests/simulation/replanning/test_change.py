@@ -10,9 +10,9 @@ import pytest
 import reference
 from _replans import V100, Short, building, plan, replica
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan, Workload
-from gkestimator.errors import UsageError
-from gkestimator.simulation.arrivals.streams import Given
+from gkestimator.simulation.arrivals.streams import TimesInMemory
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import Replanned, control
 from gkestimator.simulation.replanning.settings import Replanning
@@ -62,7 +62,7 @@ def changed(
         before,
         lambda workload: after,
         building(names, gpus=[V100, "T4"], shares=[50.0, 100.0]),
-        Given([list(given.get(n, ())) for n in names]),
+        TimesInMemory([list(given.get(n, ())) for n in names]),
         Options(duration_ms=duration, keep_requests=True),
         replanning,
         pool=None if gpus is None else {V100: [f"{V100}-{i}" for i in range(gpus)], "T4": ["T4-0"]},
@@ -271,7 +271,7 @@ def test_a_model_that_loses_all_replicas_and_gets_them_back_loses_no_request() -
         plan({f"{V100}-0": [("a", 1, 90.0)]}, names),
         lambda workload: next(plans, last),
         building("ab"),
-        Given([[float(t) for t in range(0, 4000, 100)], []]),
+        TimesInMemory([[float(t) for t in range(0, 4000, 100)], []]),
         Options(duration_ms=4000.0),
         Replanning(kind="gpulet", period_ms=1000.0, background_from_ms=500.0, background_to_ms=500.0),
         pool={V100: [f"{V100}-0"]},
@@ -332,7 +332,7 @@ def test_rented_gpus_are_not_named_like_those_that_still_serve() -> None:
         plan({f"{V100}-0": [("a", 1, 10.0)], f"{V100}-1": [("b", 1, 10.0)]}, RATES),
         lambda workload: plan(p, RATES) if (p := next(plans, None)) else last,
         building("abcd"),
-        Given([[], [999.0] * 300, [], []]),  # 3 s of work for the GPU that is given back
+        TimesInMemory([[], [999.0] * 300, [], []]),  # 3 s of work for the GPU that is given back
         Options(duration_ms=4000.0),
         Replanning(kind="gpulet", period_ms=1000.0, background_from_ms=0.0, background_to_ms=0.0),
         simulator=Simulator,  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ import pytest
 import reference
 from _replans import V100
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
 from gkestimator.documents.workload import Application, ModelLoad, Stage
-from gkestimator.errors import UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gkestimator.simulation.arrivals.making import make_arrivals
-from gkestimator.simulation.arrivals.streams import Given
+from gkestimator.simulation.arrivals.streams import TimesInMemory
 from gkestimator.simulation.replanning.cutting import Cutter
 
 
 def test_a_request_at_the_cut_comes_after_it() -> None:
-    cutter = Cutter(Given([[0.0, 5.0, 5.0, 9.0], []]), 10.0)
+    cutter = Cutter(TimesInMemory([[0.0, 5.0, 5.0, 9.0], []]), 10.0)
     assert [t.tolist() for t in cutter.take(5.0).times_ms] == [[0.0], []]
     assert [t.tolist() for t in cutter.take(5.0).times_ms] == [[], []]
     chunk = cutter.take(10.0)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import reference
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount
 from gkestimator.documents.workload import ModelLoad
-from gkestimator.errors import UsageError
-from gkestimator.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.interference.registry import make_interference
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Profile
 from gkestimator.simulation.building import build_system
-from gkestimator.simulation.interference.registry import make_interference
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
 from gkestimator.simulation.replanning.picture import draw_replanned

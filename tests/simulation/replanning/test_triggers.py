@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gkestimator.core.errors import UsageError
 from gkestimator.documents import Workload
 from gkestimator.documents.workload import Application, ModelLoad, Stage
-from gkestimator.errors import UsageError
 from gkestimator.simulation.replanning.settings import Replanning, replanning_from
 from gkestimator.simulation.replanning.triggers import make_trigger, source_rates_rps, with_rates
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import DocumentError
+from gkestimator.core.errors import DocumentError
 from gkestimator.simulation.traces import lines
 from gkestimator.simulation.traces.lines import Lines
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.simulation.traces import reading
 from gkestimator.simulation.traces.formats import FORMATS
 from gkestimator.simulation.traces.ordering import in_order

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gkestimator.errors import DocumentError
-from gkestimator.simulation.traces.lines import Block, Lines
+from gkestimator.core.errors import DocumentError
+from gkestimator.simulation.traces.lines import Lines, RowBlock
 from gkestimator.simulation.traces.values import decimals, instants, whole_numbers
 
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def column(tmp_path: Path, fields: list[str]) -> tuple[Path, Block]:
+def column(tmp_path: Path, fields: list[str]) -> tuple[Path, RowBlock]:
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "".join(f"{f},0\n" for f in fields), encoding="utf-8")
     (block,) = Lines(path).blocks()

@@ -1,0 +1,1 @@
+"""Hold what was learned: the shipped bundle, measured bundles, corrections, and their files."""

@@ -1,0 +1,93 @@
+"""Element types of tensors, and the precisions in which kernels calculate."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DType(StrEnum):
+    """Element type of a tensor. The names are ONNX's, in lower case; ``bits`` is the size in memory."""
+
+    FLOAT = "float"
+    UINT8 = "uint8"
+    INT8 = "int8"
+    UINT16 = "uint16"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    STRING = "string"
+    BOOL = "bool"
+    FLOAT16 = "float16"
+    DOUBLE = "double"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    COMPLEX64 = "complex64"
+    COMPLEX128 = "complex128"
+    BFLOAT16 = "bfloat16"
+    FLOAT8E4M3FN = "float8e4m3fn"
+    FLOAT8E4M3FNUZ = "float8e4m3fnuz"
+    FLOAT8E5M2 = "float8e5m2"
+    FLOAT8E5M2FNUZ = "float8e5m2fnuz"
+    UINT4 = "uint4"
+    INT4 = "int4"
+    FLOAT4E2M1 = "float4e2m1"
+    FLOAT8E8M0 = "float8e8m0"
+    UINT2 = "uint2"
+    INT2 = "int2"
+
+    # Enum hashes in Python code. A member equals its text, so the text's own hash is right, and it is cached in C.
+    __hash__ = str.__hash__
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element. A string counts its 64-bit handle."""
+        return _BITS[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """True for real floating-point types (not complex)."""
+        return self in _FLOATING
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed and unsigned integers (not bool)."""
+        return self.value.startswith(("int", "uint"))
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes that ``elements`` packed elements take, rounded up."""
+        return (elements * _BITS[self] + 7) // 8
+
+
+_BITS = {
+    DType.FLOAT: 32, DType.UINT8: 8, DType.INT8: 8, DType.UINT16: 16, DType.INT16: 16, DType.INT32: 32,
+    DType.INT64: 64, DType.STRING: 64, DType.BOOL: 8, DType.FLOAT16: 16, DType.DOUBLE: 64, DType.UINT32: 32,
+    DType.UINT64: 64, DType.COMPLEX64: 64, DType.COMPLEX128: 128, DType.BFLOAT16: 16, DType.FLOAT8E4M3FN: 8,
+    DType.FLOAT8E4M3FNUZ: 8, DType.FLOAT8E5M2: 8, DType.FLOAT8E5M2FNUZ: 8, DType.UINT4: 4, DType.INT4: 4,
+    DType.FLOAT4E2M1: 4, DType.FLOAT8E8M0: 8, DType.UINT2: 2, DType.INT2: 2,
+}  # fmt: skip
+NUMPY_NAMES = {
+    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
+    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
+    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
+    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
+}  # fmt: skip
+"""What NumPy itself calls the types that it has."""
+_FLOATING = frozenset(t for t in DType if t.value.startswith(("float", "bfloat")) or t is DType.DOUBLE)
+
+
+class Precision(StrEnum):
+    """Arithmetic of a kernel's inner loop; it names the peak rate that bounds it.
+
+    ``FP32`` is strict single precision on the CUDA cores; ``TF32``, ``FP16``, ``BF16``, ``INT8``, ``FP8`` use the
+    tensor cores where the GPU has them. Memory-bound kernels carry the precision of their elements.
+    """
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+    __hash__ = str.__hash__  # as DType's

@@ -1,0 +1,213 @@
+"""Kernels: the work a GPU is given, before anyone says how long it takes.
+
+``lowering`` produces a :class:`KernelGraph`; ``features``, ``launch`` and the regressors read a :class:`KernelTable`,
+the same kernels as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, fields
+from enum import StrEnum
+
+import numpy as np
+
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.records import frozen
+
+
+class Family(StrEnum):
+    """What kind of kernel it is; regressors, features and launch geometry are chosen by it."""
+
+    LINEAR = "linear"  # one GEMM: (m, k) x (k, n), usually against a weight
+    BMM = "bmm"  # batched GEMM of activations
+    CONV = "conv"  # convolution, dense or grouped, as implicit GEMM / Winograd
+    DEPTHWISE = "depthwise"  # convolution with one input channel per group
+    CONV_TRANSPOSE = "conv_transpose"
+    ATTENTION = "attention"  # fused scaled dot-product attention
+    RNN = "rnn"  # a cuDNN recurrent layer
+    ELEMENTWISE = "elementwise"
+    SOFTMAX = "softmax"  # softmax, log-softmax, hardmax along one axis
+    LAYERNORM = "layernorm"  # layer, RMS, group, instance normalisation: statistics over rows
+    BATCHNORM = "batchnorm"  # inference: scale and shift per channel
+    POOLING = "pooling"
+    REDUCTION = "reduction"  # sums, maxima, norms, arg-reductions
+    COPY = "copy"  # transpose, concat, slice, pad, expand, cast, tile
+    GATHER = "gather"  # gather, embedding
+    SCATTER = "scatter"
+    SCAN = "scan"  # cumulative sums
+    SORT = "sort"  # top-k, unique, non-zero, non-max suppression
+    RESAMPLE = "resample"  # resize, grid sample, RoI align
+    FFT = "fft"
+    RANDOM = "random"
+    QUANTIZE = "quantize"
+    HOST = "host"  # runs on the CPU (strings, images, trees): no GPU kernel
+
+    __hash__ = str.__hash__  # as DType's: kernels are hashed by the thousand
+
+
+@frozen
+class GemmShape:
+    """``batch`` products of (m, k) x (k, n). Convolutions: the implicit GEMM of ONE group, ``batch`` = groups."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+@frozen
+class ConvShape:
+    """A 1-, 2- or 3-D convolution; heights stand for the product of all but the last spatial dimension."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    in_h: int
+    in_w: int
+    out_h: int
+    out_w: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    dilation_h: int
+    dilation_w: int
+
+
+@frozen
+class Kernel:
+    """One kernel launch: exact counts, no GPU in them yet.
+
+    ``name`` is what ``--kernels`` prints (``linear``, ``elementwise.add``); ``variant`` the operator inside its family
+    (``add``, ``relu``, ``max_pool``; exact keys for features). ``read_bytes`` and ``write_bytes`` are the compulsory
+    traffic (each operand once), ``weight_bytes`` the part of ``read_bytes`` that is weights. ``flops`` counts a
+    multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised extent (elementwise and
+    copies: rows = output elements, cols = 1). ``element_bytes`` is the size of one output element, ``inputs`` the
+    number of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
+    """
+
+    name: str
+    family: Family
+    variant: str
+    precision: Precision
+    flops: int
+    read_bytes: int
+    write_bytes: int
+    weight_bytes: int = 0
+    rows: int = 1
+    cols: int = 1
+    element_bytes: float = 4.0
+    inputs: int = 1
+    gemm: GemmShape | None = None
+    conv: ConvShape | None = None
+    workspace_bytes: int = 0
+
+
+@frozen
+class Step:
+    """One call of the runtime: the operator (or fused pattern) it stands for and the kernels it launches.
+
+    ``reads`` and ``writes`` name storages (``writes`` with their bytes): what liveness is computed from. A storage
+    written under a name that is already live is written in place. ``host_calls`` counts framework calls (each costs
+    the runtime profile's launch overhead). ``unknown`` marks an operator no rule covers (only with
+    ``allow_unknown``): its kernels are missing, so every sum is a lower bound. ``holds`` are storages that it does not
+    touch but that are freed after it at the earliest (what the host program still refers to).
+    """
+
+    name: str
+    op_type: str
+    kernels: tuple[Kernel, ...]
+    reads: tuple[str, ...]
+    writes: tuple[tuple[str, int], ...]
+    host_calls: int
+    repeat: int = 1
+    unknown: bool = False
+    holds: tuple[str, ...] = ()
+
+
+@frozen
+class KernelGraph:
+    """A lowered model. Storages: ``weights``, ``inputs`` and ``outputs`` with their bytes, the rest in the steps.
+
+    Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
+    touch the same storages (what liveness may be cached by). ``groups``: the names of all operators that a step stands
+    for, by its own, where they are several (a fused group).
+    """
+
+    name: str
+    runtime: str
+    dtype: str
+    steps: tuple[Step, ...]
+    weights: Mapping[str, int]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    unknown_operators: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
+    wiring: object = field(default=None, compare=False, repr=False)
+
+
+_GEMM = tuple(f.name for f in fields(GemmShape))
+_CONV = tuple(f.name for f in fields(ConvShape))
+_SCALARS = (
+    "flops",
+    "read_bytes",
+    "write_bytes",
+    "weight_bytes",
+    "rows",
+    "cols",
+    "element_bytes",
+    "inputs",
+    "workspace_bytes",
+)
+
+
+@frozen
+class KernelTable:
+    """Kernels as columns (float64 arrays of one length; NaN where a kernel has no such shape).
+
+    ``columns`` holds the scalar fields of :class:`Kernel` under their names, ``gemm_batch, gemm_m, gemm_n, gemm_k``
+    and ``conv_<field of ConvShape>``. ``family``, ``variant`` and ``precision`` are arrays of str objects.
+    """
+
+    family: np.ndarray
+    variant: np.ndarray
+    precision: np.ndarray
+    columns: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.family)
+
+    @classmethod
+    def from_kernels(cls, kernels: Sequence[Kernel]) -> KernelTable:
+        """Columns of ``kernels``, in their order."""
+        count = len(kernels)
+        columns = {
+            name: np.fromiter((getattr(k, name) for k in kernels), dtype=np.float64, count=count)
+            for name in _SCALARS
+        }
+        for prefix, names in (("gemm", _GEMM), ("conv", _CONV)):
+            block = np.full((len(names), count), np.nan)
+            for i, kernel in enumerate(kernels):
+                shape = getattr(kernel, prefix)
+                if shape is not None:
+                    block[:, i] = [getattr(shape, name) for name in names]
+            columns.update({f"{prefix}_{name}": block[j] for j, name in enumerate(names)})
+        return cls(
+            family=np.array([k.family.value for k in kernels], dtype=object),
+            variant=np.array([k.variant for k in kernels], dtype=object),
+            precision=np.array([k.precision.value for k in kernels], dtype=object),
+            columns=columns,
+        )
+
+    def take(self, index: np.ndarray) -> KernelTable:
+        """The rows that ``index`` (integers or a mask) selects."""
+        return KernelTable(
+            family=self.family[index],
+            variant=self.variant[index],
+            precision=self.precision[index],
+            columns={name: column[index] for name, column in self.columns.items()},
+        )

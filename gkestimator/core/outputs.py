@@ -1,0 +1,33 @@
+"""What a command may write to: by suffix, and never over what it reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gkestimator.core.errors import UsageError
+
+
+def by_suffix(option: str, path: Path, suffixes: Mapping[str, str]) -> str:
+    """The form that ``path`` of ``option`` names. Raises UsageError."""
+    found = suffixes.get(path.suffix.lower())
+    if found is None:
+        raise UsageError(f"{option} {path}: found the suffix {path.suffix!r}, expected {', '.join(suffixes)}")
+    return found
+
+
+def refuse_overwriting(written: Mapping[str, Path | None], read: Sequence[Path]) -> None:
+    """``-o plan.json`` is a slip that would cost the plan. ``written``: files by option. Raises UsageError."""
+    others = list(read)
+    for option, path in written.items():
+        if path is None or os.path.abspath(path) == os.devnull:
+            continue
+        for other in others:
+            try:
+                same = os.path.samefile(path, other)
+            except (OSError, ValueError):
+                same = os.path.abspath(path) == os.path.abspath(other)
+            if same:
+                raise UsageError(f"{option} {path}: is also used as {other}; expected a file of its own")
+        others.append(path)

@@ -1,0 +1,1 @@
+"""Describe hardware: GPU specifications, runtimes and hosts, each figure with its source."""

@@ -1,0 +1,209 @@
+"""Board files: a GPU type in about twenty lines on top of its capability file.
+
+A board file says what differs between boards of one compute capability (SMs, clocks, memory, link, power, price).
+:func:`expand_board` derives the rest and returns the same entries that a flat GPU file spells out, so that one reader
+and one set of checks serve both forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gkestimator.core.errors import SpecError
+from gkestimator.hardware.gpu_capabilities import Capability, find_capability, unknown_capability
+
+BOARD_VERSION = 2
+_TEXTS = ("name", "aliases", "short_names", "architecture", "note")
+_OTHERS = (
+    "schema_version",
+    "capability",
+    "source",
+    "fp32",
+    "tensor",
+    "tensor_clock_mhz",
+    "half_rate_tensor",
+    "peak",
+    "pcie",
+    "price_usd_per_hour",
+)
+_NO_PRICE = {
+    "value": "unknown",
+    "unit": "USD/h",
+    "date": "unknown",
+    "source": "no list price that could be named with confidence",
+}
+# Giga-transfers a second and lane, of which 128 of 130 bits carry data (PCI Express Base Specification, 3.0 on).
+_PCIE_GT = {"3.0": 8, "4.0": 16, "5.0": 32}
+_PUBLISHED_TOLERANCE = 0.05
+
+
+class _BoardField(NamedTuple):
+    """Name the flat field that a board's field stands for, its unit, and the source where the board names none."""
+
+    flat: str
+    unit: str
+    source: str = "{source}"
+
+
+_FIELDS: Mapping[str, _BoardField] = {
+    "sms": _BoardField("sms", "1"),
+    "base_clock_mhz": _BoardField("base_clock_mhz", "MHz"),
+    "boost_clock_mhz": _BoardField("boost_clock_mhz", "MHz"),
+    "memory_bus_bits": _BoardField("memory_bus_bits", "1"),
+    "memory_pin_gbit_per_s": _BoardField(
+        "memory_pin_rate", "Gbit/s", "effective data rate that the bandwidth in {source} implies"
+    ),
+    "dram_gb_per_s": _BoardField("dram_bytes_per_s", "GB/s"),
+    "dram_sustained_gb_per_s": _BoardField("dram_sustained_bytes_per_s", "GB/s"),
+    "l2_mib": _BoardField("l2_bytes", "MiB"),
+    "memory_gib": _BoardField("memory_bytes", "GiB", "{source} (sold in units of 2^30 bytes)"),
+    "memory_visible_mib": _BoardField("memory_visible_bytes", "MiB"),
+    "power_w": _BoardField("power_limit_w", "W"),
+}
+
+
+def _rounded(value: float) -> float:
+    """Return ``value`` to five digits, the precision in which rates are stated."""
+    return float(f"{value:.5g}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Board:
+    """Read one board file's entries and derive those of the flat form. Errors name the file and the field."""
+
+    path: Path
+    data: Mapping[str, Any]
+    capability: Capability
+
+    def fail(self, name: str, message: str) -> SpecError:
+        return SpecError(f"{self.path}: [{name}] {message}")
+
+    def number(self, name: str) -> float:
+        """Return the required number ``name``, which may stand alone or in a table with its source."""
+        entry = self.data.get(name)
+        value = entry.get("value") if isinstance(entry, dict) else entry
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+            raise self.fail(name, f"is {str(value)[:60]}, expected a number above 0")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return the required text ``name``."""
+        value = self.data.get(name)
+        if not isinstance(value, str):
+            raise self.fail(name, "is missing or no text")
+        return value
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures that the board states itself, in the flat form."""
+        flat: dict[str, Any] = {}
+        for name, (target, unit, source) in _FIELDS.items():
+            entry = self.data.get(name)
+            if entry is None:
+                continue
+            default = {"unit": unit, "source": source.format(source=self.text("source"))}
+            stated = entry if isinstance(entry, dict) else {"value": entry}
+            flat[target] = default | stated
+        return flat
+
+    def link(self) -> dict[str, Any]:
+        """Return one direction's rate of the PCI Express link, which the board names like ``4.0 x16``."""
+        words = self.text("pcie").split(" x")
+        if len(words) != 2 or words[0] not in _PCIE_GT or words[1] not in ("1", "2", "4", "8", "16"):
+            known = ", ".join(_PCIE_GT)
+            raise self.fail("pcie", f"is {self.data['pcie']!r}, expected one like '4.0 x16' (known: {known})")
+        generation, lanes = words
+        transfers = _PCIE_GT[generation]
+        source = (
+            f"PCI Express {generation} x{lanes}, one direction: {transfers} GT/s x {lanes} lanes x 128/130 / 8; "
+            f"{self.text('source')}"
+        )
+        return {"value": _rounded(transfers * int(lanes) * 128 / 130 / 8), "unit": "GB/s", "source": source}
+
+    def fp32(self) -> tuple[float, str]:
+        """Return the fp32 rate (TFLOP/s) and its source, held to the rate that the maker publishes."""
+        entry = self.data.get("fp32")
+        if not isinstance(entry, dict) or set(entry) - {"source"} != {"published_tflops"}:
+            raise self.fail("fp32", "is no table of published_tflops and optionally source")
+        cores = self.capability.limits["cuda_cores_per_sm"]
+        sms = self.number("sms")
+        clock = self.number("boost_clock_mhz")
+        rate = 2 * sms * cores * clock / 1e6
+        published = entry["published_tflops"]
+        if not isinstance(published, int | float) or not abs(rate - published) <= _PUBLISHED_TOLERANCE * rate:
+            raise self.fail(
+                "fp32.published_tflops",
+                f"is {published!r}, but 2 x sms x {cores} cores x boost_clock_mhz is {rate:.4g} TFLOP/s",
+            )
+        said = f"; {entry['source']}" if "source" in entry else ""
+        return rate, f"2 x {sms} SMs x {cores} cores x {clock} MHz{said}"
+
+    def rates(self) -> dict[str, Any]:
+        """Return the vector and peak rates: SMs x rate per clock and SM x clock."""
+        rate, source = self.fp32()
+        vector = {"fp32": _tera("fp32", rate, source)}
+        peak = {"fp32": _tera("fp32", rate, f"CUDA cores: {source}")}
+        for precision, of in self.capability.vector.items():
+            vector[precision] = _tera(precision, rate * of.ratio, of.source)
+            peak[precision] = _tera(precision, rate * of.ratio, of.peak_source)
+        peak |= self.tensor_rates()
+        own = self.data.get("peak", {})
+        if not isinstance(own, dict):
+            raise self.fail("peak", "is no table of figures by precision")
+        return {"vector_flops_per_s": vector, "peak_flops_per_s": peak | own}
+
+    def tensor_rates(self) -> dict[str, Any]:
+        """Return the peaks of the tensor cores (fp64 at the boost clock, the rest at the tensor clock)."""
+        halved = self.data.get("half_rate_tensor", [])
+        if not isinstance(halved, list) or not set(halved) <= set(self.capability.tensor):
+            known = ", ".join(self.capability.tensor)
+            raise self.fail("half_rate_tensor", f"is {halved!r}, expected some of {known}")
+        sms = self.number("sms")
+        boost = self.number("boost_clock_mhz")
+        clock = self.number("tensor_clock_mhz") if "tensor_clock_mhz" in self.data else boost
+        peaks: dict[str, Any] = {}
+        for precision, full in self.capability.tensor.items():
+            if precision in self.data.get("peak", {}):
+                continue
+            rate = full // 2 if precision in halved else full
+            own_clock = boost if precision == "fp64" else clock
+            source = (
+                f"tensor cores, dense: {sms} SMs x {rate} per clock x {own_clock} MHz; {self.text('tensor')}"
+            )
+            peaks[precision] = _tera(precision, sms * rate * own_clock / 1e6, source)
+        return peaks
+
+
+def _tera(precision: str, rate: float, source: str) -> dict[str, Any]:
+    unit = "TOP/s" if precision == "int8" else "TFLOP/s"
+    return {"value": _rounded(rate), "unit": unit, "source": source}
+
+
+def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a flat GPU file for the board file ``data`` at ``path``.
+
+    Raises SpecError for an unknown field, an unknown capability, and a board whose fp32 rate is not the published one.
+    """
+    for name in data:
+        if name not in _TEXTS and name not in _OTHERS and name not in _FIELDS:
+            known = ", ".join(sorted((*_TEXTS, *_OTHERS, *_FIELDS)))
+            raise SpecError(f"{path}: [{name}] is not a field of a GPU board file (known: {known})")
+    wanted = data.get("capability")
+    capability = find_capability(wanted, path.parent) if isinstance(wanted, str) else None
+    if capability is None:
+        raise unknown_capability(path, str(wanted)[:20])
+    board = _Board(path, data, capability)
+    flat = {name: data[name] for name in _TEXTS if name in data}
+    flat |= board.figures() | board.rates()
+    flat["pcie_bytes_per_s"] = board.link()
+    flat["compute_capability"] = {
+        "value": wanted,
+        "unit": "1",
+        "source": f"CUDA Programming Guide / CUDA GPUs list: {data.get('name')} has compute capability {wanted}",
+    }
+    flat |= capability.figures
+    price = data.get("price_usd_per_hour")
+    flat["price_per_hour_usd"] = {"unit": "USD/h"} | price if isinstance(price, dict) else dict(_NO_PRICE)
+    return flat

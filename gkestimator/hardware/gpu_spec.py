@@ -1,0 +1,73 @@
+"""The specification of one GPU type: a record of figures and where each is from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
+
+
+@frozen
+class GpuSpec:
+    """One GPU type. Rates are dense peaks per second; sizes bytes; clocks MHz; price USD per GPU-hour on
+    demand.
+
+    ``peak_flops_per_s`` maps a precision (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``,
+    ``fp64``) to the peak of the units that calculate it at the boost clock: tensor cores where they exist,
+    else the CUDA cores; a precision that the hardware lacks is absent. ``vector_flops_per_s`` is the same for
+    the CUDA cores alone (elementwise work). ``base_clock_mhz`` is None where the vendor publishes none.
+    ``price_per_hour_usd`` and ``price_date`` are None where no cloud sells the type. ``pcie_bytes_per_s`` is
+    one direction's. ``dram_sustained_bytes_per_s`` is a published measurement of what streaming kernels reach
+    (None: none is known). ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry of a mapping) to
+    where its figure is from.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    architecture: str
+    compute_capability: tuple[int, int]
+    sms: int
+    cuda_cores_per_sm: int
+    base_clock_mhz: float | None
+    boost_clock_mhz: float
+    peak_flops_per_s: Mapping[str, float] = field(hash=False)
+    vector_flops_per_s: Mapping[str, float] = field(hash=False)
+    dram_bytes_per_s: float
+    l2_bytes: int
+    memory_bytes: int
+    memory_visible_bytes: int
+    registers_per_sm: int
+    shared_bytes_per_sm: int
+    shared_bytes_per_block_max: int
+    warps_per_sm: int
+    blocks_per_sm: int
+    threads_per_block_max: int
+    pcie_bytes_per_s: float
+    power_limit_w: float
+    price_per_hour_usd: float | None
+    price_date: str | None
+    sources: Mapping[str, str] = field(hash=False)
+    note: str = ""
+    short_names: tuple[str, ...] = ()
+    dram_sustained_bytes_per_s: float | None = None
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether this is a CPU described as a GPU, to try profiling without one (``gkest profile build`` writes it):
+        launch geometry, occupancy and SM utilisation then mean nothing."""
+        return self.architecture == "CPU"
+
+    def peak(self, precision: Precision | str) -> float:
+        """Peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it."""
+        found = self.peak_flops_per_s.get(str(precision))
+        if found is None:
+            known = ", ".join(self.peak_flops_per_s)
+            raise UsageError(f"{self.name} has no {precision} arithmetic (it has {known})")
+        return found
+
+    def vector(self, precision: Precision | str) -> float:
+        """Peak FLOP/s of the CUDA cores; a type they do not calculate in is converted to fp32 first."""
+        return self.vector_flops_per_s.get(str(precision), self.vector_flops_per_s["fp32"])

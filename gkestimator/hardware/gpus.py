@@ -1,0 +1,244 @@
+"""GPU specifications: what a GPU type can do, from one TOML file each, every figure with unit and source.
+
+:func:`gpu_catalogue` finds a type by name among the user's files, ``$GKEST_HOME/gpus``, the package and bundles, in
+that order.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from gkestimator.core.errors import SpecError, UsageError
+from gkestimator.core.records import frozen
+from gkestimator.core.specfiles import read_spec_text, spec_header
+from gkestimator.hardware.gpu_reading import WHAT, load_gpu_file
+from gkestimator.hardware.gpu_spec import GpuSpec
+
+__all__ = ["GpuCatalogue", "GpuSpec", "gpu_catalogue", "load_gpu_file"]
+
+_MAX_TEXT = 100
+# Makers' words that device names carry in front ("NVIDIA GeForce RTX 3090", "Tesla T4") and people leave out.
+_MAKER_WORDS = frozenset({"nvidia", "tesla", "geforce"})
+
+
+def _key(text: str) -> str:
+    """What two spellings of a name share: no case, space, hyphen, underscore or leading maker's word."""
+    words = [word for word in re.split(r"[\s_-]+", text.casefold()) if word]
+    while len(words) > 1 and words[0] in _MAKER_WORDS:
+        words = words[1:]
+    return "".join(words)
+
+
+@frozen
+class _Entry:
+    """A specification file, not yet parsed beyond its header."""
+
+    path: Path
+    name: str
+    aliases: tuple[str, ...]
+    short_names: tuple[str, ...]
+
+    def keys(self) -> dict[str, bool]:
+        """Every key of this entry; True where it is a short name that stands for several types."""
+        return {_key(n): True for n in self.short_names} | {
+            _key(n): False for n in (self.name, *self.aliases)
+        }
+
+
+@lru_cache(maxsize=512)
+def _entry(path: Path, changed_ns: int, size: int) -> _Entry:
+    del changed_ns, size  # part of the cache's key: a changed file is read again
+    header = spec_header(path, read_spec_text(path, what=WHAT), what=WHAT)
+    name = header.get("name")
+    aliases = header.get("aliases", [])
+    shorts = header.get("short_names", [])
+    if not isinstance(name, str) or not all(
+        isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (aliases, shorts)
+    ):
+        raise SpecError(f"{path}: not a {WHAT}: needs name (text), aliases and short_names (lists of texts)")
+    return _Entry(path=path, name=name, aliases=tuple(aliases), short_names=tuple(shorts))
+
+
+@lru_cache(maxsize=256)
+def _spec(path: Path, changed_ns: int, size: int) -> GpuSpec:
+    del changed_ns, size
+    return load_gpu_file(path)
+
+
+def _version(path: Path) -> tuple[Path, int, int]:
+    """``path`` with its modification time and size, which name one version of its content."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as e:
+        raise SpecError(f"{path}: cannot read this {WHAT}: {getattr(e, 'strerror', None) or e}") from e
+    return path, status.st_mtime_ns, status.st_size
+
+
+def _files_in(folder: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(sorted(path for path in folder.iterdir() if path.suffix == ".toml"))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as e:
+        raise SpecError(f"{folder}: cannot list the GPU specifications: {e.strerror}") from e
+
+
+def _user_folder() -> Path | None:
+    home = os.environ.get("GKEST_HOME")
+    if home:
+        return Path(home) / "gpus"
+    try:
+        return Path.home() / ".config" / "gkest" / "gpus"
+    except RuntimeError:  # no home directory: a container's bare user id
+        return None
+
+
+def _package_folder() -> Path:
+    return Path(str(files("gkestimator.datasets"))) / "gpus"
+
+
+class GpuCatalogue:
+    """GPU types by name, in layers: files named by the user, the user's folder, the package, then bundles, which come
+    from anyone and so never say otherwise than the package. The first layer wins.
+
+    Files are parsed when they are asked for: naming a packaged type by its canonical name opens its file
+    alone.
+    """
+
+    def __init__(
+        self, layers: Iterable[tuple[Path, ...]], *, package: Path, last: Iterable[tuple[Path, ...]] = ()
+    ) -> None:
+        self._layers = tuple(layers)
+        self._package = package
+        self._last = tuple(last)
+
+    def names(self) -> tuple[str, ...]:
+        """Canonical names of every type, sorted. Raises SpecError."""
+        found = {entry.name for entries in self._all_layers() for entry in entries}
+        return tuple(sorted(found, key=str.casefold))
+
+    def spec(self, text: str) -> GpuSpec:
+        """The specification that ``text`` names. Raises UsageError, SpecError."""
+        return self.resolve(text)[0]
+
+    def canonical(self, text: str) -> str:
+        """The canonical name of the type that ``text`` names; ``text`` as it is where no such type is known. Raises
+        SpecError."""
+        try:
+            return self.spec(text).name
+        except UsageError:
+            return text
+
+    def resolve(self, text: str) -> tuple[GpuSpec, str | None]:
+        """The specification that ``text`` names, and a note where a short name (``V100``) took its default.
+
+        Case, spaces, hyphens, underscores and the words NVIDIA, Tesla and GeForce in front do not matter;
+        device names as nvidia-smi and torch print them are known. Raises UsageError with the closest names,
+        SpecError for a bad file.
+        """
+        key = _key(text) if len(text) <= _MAX_TEXT else ""
+        if not key:
+            raise UsageError(f"{text[:_MAX_TEXT]!r} is not a GPU name; `gkest gpus` lists the known ones")
+        for paths in self._layers:
+            found = self._index(_entries(paths)).get(key)
+            if found is not None:
+                return self._loaded(found, text)
+        direct = _packaged_keys(self._package).get(key)
+        if direct is not None:
+            return _spec(*_version(direct)), None
+        for paths in (_files_in(self._package), *self._last):
+            found = self._index(_entries(paths)).get(key)
+            if found is not None:
+                return self._loaded(found, text)
+        raise UsageError(self._unknown(text, key))
+
+    def _all_layers(self) -> Iterable[tuple[_Entry, ...]]:
+        for paths in (*self._layers, _files_in(self._package), *self._last):
+            yield _entries(paths)
+
+    def _loaded(self, found: tuple[_Entry, bool], text: str) -> tuple[GpuSpec, str | None]:
+        entry, is_short = found
+        spec = _spec(*_version(entry.path))
+        if not is_short:
+            return spec, None
+        stem = _key(text)
+        others = [n for n in self.names() if _key(n).startswith(stem) and n != spec.name]
+        instead = f"; others are {', '.join(others)}" if others else ""
+        return spec, f"GPU {text!r} is taken as {spec.name}{instead}"
+
+    def _index(self, entries: tuple[_Entry, ...]) -> Mapping[str, tuple[_Entry, bool]]:
+        """Keys of one layer. Two files that claim one key are refused: which one wins would be chance."""
+        index: dict[str, tuple[_Entry, bool]] = {}
+        for entry in entries:
+            for key, is_short in entry.keys().items():
+                if key in index:
+                    raise SpecError(
+                        f"{entry.path}: its name or alias {key!r} is also that of {index[key][0].path}"
+                    )
+                index[key] = (entry, is_short)
+        return index
+
+    def _unknown(self, text: str, key: str) -> str:
+        names: dict[str, str] = {}
+        for entries in self._all_layers():
+            for entry in entries:
+                names.update(dict.fromkeys(entry.keys(), entry.name))
+        cutoff = 0.5 if len(key) <= 3 else 0.6  # one wrong letter of two (L5) is half the name
+        close = dict.fromkeys(names[k] for k in difflib.get_close_matches(key, names, n=8, cutoff=cutoff))
+        # "A100-SXM" and "A100-SXM4-40GB" are far apart by letters, but one starts the other.
+        close |= dict.fromkeys(name for k, name in names.items() if len(key) >= 3 and k.startswith(key))
+        if close:
+            hint = f"did you mean {', '.join(list(close)[:5])}?"
+        else:
+            hint = "`gkest gpus` lists the known ones"
+        return f"unknown GPU {text!r}; {hint}"
+
+
+def _entries(paths: tuple[Path, ...]) -> tuple[_Entry, ...]:
+    return tuple(_entry(*_version(path)) for path in paths)
+
+
+@lru_cache(maxsize=4)
+def _packaged_keys(folder: Path) -> Mapping[str, Path]:
+    """Packaged files by canonical name; each is named after it (a test holds them to that)."""
+    return {_key(path.stem): path for path in _files_in(folder)}
+
+
+def _bundled(bundles: Iterable[Path | str]) -> Iterable[tuple[Path, ...]]:
+    """The files of each bundle's ``gpus`` folder, a layer per bundle."""
+    for folder in bundles:
+        found = _files_in(Path(folder) / "gpus")
+        if found:
+            yield found
+
+
+def _user_bundles(gpus: Path | None) -> tuple[Path, ...]:
+    """Folders of ``$GKEST_HOME/models``."""
+    try:
+        if gpus is None:
+            return ()
+        return tuple(sorted((gpus.parent / "models").iterdir()))
+    except OSError:
+        return ()
+
+
+def gpu_catalogue(
+    extra_files: Iterable[Path | str] = (), *, bundles: Iterable[Path | str] = ()
+) -> GpuCatalogue:
+    """The catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``), the package,
+    and, for types that none of these knows, ``bundles`` and those in ``$GKEST_HOME/models`` (their ``gpus`` folders).
+
+    Raises SpecError for a bad extra file.
+    """
+    extra = tuple(Path(path) for path in extra_files)
+    for path in extra:
+        _spec(*_version(path))
+    user = _user_folder()
+    last = (*_bundled(bundles), *_bundled(_user_bundles(user)))
+    return GpuCatalogue((extra, _files_in(user) if user else ()), package=_package_folder(), last=last)

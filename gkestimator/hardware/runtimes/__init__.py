@@ -1,0 +1,41 @@
+"""Runtimes: the one registry of what the code asks of each framework.
+
+A new runtime is one file here, one entry in :data:`RUNTIMES`, and its figures in ``datasets/runtimes/<name>.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtimes.onnxruntime import ONNXRUNTIME
+from gkestimator.hardware.runtimes.record import RuntimeTraits
+from gkestimator.hardware.runtimes.torch import TORCH
+
+__all__ = ["RUNTIMES", "RuntimeTraits", "runtime_traits", "runtime_words", "serves_onnx_files"]
+
+RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME)})
+"""Every runtime by name, the default one first."""
+
+
+def runtime_traits(name: str) -> RuntimeTraits:
+    """Return the record of the runtime ``name``. Raises UsageError that lists the known ones."""
+    traits = RUNTIMES.get(name)
+    if traits is None:
+        raise UsageError(f"runtime {name!r}: expected one of {', '.join(sorted(RUNTIMES))}")
+    return traits
+
+
+def serves_onnx_files(name: str) -> bool:
+    """Return whether servers run ONNX files under the runtime ``name``; a plan may name one that is not known here."""
+    traits = RUNTIMES.get(name)
+    return traits is not None and traits.serves_onnx_files
+
+
+def runtime_words() -> str:
+    """Return the names for a sentence: ``torch or onnxruntime``."""
+    *others, last = RUNTIMES
+    if others:
+        return f"{', '.join(others)} or {last}"
+    return last

@@ -1,0 +1,37 @@
+"""ONNX Runtime with the CUDA execution provider: a graph is optimised, then run."""
+
+from __future__ import annotations
+
+from gkestimator.hardware.runtimes.record import RuntimeTraits
+
+ONNXRUNTIME = RuntimeTraits(
+    name="onnxruntime",
+    distributions=("onnxruntime", "onnxruntime-gpu"),
+    eager=False,
+    unfolds_batchnorm=False,
+    serves_onnx_files=True,
+    # Fusions of its graph optimiser at the default level for the CUDA provider.
+    patterns=frozenset(
+        {
+            "quantised",
+            "gelu",
+            "tanh_gelu",
+            "sigmoid_gate",
+            "layer_norm",
+            "rms_norm",
+            "skip_layer_norm",
+            "conv_folding",
+            "relu_clip",
+            "bias_softmax",
+            "linear",
+            "scaled_matmul",
+        }
+    ),
+    operators_as="onnxruntime",
+    executor=("gkestimator.profiling.executors.onnxruntime", "OnnxruntimeExecutor"),
+    sweep_prepare_s=0.06,  # a session is built for each entry
+    sweep_chunk_s=7.0,
+    lacking_dtypes={
+        "amp": "onnxruntime has no autocast; use --dtype fp16 or a model converted to half precision",
+    },
+)

@@ -1,0 +1,36 @@
+"""The record of a runtime: facts that the code asks of a framework, apart from the figures in its TOML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from gkestimator.core.records import frozen
+
+
+@frozen
+class RuntimeTraits:
+    """Hold what the code asks of a runtime beside the figures of ``datasets/runtimes/<name>.toml``.
+
+    ``distributions`` are the packages that ``gkest doctor`` looks for. ``eager`` says that a Python program calls one
+    function for each operator, so that tensors live until Python drops them and views wait for a copy; otherwise a
+    graph is optimised before it runs. ``unfolds_batchnorm`` says that BatchNorms which an exporter folded into
+    convolutions run as operators of their own. ``serves_onnx_files`` says that servers run the ONNX file itself under
+    this runtime (Triton, Ray Serve). ``patterns`` are the names of the fusion patterns that apply
+    (:data:`gkestimator.lowering.patterns.PATTERNS`), ``operators_as`` the runtime by whose name operators say which of
+    them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
+    ``executor`` is the module and class that profile under it. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a
+    sweep spends on each entry and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`).
+    """
+
+    name: str
+    distributions: tuple[str, ...]
+    eager: bool
+    unfolds_batchnorm: bool
+    serves_onnx_files: bool
+    patterns: frozenset[str]
+    operators_as: str
+    executor: tuple[str, str]
+    sweep_prepare_s: float
+    sweep_chunk_s: float
+    lacking_dtypes: Mapping[str, str] = field(hash=False, default_factory=dict)

@@ -1,0 +1,202 @@
+"""The coefficients of iGniter's latency model: the file that carries them, and what the table knows without
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import frozen
+from gkestimator.core.specfiles import parse_spec, read_spec_text
+from gkestimator.documents.checking import Fields, load_json
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.interference.igniter_law import GpuTerms, IgniterLoad, active_ms, linear
+from gkestimator.tables.candidate import Candidate
+
+_WHAT = "file of iGniter coefficients"
+_ANY = -1e15
+
+
+@frozen
+class ModelCoefficients:
+    """What was fitted for one model on one GPU type; None: the table's column instead.
+
+    ``schedule_ms_per_kernel``: k_sch. ``cache_slowdown``: alpha_cache, per unit of the neighbours' L2
+    utilisation (0 to 1). ``kernels``: n_k. ``active``: k1 to k5 (ms; the share from 0 to 1). ``power_w``
+    (above the idle GPU) and ``l2_util_pct``: (slope, offset) over samples per ms.
+    """
+
+    schedule_ms_per_kernel: float
+    cache_slowdown: float
+    kernels: int | None = None
+    active: tuple[float, float, float, float, float] | None = None
+    power_w: tuple[float, float] | None = None
+    l2_util_pct: tuple[float, float] | None = None
+
+
+@frozen
+class IgniterCoefficients:
+    """``gpus`` by type (figures that the file leaves out are None there), ``models`` by (model, GPU type);
+    ``source`` is the file."""
+
+    source: str
+    gpus: Mapping[str, Mapping[str, float | None]]
+    models: Mapping[tuple[str, str], ModelCoefficients]
+
+
+def read_coefficients(path: Path | str) -> IgniterCoefficients:
+    """The coefficients in the TOML or JSON (``*.json``) file at ``path``. Raises SpecError or DocumentError
+    naming the field. ``examples/igniter-coefficients.toml`` documents every field."""
+    path = Path(path)
+    if path.suffix.casefold() == ".json":
+        fields = load_json(path, what=f"a {_WHAT}")
+    else:
+        fields = Fields(
+            parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
+        )
+    fields.whole("schema_version", low=1, high=1)
+    catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
+    gpus: dict[str, Mapping[str, float | None]] = {}
+    for entry in fields.objects("gpus", what="a GPU type with its coefficients", limit=1000):
+        name = catalogue.canonical(entry.text("type", limit=100))
+        if name in gpus:
+            raise entry.fail("type", f"found {name} twice, expected once")
+        gpus[name] = {
+            "idle_power_w": entry.number("idle_power_w", high=1e5),
+            "clock_mhz_per_w": entry.number("clock_mhz_per_w", low=-1e4, high=0.0),
+            "schedule_ms_per_model": entry.number("schedule_ms_per_model", high=1e3),
+            "schedule_offset_ms": entry.number("schedule_offset_ms", low=-1e3, high=1e3),
+            "clock_mhz": entry.number("clock_mhz", None, above=True, high=1e5),
+            "power_limit_w": entry.number("power_limit_w", None, above=True, high=1e5),
+            "pcie_bytes_per_s": entry.number("pcie_bytes_per_s", None, above=True, high=1e13),
+        }
+        entry.finish()
+    models: dict[tuple[str, str], ModelCoefficients] = {}
+    for entry in fields.objects("models", [], what="a model with its coefficients on one GPU type"):
+        key = (entry.name("name"), catalogue.canonical(entry.text("gpu", limit=100)))
+        if key in models:
+            raise entry.fail("name", f"found {key[0]} on {key[1]} twice, expected once")
+        models[key] = ModelCoefficients(
+            schedule_ms_per_kernel=entry.number("schedule_ms_per_kernel", high=1e3),
+            cache_slowdown=entry.number("cache_slowdown", high=1e6),
+            kernels=entry.whole("kernels", None),
+            active=_fit(entry),
+            power_w=_line(entry, "power_w"),
+            l2_util_pct=_line(entry, "l2_util_pct"),
+        )
+        entry.finish()
+    fields.finish()
+    return IgniterCoefficients(source=str(path), gpus=gpus, models=models)
+
+
+def _fit(entry: Fields) -> tuple[float, float, float, float, float] | None:
+    own = entry.object("active", None, what="the fit of k_act")
+    if own is None:
+        return None
+    k1, k2, k3, k4, k5 = (own.number(f"k{i}", low=_ANY) for i in range(1, 6))
+    own.finish()
+    return (k1, k2, k3, k4, k5)
+
+
+def _line(entry: Fields, field: str) -> tuple[float, float] | None:
+    own = entry.object(field, None, what=f"the line of {field}")
+    if own is None:
+        return None
+    found = (own.number("slope", low=_ANY), own.number("offset", low=_ANY))
+    own.finish()
+    return found
+
+
+def terms_of(spec: GpuSpec, coefficients: IgniterCoefficients | None) -> GpuTerms:
+    """The terms of the GPU type ``spec``, as :func:`terms_of`."""
+    given: Mapping[str, float | None] = {}
+    if coefficients is not None:
+        if spec.name not in coefficients.gpus:
+            known = ", ".join(coefficients.gpus) or "none"
+            raise UsageError(
+                f"{coefficients.source}: gpus: found {known}, expected {spec.name} too, which the cluster has"
+            )
+        given = coefficients.gpus[spec.name]
+    return GpuTerms(
+        pcie_bytes_per_s=given.get("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
+        clock_mhz=given.get("clock_mhz") or spec.boost_clock_mhz,
+        power_limit_w=given.get("power_limit_w") or spec.power_limit_w,
+        idle_power_w=given.get("idle_power_w"),
+        clock_mhz_per_w=given.get("clock_mhz_per_w"),
+        schedule_ms_per_model=given.get("schedule_ms_per_model"),
+        schedule_offset_ms=given.get("schedule_offset_ms"),
+    )
+
+
+def load_of(
+    model: str,
+    candidate: Candidate,
+    gpu: GpuTerms,
+    coefficients: IgniterCoefficients | None,
+    *,
+    beside: bool,
+    asker: str = "policy igniter",
+) -> IgniterLoad:
+    """``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who needs what is
+    null, for the error.
+
+    Without a model's own coefficients its L2 utilisation and power are the table's columns, k_sch n_k is
+    part of the latency, and alpha_cache is its L2 utilisation: the part of its time that moves data through
+    the L2 is stretched by what the neighbours take of it. Raises UsageError naming the column that is null
+    where it is needed.
+    """
+    row = candidate.row
+    if coefficients is not None:
+        own = coefficients.models.get((model, candidate.gpu))
+    else:
+        own = None
+    if own is not None and own.kernels is not None:
+        kernels = own.kernels
+    else:
+        kernels = row.kernels
+    if coefficients is not None and beside and kernels is None:
+        raise UsageError(
+            f"{asker} needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
+            f"from {coefficients.source}"
+        )
+    schedule = 0.0
+    if own is not None and kernels is not None:
+        schedule = own.schedule_ms_per_kernel * kernels
+    active = candidate.latency_ms - schedule
+    if own is not None and own.active is not None:
+        active = active_ms(own.active, candidate.batch_size, candidate.sm_share_pct / 100)
+    if active <= 0:
+        assert coefficients is not None
+        raise UsageError(
+            f"{coefficients.source}: schedule_ms_per_kernel of {model}: found {schedule:g} ms for {kernels} kernels, "
+            f"expected less than the latency, {candidate.latency_ms:g} ms at batch {candidate.batch_size}"
+        )
+    l2: float | None = None
+    if own is not None and own.l2_util_pct is not None:
+        l2 = linear(*own.l2_util_pct, candidate.batch_size, active) / 100
+    elif row.l2_util_mean_pct is not None:
+        l2 = row.l2_util_mean_pct / 100
+    if l2 is None and beside:
+        where = f" (models: {model}: l2_util_pct)" if coefficients is not None else ""
+        raise UsageError(
+            f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
+            f"--coefficients FILE{where}"
+        )
+    power: float | None = None
+    if own is not None and own.power_w is not None:
+        power = linear(*own.power_w, candidate.batch_size, active)
+    elif row.power_w is not None and gpu.idle_power_w is not None:
+        power = max(0.0, row.power_w - gpu.idle_power_w)
+    slowdown = own.cache_slowdown if own is not None else l2
+    return IgniterLoad(
+        batch_size=candidate.batch_size,
+        input_bytes=row.input_bytes,
+        output_bytes=row.output_bytes,
+        kernels=kernels,
+        schedule_ms=schedule,
+        active_ms=active,
+        cache_slowdown=slowdown,
+        l2_util=l2,
+        power_w=power,
+    )

@@ -1,0 +1,53 @@
+"""The interference models by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gkestimator.core.errors import UsageError
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.interference import laws
+from gkestimator.interference.base import Interference
+
+_HERE = "gkestimator.interference"
+# Name -> where its class is. A new model: its file, a line here and in CODES, its branch of laws.slowdown, and its name
+# in INTERFERENCES (simulation/options.py); tests/conformance/test_interference.py runs over all of them.
+MODELS: Mapping[str, str] = {
+    "none": f"{_HERE}.none:NoInterference",
+    "gpulet": f"{_HERE}.gpulet:Gpulet",
+    "igniter": f"{_HERE}.igniter:Igniter",
+    "contention": f"{_HERE}.contention:Contention",
+}
+# What `laws.slowdown` knows each by.
+CODES: Mapping[str, int] = {
+    "none": laws.NONE,
+    "gpulet": laws.GPULET,
+    "igniter": laws.IGNITER,
+    "contention": laws.CONTENTION,
+}
+
+
+def make_interference(
+    name: str, coefficients: Path | str | None = None, gpus: Sequence[GpuSpec] = ()
+) -> Interference:
+    """The interference model ``name``, with the coefficients in the file ``coefficients`` (None: those of its own)
+    for the GPU types ``gpus`` that replicas run on. Raises UsageError naming what is not known, DocumentError or
+    SpecError naming a field of the file."""
+    if name not in MODELS:
+        raise UsageError(f"interference {name!r} is not known, expected one of {', '.join(MODELS)}")
+    module, _, attribute = MODELS[name].partition(":")
+    kind: type[Interference] = getattr(importlib.import_module(module), attribute)
+    return kind.made(None if coefficients is None else Path(coefficients), gpus)
+
+
+def interference_between(
+    name: str, coefficients: Path | str | None, gpus: Sequence[GpuSpec]
+) -> Interference | None:
+    """As :func:`make_interference`; None for ``none``, which is refused coefficients (UsageError)."""
+    if name != "none":
+        return make_interference(name, coefficients, gpus)
+    if coefficients is not None:
+        raise UsageError(f"coefficients {coefficients}: interference none has none")
+    return None

@@ -1,0 +1,1 @@
+"""Model single kernels: roofline, launch geometry, occupancy, features, regressors."""

@@ -1,0 +1,61 @@
+"""Anchors: the physical time that a regressor's target is relative to, log(time / anchor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from gkestimator.core.kernels import KernelTable
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.attainable import attainable_us
+from gkestimator.kernel_models.features.convolution import whole_channels
+from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
+from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
+from gkestimator.kernel_models.launch import matrix_tiles
+from gkestimator.kernel_models.roofline import peak_rate, roofline
+
+Anchor = Callable[[KernelTable, GpuSpec], np.ndarray]
+"""(kernels, GPU) -> (rows,) positive microseconds, float64."""
+
+
+def _roofline_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    return roofline(table, gpu).roofline_us
+
+
+# Share of the peak rate and of the bandwidth that a convolution's main loop reaches, and what it costs to start.
+_CONV_COMPUTE = 0.7
+_CONV_MEMORY = 0.8
+_CONV_START_US = 4.0
+_TENSOR_CORES_OVER_CUDA_CORES = 3.0  # a half-precision peak beyond twice FP32 is that of tensor cores
+
+
+def _convolution_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+    """Arithmetic of whole tiles (on tensor cores, of channels rounded up to eights) and traffic, one after the
+    other."""
+    roof = roofline(table, gpu)
+    compute = roof.compute_us * matrix_tiles(table, gpu).slowdown
+    vector = peak_rate(gpu, "fp32", matrix=False)
+    precisions, inverse = np.unique(table.precision.astype(str), return_inverse=True)
+    cores = np.array(
+        [peak_rate(gpu, str(p), matrix=True) >= _TENSOR_CORES_OVER_CUDA_CORES * vector for p in precisions],
+        dtype=bool,
+    )
+    if len(table):
+        compute = compute * np.where(cores[inverse], whole_channels(table), 1.0)
+    return np.asarray(compute / _CONV_COMPUTE + roof.memory_us / _CONV_MEMORY + _CONV_START_US)
+
+
+ANCHORS: Mapping[str, Anchor] = MappingProxyType(
+    {
+        "roofline": _roofline_us,
+        "analytical": analytical_duration_us,
+        "convolution": _convolution_us,
+        "attainable": attainable_us,
+        "tensor": tensor_core_us,
+        "fused_attention": fused_attention_us,
+    }
+)
+"""By the name that a bundle's model states. A new anchor is a function and a line here."""

@@ -1,0 +1,1 @@
+"""Turn kernels into the numbers that regressors see."""

@@ -1,0 +1,211 @@
+"""Time of half-precision matrix products on tensor cores, from a model of how libraries run them.
+
+A product is cut into output tiles, one block each; a block steps through k in slices of 32. A step takes as long as
+the tensor cores need for it, or as a slice takes to arrive where the tile is small; every tile pays for its prologue
+and epilogue; a grid smaller than the GPU may be split along k, whose parts are then summed. The library takes the
+tile and split that finish first. Traffic goes to L2 where everything fits, else to DRAM, and overlaps with the
+calculation in part. Times inside an SM are clock cycles, so they shrink with the clock.
+
+The twelve constants were fitted by least squares of log(time) on the bf16 and fp16 products of aiconfigurator and
+Vidur on A100, A40 and RTX PRO 6000 and rounded. H100 took no part, so its error is that of a GPU not trained on.
+``benchmarks/half_precision.py`` fits them again with each GPU left out and prints the errors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gkestimator.core.kernels import KernelTable
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.roofline import peak_rate
+from gkestimator.kernel_models.sustained import sustained_bytes_per_s
+
+_TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+_SPLITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+_SLICE = 32  # of k, per step
+_STEPS_PER_SPLIT = 4  # a part of a split keeps at least so many steps
+
+
+@frozen
+class TensorConstants:
+    """What no specification says. Cycles are SM clock cycles.
+
+    ``launch_us`` and ``launch_cycles``: start and end of a kernel. ``prologue_cycles``: filling the pipeline, once a
+    kernel; ``tile_cycles``: between one tile and the next. ``step_cycles``: least time of a step (latency of its
+    loads). ``efficiency``: share of the tensor peak that large products reach. ``dram``: share of the streaming
+    bandwidth. ``l2_bytes_per_us``: of a GPU whose SMs x MHz is 190,000. ``split_cycles``: a second kernel that
+    sums the parts.
+    ``whole_waves``: 1 where a last wave costs as much as a full one, 0 where tiles are spread evenly. ``overlap``:
+    exponent of the norm that joins calculation and traffic (1: one after the other, infinite: perfect overlap).
+    ``l2_share``: share of L2 up to which operands and result stay there from the last use.
+    """
+
+    launch_us: float = 0.9
+    launch_cycles: float = 1000.0
+    prologue_cycles: float = 1000.0
+    tile_cycles: float = 2200.0
+    step_cycles: float = 185.0
+    efficiency: float = 0.82
+    dram: float = 0.97
+    l2_bytes_per_us: float = 1.25e6
+    split_cycles: float = 3000.0
+    whole_waves: float = 0.55
+    overlap: float = 1.8
+    l2_share: float = 0.3
+
+
+CONSTANTS = TensorConstants()
+
+# Tiles of Hopper and data-centre Blackwell overlap: warp-specialised kernels load the next one (through the tensor
+# memory accelerator) while the last is multiplied and stored.
+_OVERLAPPED_TILES = 0.3
+# GeForce boards halve the tensor rate with fp32 accumulation. What feeds the tensor cores was built for twice that, so
+# they run nearly without a gap; and the advertised boost clock is what every board reaches, not what it runs at:
+# with the power that halved tensor cores leave, GeForce boards run 7 to 12 % above it.
+_HALF_RATE_EFFICIENCY = 0.95
+_GEFORCE_CLOCK = 1.10
+# Picojoule per FLOP of 16-bit tensor work with the memory traffic it needs, where the power limit binds: V100
+# 104 TFLOP/s at 300 W and T4 35 at 70 W (12 nm; DeepBench), A40 123 at 300 W (Samsung 8 nm; Vidur). A100 runs at
+# its full clock at 300 W (7 nm), published largest products reach about 800 TFLOP/s on H100 at 700 W and 1,750 on
+# B200 at 1,000 W. Ada and Blackwell RTX boards (4 nm) lie between Hopper and Ampere; RTX PRO 6000 holds 400 TFLOP/s
+# at 600 W. A fifth of the limit goes elsewhere.
+_PICOJOULE = {
+    (7, 0): 2.3,
+    (7, 2): 2.3,
+    (7, 5): 1.6,
+    (8, 0): 0.95,
+    (8, 6): 1.9,
+    (8, 7): 1.9,
+    (8, 9): 0.85,
+    (9, 0): 0.6,
+    (10, 0): 0.43,
+    (10, 3): 0.43,
+}
+_PICOJOULE_OTHERS = 0.85
+_POWER_SHARE = 0.8
+
+
+def has_tensor_cores(gpu: GpuSpec, precision: str = "fp16") -> bool:
+    """Whether matrix work in ``precision`` runs on units of its own, faster than the CUDA cores."""
+    peak = gpu.peak_flops_per_s.get(precision)
+    return peak is not None and peak > 1.5 * gpu.vector(precision) and gpu.compute_capability >= (7, 0)
+
+
+def half_rate(gpu: GpuSpec) -> bool:
+    """Whether fp32 accumulation halves the fp16 rate: int8, which never is halved, is then four times as fast."""
+    int8 = gpu.peak_flops_per_s.get("int8")
+    fp16 = gpu.peak_flops_per_s.get("fp16")
+    return has_tensor_cores(gpu) and int8 is not None and fp16 is not None and int8 > 3 * fp16
+
+
+def tensor_clock_mhz(gpu: GpuSpec) -> float:
+    """MHz under matrix work as far as power allows: the boost clock, on GeForce boards a tenth more."""
+    return gpu.boost_clock_mhz * (_GEFORCE_CLOCK if half_rate(gpu) else 1.0)
+
+
+def overlapped_tiles(gpu: GpuSpec) -> bool:
+    """Whether libraries run warp-specialised kernels, which load the next tile while one is multiplied and stored."""
+    return gpu.compute_capability[0] in (9, 10)
+
+
+def tensor_peak(gpu: GpuSpec, precision: str) -> float:
+    """FLOP/s of matrix work in ``precision`` with fp32 accumulation at the sustained clock.
+
+    Without tensor cores libraries accumulate half precision in fp32 on the CUDA cores, and dp4a calculates int8.
+    """
+    clock = tensor_clock_mhz(gpu) / gpu.boost_clock_mhz
+    if has_tensor_cores(gpu, precision):
+        return peak_rate(gpu, precision, matrix=True) * clock
+    own = gpu.peak_flops_per_s.get("int8") if precision == "int8" else None
+    return (own or gpu.vector("fp32")) * clock
+
+
+def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstants = CONSTANTS) -> float:
+    """FLOP/s that large products of ``precision`` reach on ``gpu``: efficiency x peak, at most what power allows."""
+    half = half_rate(gpu) and precision != "int8" and has_tensor_cores(gpu, precision)
+    reached = tensor_peak(gpu, precision) * (_HALF_RATE_EFFICIENCY if half else constants.efficiency)
+    if not has_tensor_cores(gpu, precision):
+        return reached
+    # 8-bit operations switch half the bits of 16-bit ones, TF32 ones twice as many.
+    bits = {"int8": 0.5, "fp8": 0.5, "tf32": 2.0}.get(precision, 1.0)
+    energy = _PICOJOULE.get(gpu.compute_capability, _PICOJOULE_OTHERS) * 1e-12 * bits
+    return min(reached, _POWER_SHARE * gpu.power_limit_w / energy)
+
+
+def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> np.ndarray:
+    """Microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
+
+    Convolutions count as their implicit products, channels padded to what tensor cores take. A row without matrix
+    dimensions counts as one product of its outputs with k = 1.
+    """
+    columns = table.columns
+    result = np.empty(len(table))
+    for precision in np.unique(table.precision.astype(str)):
+        mask = np.flatnonzero(table.precision == precision)
+        outputs = columns["write_bytes"][mask] / np.maximum(columns["element_bytes"][mask], 1e-3)
+        batch, m, n, k = (columns[f"gemm_{c}"][mask] for c in ("batch", "m", "n", "k"))
+        sizes = (
+            np.fmax(batch, 1.0),
+            np.maximum(np.where(np.isnan(m), outputs, m), 1.0),
+            np.fmax(n, 1.0),
+            np.fmax(k, 1.0) * _padded_channels(table, mask),
+        )
+        traffic = columns["read_bytes"][mask] + columns["write_bytes"][mask]
+        rate = sustained_tensor_rate(gpu, str(precision), constants)
+        result[mask] = _product_us(*sizes, traffic, gpu, rate, constants)
+    return result
+
+
+def _padded_channels(table: KernelTable, index: np.ndarray) -> np.ndarray:
+    """Channels that a convolution calculates over those it has: tensor cores take up to 4 as 4, more in eights
+    (NVIDIA, Optimizing Convolutional Layers User's Guide, section on channels in and out)."""
+    columns = table.columns
+    channels = np.fmax(columns["conv_in_channels"][index] / np.fmax(columns["conv_groups"][index], 1.0), 1.0)
+    padded = np.where(channels <= 4, 4.0, np.ceil(channels / 8) * 8)
+    return np.where(np.isnan(columns["conv_in_channels"][index]), 1.0, padded / channels)
+
+
+def memory_us(
+    traffic: np.ndarray, gpu: GpuSpec, *, dram: float, l2_bytes_per_us: float, l2_share: float
+) -> np.ndarray:
+    """Microseconds that ``traffic`` (bytes) takes: through L2 where it stays there from the last use, else DRAM."""
+    from_dram = traffic / (sustained_bytes_per_s(gpu) * dram) * 1e6
+    scale = gpu.sms * tensor_clock_mhz(gpu) / 190e3
+    from_l2 = np.minimum(traffic / (l2_bytes_per_us * scale), from_dram)
+    kept = 1 / (1 + (traffic / (l2_share * gpu.l2_bytes)) ** 4)
+    return np.asarray(from_dram * (1 - kept) + from_l2 * kept)
+
+
+def _product_us(
+    batch: np.ndarray,
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    traffic: np.ndarray,
+    gpu: GpuSpec,
+    rate: float,
+    c: TensorConstants,
+) -> np.ndarray:
+    clock = tensor_clock_mhz(gpu)
+    per_cycle = rate / gpu.sms / (clock * 1e6)  # FLOPs of one SM
+    scale = gpu.sms * clock / 190e3
+    between = c.tile_cycles * (_OVERLAPPED_TILES if overlapped_tiles(gpu) else 1.0)
+    steps = np.ceil(k / _SLICE)
+    parts = _SPLITS[:, None]
+    share = np.ceil(steps / parts)
+    allowed = parts <= np.maximum(1.0, steps / _STEPS_PER_SPLIT)
+    summing = np.where(
+        parts > 1, c.split_cycles / clock + parts * batch * m * n * 4 / (c.l2_bytes_per_us * scale), 0.0
+    )
+    best = np.full(len(m), np.inf)
+    for rows, cols in _TILES:
+        tiles = batch * np.ceil(m / rows) * np.ceil(n / cols)
+        step = max(c.step_cycles, rows * cols * 2 * _SLICE / per_cycle)
+        waves = tiles * parts / gpu.sms
+        waves = np.maximum(1.0, np.ceil(waves) ** c.whole_waves * waves ** (1 - c.whole_waves))
+        cost = (c.prologue_cycles + waves * (between + share * step)) / clock + summing
+        best = np.minimum(best, np.where(allowed, cost, np.inf).min(axis=0))
+    memory = memory_us(traffic, gpu, dram=c.dram, l2_bytes_per_us=c.l2_bytes_per_us, l2_share=c.l2_share)
+    joined = (best**c.overlap + memory**c.overlap) ** (1 / c.overlap)
+    return np.asarray(c.launch_us + c.launch_cycles / clock + joined)

@@ -1,0 +1,42 @@
+"""Kernel ridge regression with a radial basis function (already fitted)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gkestimator.core.records import frozen
+
+_CHUNK = 1 << 20
+
+
+@frozen
+class KernelRidge:
+    """``intercept + sum_i dual_i exp(-gamma |z - support_i|^2)`` with z the standardised features.
+
+    ``support`` is (points, features) in standardised units, ``dual`` (points,); float64.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    support: np.ndarray
+    dual: np.ndarray
+    gamma: float
+    intercept: float
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """(rows,) predictions for (rows, features)."""
+        standard = (features.astype(np.float64) - self.mean) / self.scale
+        squares = np.einsum("ij,ij->i", self.support, self.support)
+        result = np.empty(len(standard))
+        step = max(1, _CHUNK // max(len(squares), 1))
+        for start in range(0, len(standard), step):
+            part = standard[start : start + step]
+            distance = part @ self.support.T
+            distance *= -2.0
+            distance += squares
+            distance += np.einsum("ij,ij->i", part, part)[:, None]
+            np.maximum(distance, 0.0, out=distance)
+            distance *= -self.gamma
+            np.exp(distance, out=distance)
+            result[start : start + step] = distance @ self.dual
+        return result + self.intercept

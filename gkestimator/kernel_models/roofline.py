@@ -1,0 +1,115 @@
+"""The roofline of a kernel on a GPU, and the GPU that a share of the SMs amounts to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+
+MATRIX_FAMILIES = frozenset(
+    {Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.ATTENTION, Family.RNN}
+)
+"""Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has
+any."""
+
+# A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are
+# widened to FP32, TF32 is an Ampere format and runs as FP32 before it.
+_FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int8": "fp32"}
+_FP64_OF_FP32 = (
+    1 / 32
+)  # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide)
+
+# Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs
+# can draw (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to
+# Hopper DRAM read takes under load. On a V100 about two fifths of the SMs then saturate the memory, as
+# thread-block-limited streaming kernels show.
+_IN_FLIGHT_BYTES_PER_THREAD = 8
+_LOADED_LATENCY_S = 600e-9
+
+
+@frozen
+class Roofline:
+    """Microseconds per kernel (float64, one per row): the compute side, the memory side and the larger of
+    both.
+
+    Both sides are 0 only for kernels that do no work on that side. ``roofline_us`` is at least 1e-3 (so that
+    its logarithm exists for empty kernels).
+    """
+
+    compute_us: np.ndarray
+    memory_us: np.ndarray
+    roofline_us: np.ndarray
+
+    def take(self, index: np.ndarray) -> Roofline:
+        """The rows that ``index`` selects."""
+        return Roofline(
+            compute_us=self.compute_us[index],
+            memory_us=self.memory_us[index],
+            roofline_us=self.roofline_us[index],
+        )
+
+
+def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
+    """Peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.
+
+    A precision that the GPU lacks takes the rate of the wider one it is calculated in.
+    """
+    rates = gpu.peak_flops_per_s if matrix else gpu.vector_flops_per_s
+    name: str | None = precision
+    while name is not None:
+        rate = rates.get(name)
+        if rate is not None:
+            return float(rate)
+        if name == Precision.FP64 and "fp32" in rates:
+            return float(rates["fp32"]) * _FP64_OF_FP32
+        name = _FALLBACK.get(name)
+    raise UsageError(f"GPU {gpu.name}: no peak rate for {precision!r} (known: {', '.join(sorted(rates))})")
+
+
+def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
+    """Roofline of every kernel of ``table`` on ``gpu``: FLOPs / peak rate and compulsory bytes / DRAM
+    bandwidth."""
+    rate = np.empty(len(table))
+    keys = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    rates = np.empty(len(distinct))
+    for i, key in enumerate(distinct):
+        family, _, precision = str(key).partition("/")
+        rates[i] = peak_rate(gpu, precision, matrix=family in MATRIX_FAMILIES)
+    rate = rates[inverse] if len(distinct) else rate
+    columns = table.columns
+    compute = columns["flops"] / rate * 1e6
+    memory = (columns["read_bytes"] + columns["write_bytes"]) / gpu.dram_bytes_per_s * 1e6
+    return Roofline(
+        compute_us=compute, memory_us=memory, roofline_us=np.maximum(np.maximum(compute, memory), 1e-3)
+    )
+
+
+def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
+    """``gpu`` as a kernel sees it that may use ``sm_share_pct`` percent of its SMs (as CUDA MPS limits it).
+
+    SMs round down to whole ones (at least one), peak rates follow the SMs. DRAM bandwidth is what those SMs
+    can draw, by Little's law: resident threads x 8 bytes in flight / 600 ns, at most the GPU's. L2 and memory
+    stay whole, as MPS does not divide them. Raises UsageError for a share outside (0, 100].
+    """
+    if not (math.isfinite(sm_share_pct) and 0 < sm_share_pct <= 100):
+        raise UsageError(f"SM share {sm_share_pct!r}: expected a percentage above 0 and at most 100")
+    if sm_share_pct == 100:
+        return gpu
+    sms = max(1, math.floor(gpu.sms * sm_share_pct / 100 + 1e-9))
+    fraction = sms / gpu.sms
+    drawn = sms * gpu.warps_per_sm * 32 * _IN_FLIGHT_BYTES_PER_THREAD / _LOADED_LATENCY_S
+    return replace(
+        gpu,
+        sms=sms,
+        peak_flops_per_s={k: v * fraction for k, v in gpu.peak_flops_per_s.items()},
+        vector_flops_per_s={k: v * fraction for k, v in gpu.vector_flops_per_s.items()},
+        dram_bytes_per_s=min(gpu.dram_bytes_per_s, drawn),
+    )

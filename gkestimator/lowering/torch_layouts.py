@@ -1,0 +1,312 @@
+"""What torch in eager mode does that onnxruntime does not: views, the copies they cause later, in-place
+activations.
+
+Transpose, Expand, Slice and Split only change strides. The price comes due where a consumer needs contiguous
+memory:
+a Reshape that no stride can express, a batched product whose batch dimensions cannot be merged, a
+convolution, a
+normalisation. :class:`Layouts` follows the strides of every tensor that is not contiguous and says which
+copies are made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Operator, Tensor, Value
+from gkestimator.core.kernels import Family, Kernel
+from gkestimator.lowering import strides as st
+from gkestimator.operators.precision import element_precision
+from gkestimator.operators.records import traits_of
+
+# What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
+_REWRITTEN = re.compile(r"node_Conv_[0-9]+")
+_NORMALISED = re.compile(r"getitem(_[0-9]+)?|_native_batch_norm\w*")
+
+_NEEDS_CONTIGUOUS = frozenset(
+    {
+        Family.LAYERNORM,
+        Family.SOFTMAX,
+        Family.BATCHNORM,
+        Family.RNN,
+        Family.FFT,
+        Family.SORT,
+        Family.SCAN,
+        Family.RESAMPLE,
+    }
+)
+_NEEDS_IMAGE = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.POOLING})
+_SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
+
+
+def folded_batchnorm(op: Operator) -> bool:
+    """A Conv that BatchNorm was folded into, as torch's exporters leave it.
+
+    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
+    invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
+    three), which no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the
+    model's name and a slash before each of them.
+    """
+    if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
+        return False
+    weight = op.inputs[1]
+    bias = op.inputs[2]
+    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and weight.is_weight and bias.is_weight):
+        return False
+    if weight.name.rpartition("/")[2].startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
+        return True
+    return _rewritten(op)
+
+
+def folded_bias(op: Operator) -> bool:
+    """Whether the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
+    bias = op.inputs[2]
+    return bias is not None and _rewritten(op) and bias.name.endswith(".bias")
+
+
+def _rewritten(op: Operator) -> bool:
+    result = op.outputs[0]
+    return (
+        result is not None
+        and _REWRITTEN.fullmatch(op.name.rpartition("/")[2]) is not None
+        and _NORMALISED.fullmatch(result.name.rpartition("/")[2]) is not None
+    )
+
+
+@lru_cache(maxsize=65_536)
+def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: bool) -> Kernel:
+    """``Tensor.contiguous()``: reads the ``stored`` distinct elements behind the view, writes them all."""
+    elements = math.prod(shape)
+    read = dtype.nbytes(min(stored, elements))
+    return Kernel(
+        name="copy.contiguous",
+        family=Family.COPY,
+        variant="contiguous",
+        precision=element_precision(dtype),
+        flops=0,
+        read_bytes=read,
+        write_bytes=dtype.nbytes(elements),
+        weight_bytes=read if weight else 0,
+        rows=elements,
+        element_bytes=dtype.bits / 8,
+    )
+
+
+class Layouts:
+    """The strides of the tensors that are not contiguous, by name."""
+
+    def __init__(self) -> None:
+        self.strides: dict[str, st.Strides] = {}
+
+    def of(self, tensor: Tensor) -> st.Strides:
+        """Strides of ``tensor``."""
+        return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
+
+    def strided(self, values: Sequence[Value | None]) -> bool:
+        """True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
+        known = self.strides
+        if not known:
+            return False
+        for value in values:
+            if value is None:
+                continue
+            if isinstance(value, Tensor):
+                if value.name in known:
+                    return True
+            elif any(t.name in known for t in value.elements_):
+                return True
+        return False
+
+    def set(self, tensor: Tensor, strides: st.Strides | None) -> None:
+        """Note the strides of ``tensor``; contiguous ones are not kept."""
+        if strides is not None and not st.is_contiguous(tensor.shape, strides):
+            self.strides[tensor.name] = strides
+
+    def channels_last(self, value: Value | None) -> bool:
+        """True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
+        if not isinstance(value, Tensor) or value.name not in self.strides:
+            return False
+        return st.channels_last(value.shape, self.strides[value.name])
+
+    def copy_of(self, tensor: Tensor) -> Kernel:
+        """The kernel that makes ``tensor`` contiguous."""
+        strides = self.of(tensor)
+        stored = math.prod(n for n, s in zip(tensor.shape, strides, strict=True) if s != 0)
+        return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight)
+
+    def view(self, op: Operator) -> Kernel | None:
+        """Follow a view operator; the copy kernel where it cannot stay a view."""
+        source = op.inputs[0]
+        results = [v for v in op.outputs if isinstance(v, Tensor)]
+        if not isinstance(source, Tensor) or not results:
+            return None
+        strides = self.of(source)
+        result = results[0]
+        kind = traits_of(op.key).strides
+        if kind == "reshape":
+            if source.name not in self.strides:
+                return None
+            seen = st.view(source.shape, strides, result.shape)
+            if seen is None:
+                return self.copy_of(source)
+            self.set(result, seen)
+        elif kind == "transpose":
+            order = op.attributes.get("perm")
+            rank = len(source.shape)
+            if isinstance(order, tuple):
+                perm = tuple(int(i) for i in order)
+            else:
+                perm = tuple(range(rank - 1, -1, -1))
+            self.set(result, tuple(strides[i] for i in perm))
+        elif kind == "expand":
+            extra = len(result.shape) - len(source.shape)
+            widened = (0,) * extra + tuple(
+                0 if n == 1 and m != 1 else s
+                for n, m, s in zip(source.shape, result.shape[extra:], strides, strict=True)
+            )
+            self.set(result, widened)
+        elif kind == "slice":
+            if len(op.inputs) > 4:
+                steps = op.inputs[4]
+            else:
+                steps = None
+            values = steps.value if isinstance(steps, Tensor) else None
+            if values is not None and (values < 0).any():
+                return self.copy_of(source)  # torch has no negative strides: flip copies
+            factor = dict.fromkeys(range(len(source.shape)), 1)
+            if len(op.inputs) > 3:
+                axes = op.inputs[3]
+            else:
+                axes = None
+            if values is not None:
+                named = axes.value if isinstance(axes, Tensor) else None
+                if named is not None:
+                    chosen = named.reshape(-1).tolist()
+                else:
+                    chosen = range(len(values))
+                for axis, step in zip(chosen, values.reshape(-1).tolist(), strict=False):
+                    factor[int(axis) % len(source.shape)] = int(step)
+            self.set(result, tuple(s * factor[i] for i, s in enumerate(strides)))
+        elif kind == "select":
+            axis = op.attributes.get("axis", 0)
+            if isinstance(axis, int) and source.shape:
+                index = axis % len(source.shape)
+            else:
+                index = 0
+            self.set(result, strides[:index] + strides[index + 1 :])
+        else:  # "same"
+            for part in results:
+                if len(part.shape) == len(strides):
+                    self.set(part, strides)
+        return None
+
+    def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
+        """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
+        found = []
+        for index, value in enumerate(values):
+            if not isinstance(value, Tensor) or value.name not in self.strides:
+                continue
+            if not self._accepts(family, index, value):
+                found.append(self.copy_of(value))
+        return tuple(found)
+
+    def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
+        shape = tensor.shape
+        strides = self.strides[tensor.name]
+        if family in _NEEDS_IMAGE:
+            return index > 0 or st.channels_last(shape, strides)
+        if family in _NEEDS_CONTIGUOUS:
+            return index > 0
+        if family is Family.LINEAR:
+            flat = (math.prod(shape[:-1]), shape[-1])
+            if len(shape) != 2:
+                seen = st.view(shape, strides, flat)
+            else:
+                seen = strides
+            return seen is not None and 1 in seen
+        if family is Family.BMM:
+            if len(shape) < 3:
+                return True
+            seen = st.view(shape, strides, (math.prod(shape[:-2]), *shape[-2:]))
+            return seen is not None and 1 in seen[-2:]
+        if family is Family.ATTENTION:
+            return strides[-1] == 1
+        return True
+
+    def scattered(self, op: Operator) -> bool:
+        """Whether torch's index_select walks ``op``, a Gather, slice by slice instead of along the indices.
+
+        Its CUDA kernel has a version in which neighbouring threads take neighbouring indices, for source and result
+        that collapse to equally many dimensions, at most three; else, and always with more than 16 indices, one in
+        which each thread takes a slice (aten/src/ATen/native/cuda/Indexing.cu, ``index_select_out_cuda_impl``:
+        ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the inner.
+        """
+        source = op.inputs[0]
+        index = op.inputs[1]
+        result = op.outputs[0]
+        if not (isinstance(source, Tensor) and isinstance(index, Tensor) and isinstance(result, Tensor)):
+            return False
+        axis = op.attributes.get("axis", 0)
+        if not isinstance(axis, int) or len(index.shape) != 1 or index.elements <= _SMALL_INDEX:
+            return False
+        axis %= len(source.shape)
+        if axis != len(source.shape) - 1 or self.of(source)[axis] != 1:
+            return False
+        before = st.collapsed(source.shape, self.of(source), axis)
+        after = st.collapsed(result.shape, st.contiguous(result.shape), axis)
+        return before != after or after > _MOST_DIMENSIONS
+
+    def result(
+        self, family: Family, keeps: bool, values: Sequence[Value | None], results: Sequence[Value | None]
+    ) -> None:
+        """Set the layout of an operator's results: elementwise results, and those of an operator that ``keeps`` the
+        layout, follow their first full-size operand, convolutions their image.
+        """
+        result = results[0] if results else None
+        if not isinstance(result, Tensor):
+            return
+        if family is Family.ELEMENTWISE or keeps:
+            leading = next(
+                (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight),
+                None,
+            )
+            self._follow(leading, result)
+        elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
+            source = values[0]
+            strides = self.strides.get(source.name)
+            if strides is not None and st.channels_last(source.shape, strides):
+                order = (0, *range(2, len(result.shape)), 1)
+                self._dense(result, order)
+
+    def attention_result(self, result: Value | None) -> None:
+        """The fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
+        swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
+        """
+        if isinstance(result, Tensor) and len(result.shape) == 4:
+            self._dense(result, (0, 2, 1, 3))
+
+    def _follow(self, leading: Tensor | None, result: Tensor) -> None:
+        strides = self.strides.get(leading.name) if leading is not None else None
+        if leading is None or strides is None:
+            return
+        order = st.dense_order(leading.shape, strides)
+        if order is not None:
+            self._dense(result, order)
+
+    def _dense(self, result: Tensor, order: tuple[int, ...]) -> None:
+        inner = st.contiguous(tuple(result.shape[i] for i in order))
+        strides = [0] * len(order)
+        for position, dim in enumerate(order):
+            strides[dim] = inner[position]
+        self.set(result, tuple(strides))
+
+    def alias(self, pairs: Mapping[str, Tensor]) -> None:
+        """Results (by name) that are the very tensors given: a sequence's element taken out again."""
+        for name, tensor in pairs.items():
+            strides = self.strides.get(tensor.name)
+            if strides is not None:
+                self.strides[name] = strides

@@ -1,0 +1,98 @@
+"""A file to an EditableModel: functions inlined, every name under a prefix, weights where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import AttributeProto, NodeProto
+
+from gkestimator.core.errors import GkestimatorError, LimitError, ModelError
+from gkestimator.merging.editing.checking import FAILURES
+from gkestimator.merging.editing.completing import with_output_types
+from gkestimator.merging.editing.form import EditableModel, Weight
+from gkestimator.merging.editing.locating import read_located
+from gkestimator.merging.editing.nodes import NodeReader
+from gkestimator.merging.editing.ordering import order_nodes
+from gkestimator.merging.editing.protos import MALFORMED, least_ir, value_of
+from gkestimator.merging.editing.renaming import rename_value
+from gkestimator.merging.editing.tensors import TensorSource, weight_of
+from gkestimator.onnx_io.reading.convert import convert_model
+
+
+def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
+    """Read the ONNX file ``path`` as the model ``name``, with ``prefix`` before every name (values, nodes, dims).
+
+    Weights stay in the file or its external data (regular files below the model's folder) and are mapped when they
+    are looked at. Constant nodes become weights, local functions are inlined, initializers that are inputs too
+    become weights only, types of outputs that the file leaves open are inferred. Left out: documentation strings,
+    metadata, training information, types declared between nodes. Raises ModelError or LimitError naming the file.
+    """
+    try:
+        proto, source = read_located(path)
+        # every check of a stranger's graph: undefined and doubled names, cycles, endless functions
+        convert_model(proto)
+        return with_output_types(_model(_inlined(proto), source, prefix, name))
+    except GkestimatorError as e:
+        raise type(e)(str(e) if str(e).startswith(f"{path.name}: ") else f"{path.name}: {e}") from e
+    except RecursionError as e:
+        raise LimitError(f"{path.name}: nested too deeply") from e
+    except MALFORMED as e:
+        raise ModelError(f"{path.name}: malformed ({e})") from e
+
+
+def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+    if not proto.functions:
+        return proto
+    import onnx.inliner
+    import onnx.version_converter
+
+    try:
+        found = onnx.inliner.inline_local_functions(proto, convert_version=True)
+    except (*FAILURES, onnx.version_converter.ConvertError) as e:
+        raise ModelError(f"its local functions cannot be inlined: {e}") from e
+    if found.functions:
+        left = ", ".join(sorted({f"{f.domain}.{f.name}" for f in found.functions})[:4])
+        raise ModelError(f"its local functions {left} cannot be inlined")
+    return found
+
+
+def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str) -> EditableModel:
+    def rename(text: str) -> str:
+        return prefix + text
+
+    graph = proto.graph
+    weights: dict[str, Weight] = {}
+    for tensor in graph.initializer:
+        weight = weight_of(tensor, rename(tensor.name), source, f"initializer {tensor.name!r}")
+        weights[weight.name] = weight
+    reader = NodeReader(source, rename)
+    for sparse in graph.sparse_initializer:
+        # the same as a node: nothing here looks into sparse values
+        reader.add(_sparse_constant(sparse), weights)
+    for node in graph.node:
+        reader.add(node, weights)
+    for value in (*graph.input, *graph.output):
+        rename_value(value, rename)
+    inputs = [value_of(v, "input") for v in graph.input if v.name not in weights]
+    outputs = [value_of(v, "output") for v in graph.output]
+    known = [*weights, *(i.name for i in inputs)]
+    domains = reader.domains | {""}
+    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import} or {"": 1}
+    return EditableModel(
+        name=name,
+        nodes=order_nodes(reader.nodes, known),
+        weights=weights,
+        inputs=inputs,
+        outputs=outputs,
+        opsets={d: v for d, v in sorted(opsets.items()) if d in domains},
+        ir_version=max(proto.ir_version, least_ir(proto.opset_import)),
+        prefixes=(prefix,),
+        producer=" ".join(t for t in (proto.producer_name, proto.producer_version) if t),
+    )
+
+
+def _sparse_constant(sparse: onnx.SparseTensorProto) -> NodeProto:
+    node = NodeProto(op_type="Constant", output=[sparse.values.name])
+    node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(sparse)
+    return node

@@ -1,0 +1,1 @@
+"""Bind a program to concrete shapes and list the operators that run."""

@@ -1,0 +1,1 @@
+"""Read a model file into a plain program, without its weights."""

@@ -1,0 +1,376 @@
+"""ModelProto to Program: functions inlined, names numbered, nodes in an order that can be executed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import LimitError, ModelError
+from gkestimator.onnx_io.binding.node_kinds import node_kind
+from gkestimator.onnx_io.reading import limits
+from gkestimator.onnx_io.reading.attributes import attribute_key, convert_attributes
+from gkestimator.onnx_io.reading.names import distinct_label
+from gkestimator.onnx_io.reading.ordering import executable_order
+from gkestimator.onnx_io.reading.program import OMITTED, Block, InputSpec, Node, Program
+from gkestimator.onnx_io.reading.tensors import (
+    constant,
+    declared_type,
+    plain_constant,
+    sparse_constant,
+    value_kind,
+)
+from gkestimator.operators.shapes.registry import DeclaredType
+
+_NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+class _UnresolvedError(Exception):
+    """A node reads a name that is not defined (yet); caught where nodes can still be reordered."""
+
+    def __init__(self, name: str, reader: str) -> None:
+        super().__init__(name)
+        self.name = name
+        self.reader = reader
+
+
+class _Scope:
+    """Names visible in one graph or function body, and those of the graph around it."""
+
+    __slots__ = ("given", "opsets", "outer", "prefix", "slots")
+
+    def __init__(
+        self,
+        outer: _Scope | None,
+        prefix: str,
+        opsets: Mapping[str, int],
+        given: Mapping[str, onnx.AttributeProto] = _NO_ATTRIBUTES,
+    ) -> None:
+        self.slots: dict[str, int] = {}
+        self.outer = outer
+        self.prefix = prefix
+        self.opsets = opsets
+        self.given = given
+
+    def find(self, name: str) -> int | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            slot = scope.slots.get(name)
+            if slot is not None:
+                return slot
+            scope = scope.outer
+        return None
+
+
+class _Converter:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.names: list[str] = []
+        self.used: set[str] = set()
+        self.constants: dict[int, Any] = {}
+        self.count = 0
+        written = len(model.graph.node) + sum(len(f.node) for f in model.functions)
+        self.most = limits.expanded(written, limits.MAX_NODES)
+        self.constant_nodes = 0
+        self.node_names: set[str] = set()
+        self.signatures: dict[Hashable, int] = {}
+        self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.calls: list[tuple[str, str, str]] = []
+        self.depth = 0
+
+    def slot(self, name: str) -> int:
+        if name in self.used:
+            name = f"{name}#{len(self.names)}"  # a storage name must mean one value
+        self.used.add(name)
+        self.names.append(name)
+        return len(self.names) - 1
+
+    def define(self, scope: _Scope, name: str, what: str) -> int:
+        if name in scope.slots:
+            raise ModelError(f"tensor {name!r} is defined twice, the second time by {what}")
+        slot = self.slot(scope.prefix + name)
+        scope.slots[name] = slot
+        return slot
+
+    def initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        if len(graph.initializer) + len(graph.sparse_initializer) > limits.MAX_TENSORS:
+            raise LimitError(f"more than {limits.MAX_TENSORS} initializers")
+        for tensor in graph.initializer:
+            what = f"initializer {tensor.name!r}"
+            self.constants[self.define(scope, tensor.name, what)] = constant(tensor, what)
+        for sparse in graph.sparse_initializer:
+            what = f"sparse initializer {sparse.values.name!r}"
+            self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
+
+    def nodes(self, protos: Sequence[onnx.NodeProto], scope: _Scope, out: list[Node]) -> None:
+        """Convert ``protos``.
+
+        When one reads what is defined later, bring the rest into an executable order.
+        """
+        pending: Iterable[onnx.NodeProto] = protos
+        done = 0
+        for attempt in range(2):
+            try:
+                for proto in pending:
+                    self.node(proto, scope, out)
+                    done += 1
+                return
+            except _UnresolvedError as e:
+                rest = list(pending)[done:]
+                if attempt or (scope.outer is not None and not any(e.name in p.output for p in rest)):
+                    raise  # perhaps a graph around this one defines it later
+                pending = executable_order(rest, lambda name: scope.find(name) is not None)
+                done = 0
+
+    def node(self, proto: onnx.NodeProto, scope: _Scope, out: list[Node]) -> None:
+        op_type = proto.op_type
+        domain = proto.domain
+        if domain == "ai.onnx":
+            domain = ""
+        if type(op_type) is not str or type(domain) is not str:
+            raise ModelError(f"node {self.count} has a type that is not UTF-8 text")
+        self.count += 1
+        if self.count > self.most:
+            raise LimitError(f"more than {self.most} nodes once functions are inlined")
+        find = scope.find
+        inputs = []
+        for name in proto.input:
+            if not name:
+                inputs.append(OMITTED)
+                continue
+            slot = find(name)
+            if slot is None:
+                raise _UnresolvedError(name, proto.name or op_type)
+            inputs.append(slot)
+        if self.functions:
+            key = (domain, op_type, proto.overload)
+            if key in self.functions:
+                self.call(key, proto, inputs, scope, out)
+                return
+        if op_type == "Constant" and not domain:
+            self.constant_node(proto, scope)
+            return
+        label = distinct_label(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"), self.node_names)
+        attributes, graphs, _ = (
+            convert_attributes(proto.attribute, f"node {label}", scope.given)
+            if len(proto.attribute)
+            else ({}, {}, {})
+        )
+        blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()} or None
+        names = list(proto.output)
+        while names and not names[-1]:
+            names.pop()
+        outputs = tuple(self.define(scope, name, f"node {label}") if name else OMITTED for name in names)
+        while inputs and inputs[-1] == OMITTED:
+            inputs.pop()
+        version = scope.opsets.get(domain, 1)
+        signature = (
+            domain,
+            op_type,
+            version,
+            len(inputs),
+            OMITTED in outputs and outputs,
+            len(outputs),
+            tuple([(k, attribute_key(v)) for k, v in attributes.items()]) if attributes else (),
+            tuple(map(inputs.index, inputs)) if len(inputs) > len(set(inputs)) else (),
+        )
+        out.append(
+            Node(
+                self.count - 1,
+                label,
+                domain,
+                op_type,
+                version,
+                attributes,
+                tuple(inputs),
+                outputs,
+                self.signatures.setdefault(signature, len(self.signatures)),
+                blocks,
+                node_kind(domain, op_type),
+            )
+        )
+
+    def constant_node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
+        what = f"node {scope.prefix}{proto.name or f'Constant#{self.count - 1}'}"
+        if not len(proto.output):
+            return  # nothing can read it
+        slot = self.define(scope, proto.output[0], what)
+        self.constant_nodes += 1
+        attributes, _, tensors = convert_attributes(proto.attribute, what, scope.given)
+        if tensors:
+            self.constants[slot] = next(iter(tensors.values()))
+            return
+        for name, value in attributes.items():
+            if name in _CONSTANT_TYPES:
+                self.constants[slot] = plain_constant(value, _CONSTANT_TYPES[name], what)
+                return
+        raise ModelError(f"{what} (Constant) has no value")
+
+    def call(
+        self,
+        key: tuple[str, str, str],
+        proto: onnx.NodeProto,
+        inputs: list[int],
+        scope: _Scope,
+        out: list[Node],
+    ) -> None:
+        """Inline a call of a model-local function."""
+        function = self.functions[key]
+        title = f"{key[0] or 'ai.onnx'}.{key[1]}"
+        if key in self.calls:
+            raise LimitError(f"function {title} calls itself")
+        if len(self.calls) >= limits.MAX_FUNCTION_DEPTH:
+            raise LimitError(
+                f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}"
+            )
+        label = distinct_label(
+            scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"), self.node_names
+        )
+        if len(inputs) > len(function.input) or len(proto.output) > len(function.output):
+            raise ModelError(
+                f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function "
+                f"{title}, which has {len(function.input)} and {len(function.output)}"
+            )
+        given = {a.name: a for a in function.attribute_proto}
+        for attribute in proto.attribute:
+            if attribute.ref_attr_name:
+                passed = scope.given.get(attribute.ref_attr_name)
+                if passed is None:
+                    continue
+                attribute, name = passed, attribute.name
+                given[name] = attribute
+            else:
+                given[attribute.name] = attribute
+        opsets = {_domain(o.domain): o.version for o in function.opset_import}
+        inner = _Scope(None, f"{label}/", {**scope.opsets, **opsets}, given)
+        for position, name in enumerate(function.input):
+            # an input left out is an empty name inside; OMITTED is what find() then answers
+            inner.slots[name] = inputs[position] if position < len(inputs) else OMITTED
+        self.calls.append(key)
+        first = len(self.names)
+        try:
+            self.nodes(function.node, inner, out)
+        except _UnresolvedError as e:
+            raise ModelError(
+                f"function {title}: node {e.reader} reads {e.name!r}, which nothing defines"
+            ) from e
+        finally:
+            self.calls.pop()
+        for name, formal in zip(proto.output, function.output, strict=False):
+            if not name:
+                continue
+            slot = inner.slots.get(formal)
+            if slot is None or slot == OMITTED:
+                raise ModelError(f"function {title} does not define its output {formal!r}")
+            if name in scope.slots:
+                raise ModelError(f"tensor {name!r} is defined twice, the second time by node {label}")
+            scope.slots[name] = slot
+            if slot >= first and scope.prefix + name not in self.used:
+                self.names[slot] = scope.prefix + name
+                self.used.add(scope.prefix + name)
+
+    def block(self, graph: onnx.GraphProto, outer: _Scope, prefix: str) -> Block:
+        """Convert a subgraph."""
+        if self.depth >= limits.MAX_SUBGRAPH_DEPTH:
+            raise LimitError(f"subgraphs nested more than {limits.MAX_SUBGRAPH_DEPTH} deep")
+        self.depth += 1
+        try:
+            scope = _Scope(outer, prefix, outer.opsets, outer.given)
+            self.initializers(graph, scope)
+            inputs = tuple(self.define(scope, i.name, f"subgraph of {prefix}") for i in graph.input)
+            nodes: list[Node] = []
+            self.nodes(graph.node, scope, nodes)
+            return Block(inputs, self.outputs(graph, scope, f"subgraph of {prefix[:-1]}"), nodes)
+        finally:
+            self.depth -= 1
+
+    def outputs(self, graph: onnx.GraphProto, scope: _Scope, what: str) -> tuple[int, ...]:
+        slots = []
+        for output in graph.output:
+            slot = scope.find(output.name)
+            if slot is None:
+                raise ModelError(f"output {output.name!r} of the {what} is defined by no node")
+            slots.append(slot)
+        return tuple(slots)
+
+
+_CONSTANT_TYPES = {
+    "value_float": DType.FLOAT,
+    "value_floats": DType.FLOAT,
+    "value_int": DType.INT64,
+    "value_ints": DType.INT64,
+    "value_string": DType.STRING,
+    "value_strings": DType.STRING,
+}
+
+
+def _inputs(converter: _Converter, graph: onnx.GraphProto, scope: _Scope) -> tuple[InputSpec, ...]:
+    specs = []
+    for proto in graph.input:
+        if proto.name in scope.slots:
+            if scope.slots[proto.name] in converter.constants:
+                continue  # before IR version 4 initializers had to be listed as inputs too
+            raise ModelError(f"input {proto.name!r} is declared twice")
+        kind, tensor = value_kind(proto.type)
+        if kind == "other":
+            raise ModelError(
+                f"input {proto.name!r} is neither a tensor nor a sequence or optional of tensors"
+            )
+        slot = converter.define(scope, proto.name, f"input {proto.name}")
+        specs.append(InputSpec(slot, proto.name, kind, declared_type(tensor, f"input {proto.name!r}")))
+    return tuple(specs)
+
+
+class _Declared(dict[str, DeclaredType]):
+    """Declared types by name, converted on first use: most models never need them."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        super().__init__()
+        self._protos = {v.name: v for group in (graph.value_info, graph.output) for v in group}
+
+    def __missing__(self, name: str) -> DeclaredType:
+        proto = self._protos.get(name)
+        found = DeclaredType(None, None)
+        if proto is not None:
+            kind, tensor = value_kind(proto.type)
+            if kind == "tensor":
+                found = declared_type(tensor, f"value {name!r}")
+        self[name] = found
+        return found
+
+
+def convert_model(model: onnx.ModelProto) -> Program:
+    """Convert a whole model. Raises ModelError or LimitError; messages do not name the file."""
+    graph = model.graph
+    opsets = {_domain(o.domain): o.version for o in model.opset_import}
+    for domain, version in opsets.items():
+        if not 0 < version < 1 << 31:
+            raise ModelError(
+                f"opset {version} of domain {domain or 'ai.onnx'}; a positive number was expected"
+            )
+    converter = _Converter(model)
+    scope = _Scope(None, "", opsets or {"": 1})
+    converter.initializers(graph, scope)
+    inputs = _inputs(converter, graph, scope)
+    nodes: list[Node] = []
+    try:
+        converter.nodes(graph.node, scope, nodes)
+    except _UnresolvedError as e:
+        raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
+    block = Block(tuple(i.slot for i in inputs), converter.outputs(graph, scope, "graph"), nodes)
+    return Program(
+        producer=" ".join(t for t in (model.producer_name, model.producer_version) if t),
+        names=converter.names,
+        constants=converter.constants,
+        inputs=inputs,
+        output_names=tuple(o.name for o in graph.output),
+        main=block,
+        nodes=converter.count,
+        constant_nodes=converter.constant_nodes,
+        declared=_Declared(graph),
+    )

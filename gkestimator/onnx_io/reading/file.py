@@ -1,0 +1,69 @@
+"""A file to a ModelProto without weight values.
+
+Regular files only, external data never opened, bounded memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from gkestimator.core.errors import LimitError, ModelError
+from gkestimator.onnx_io.reading import limits
+from gkestimator.onnx_io.reading.wire import strip_values
+
+_PARSE_WHOLE_BELOW = 1 << 20
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The model in ``path``.
+
+    Raises ModelError or LimitError with a message that does not name the file yet.
+    """
+    return parse_model(_content(path))
+
+
+def parse_model(content: bytes) -> onnx.ModelProto:
+    """The model that ``content`` is the serialised form of. Raises ModelError."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except (DecodeError, ValueError, RuntimeError) as e:
+        raise ModelError("not an ONNX file (its bytes are no protobuf ModelProto)") from e
+    if not model.HasField("graph"):
+        raise ModelError("not an ONNX model: it holds no graph")
+    return model
+
+
+def _content(path: Path) -> bytes:
+    """The file's bytes; those of a large file without weight values."""
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as e:
+        raise ModelError(f"cannot be opened: {e.strerror or e}") from e
+    except ValueError as e:
+        raise ModelError(f"not a file name: {e}") from e
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError("not a regular file")
+        size = status.st_size
+        if size == 0:
+            raise ModelError("empty file; an ONNX model was expected")
+        if size > limits.MAX_FILE_BYTES:
+            raise LimitError(f"{size} bytes; at most {limits.MAX_FILE_BYTES} are read")
+        # not closed by hand: an error's frames may still hold views into it
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except OSError as e:
+        raise ModelError(f"cannot be read: {e.strerror or e}") from e
+    finally:
+        os.close(descriptor)
+    if size < _PARSE_WHOLE_BELOW:
+        return mapped[:]
+    return strip_values(memoryview(mapped))

@@ -1,0 +1,392 @@
+"""Convolutions as implicit GEMMs, in one, two or three spatial dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import ShapeError
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
+from gkestimator.operators.builders import (
+    distinct,
+    elementwise_kernel,
+    input_at,
+    memory_kernel,
+    optional_input,
+    output_at,
+)
+from gkestimator.operators.matmul import autocast_kernels
+from gkestimator.operators.precision import matrix_precision
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+
+_TENSOR_CORES = frozenset({Precision.TF32, Precision.FP16, Precision.BF16})
+_WINOGRAD_CHANNELS = 128  # below, cuDNN prefers other algorithms (RECIPE, part two, memory)
+
+
+def _flat(values: Sequence[int], default: int, rank: int) -> tuple[int, int]:
+    """(product of all but the last, last) of a spatial attribute, padded to ``rank`` with ``default``."""
+    full = tuple(values) if values else (default,) * rank
+    return math.prod(full[:-1]), full[-1]
+
+
+def _ints(op: Operator, name: str) -> tuple[int, ...]:
+    value = op.attributes.get(name)
+    if isinstance(value, tuple):
+        return tuple(int(v) for v in value)
+    return ()
+
+
+def conv_shape(
+    op: Operator,
+    source: tuple[int, ...],
+    weight: tuple[int, ...],
+    result: tuple[int, ...],
+    *,
+    transposed: bool = False,
+) -> ConvShape:
+    """The shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C,
+    M/group, ...).
+    """
+    rank = len(source) - 2
+    if rank < 1 or len(weight) != rank + 2 or len(result) != rank + 2:
+        raise ShapeError(
+            f"{op.op_type} {op.name!r}: expected input, weight and output of one rank of at least 3, "
+            f"found {list(source)}, {list(weight)} and {list(result)}"
+        )
+    group = op.attributes.get("group", 1)
+    groups = group if isinstance(group, int) else 1
+    in_h, in_w = _flat(source[2:], 1, rank)
+    out_h, out_w = _flat(result[2:], 1, rank)
+    kernel_h, kernel_w = _flat(weight[2:], 1, rank)
+    stride_h, stride_w = _flat(_ints(op, "strides"), 1, rank)
+    dilation_h, dilation_w = _flat(_ints(op, "dilations"), 1, rank)
+    return ConvShape(
+        batch=source[0],
+        in_channels=source[1],
+        out_channels=weight[1] * groups if transposed else weight[0],
+        groups=groups,
+        in_h=in_h,
+        in_w=in_w,
+        out_h=out_h,
+        out_w=out_w,
+        kernel_h=kernel_h,
+        kernel_w=kernel_w,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+    )
+
+
+def _implicit_gemm(shape: ConvShape, *, transposed: bool) -> GemmShape:
+    kernel = shape.kernel_h * shape.kernel_w
+    if transposed:
+        # Each input pixel scatters a kernel per output channel: (pixels, C/g) x (C/g, M/g x kernel).
+        return GemmShape(
+            batch=shape.groups,
+            m=shape.batch * shape.in_h * shape.in_w,
+            n=shape.out_channels // shape.groups * kernel,
+            k=shape.in_channels // shape.groups,
+        )
+    return GemmShape(
+        batch=shape.groups,
+        m=shape.batch * shape.out_h * shape.out_w,
+        n=shape.out_channels // shape.groups,
+        k=shape.in_channels // shape.groups * kernel,
+    )
+
+
+def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: Tensor, result: Tensor) -> int:
+    """cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores,
+    else none.
+    """
+    area = shape.kernel_h * shape.kernel_w
+    if precision is Precision.FP32 and (shape.kernel_h, shape.kernel_w) == (3, 3):
+        unit = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
+        wide = min(shape.in_channels, shape.out_channels) >= _WINOGRAD_CHANNELS
+        if unit and wide and shape.groups == 1:
+            return (source.nbytes + result.nbytes) * 9 // 4 + 4 * weight.nbytes
+    depthwise = shape.groups > 1 and shape.groups == shape.in_channels
+    if precision in _TENSOR_CORES and area > 1 and not depthwise:
+        return source.nbytes + weight.nbytes + result.nbytes
+    return 0
+
+
+def _one_pixel(shape: ConvShape) -> bool:
+    """Whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x area, M) of
+    data that lie flat already, and measured as such by the thousand, where no public table has such convolutions.
+    """
+    whole = (shape.in_h, shape.in_w) == (shape.kernel_h, shape.kernel_w)
+    return whole and (shape.out_h, shape.out_w, shape.groups) == (1, 1, 1)
+
+
+def convolution_kernel(
+    shape: ConvShape,
+    reads: Sequence[Tensor],
+    result: Tensor,
+    options: LoweringOptions,
+    *,
+    transposed: bool = False,
+    variant: str = "conv",
+    epilogue_flops: int = 0,
+) -> Kernel:
+    """One convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual). FLOPs 2 x groups x m x
+    n x k.
+    """
+    gemm = _implicit_gemm(shape, transposed=transposed)
+    depthwise = shape.groups > 1 and shape.groups == shape.in_channels
+    untransposed = Family.DEPTHWISE if depthwise else Family.CONV
+    family = Family.CONV_TRANSPOSE if transposed else untransposed
+    if not transposed and variant == "conv" and _one_pixel(shape):
+        family = Family.LINEAR
+    precision = matrix_precision(reads[0].dtype, options, convolution=True)
+    operands = distinct(reads)
+    return Kernel(
+        name=("conv" if family is Family.LINEAR else family.value)
+        if variant == "conv"
+        else f"{family.value}.{variant}",
+        family=family,
+        variant=variant,
+        precision=precision,
+        flops=2 * gemm.batch * gemm.m * gemm.n * gemm.k + epilogue_flops,
+        read_bytes=sum(t.nbytes for t in operands),
+        write_bytes=result.nbytes,
+        weight_bytes=sum(t.nbytes for t in operands if t.is_weight),
+        rows=gemm.batch * gemm.m,
+        cols=gemm.n,
+        element_bytes=result.dtype.bits / 8,
+        inputs=len(operands),
+        gemm=gemm,
+        conv=shape,
+        workspace_bytes=_workspace(shape, precision, reads[0], reads[1], result),
+    )
+
+
+def conv_kernels(
+    shape: ConvShape,
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    result: Tensor,
+    options: LoweringOptions,
+    *,
+    transposed: bool = False,
+    fused_bias: bool = False,
+    extra_reads: tuple[Tensor, ...] = (),
+    epilogue_flops: int = 0,
+    channels_last: bool = False,
+) -> tuple[Kernel, ...]:
+    """A convolution as the runtimes launch it.
+
+    Casts under autocast; on tensor cores, for kernels larger than 1x1, grouped ones too, the NCHW to NHWC
+    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN,
+    ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``.
+    """
+    separate = bias is not None and not fused_bias
+    reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
+    casts, reads = autocast_kernels(reads, options)
+    epilogue = epilogue_flops + (result.elements if bias is not None and not separate else 0)
+    main = convolution_kernel(
+        shape,
+        reads,
+        result,
+        options,
+        transposed=transposed,
+        variant="fused" if extra_reads or epilogue_flops else "conv",
+        epilogue_flops=epilogue,
+    )
+    kernels = [*casts]
+    convert = (
+        main.precision in _TENSOR_CORES
+        and main.family is Family.CONV
+        and shape.kernel_h * shape.kernel_w > 1
+        and not channels_last
+    )
+    if convert:
+        kernels.append(_layout_kernel("nchw_to_nhwc", reads[0]))
+        kernels.append(main)
+        kernels.append(_layout_kernel("nhwc_to_nchw", result))
+    else:
+        kernels.append(main)
+    if separate and bias is not None:
+        kernels.append(elementwise_kernel("bias_add", (result, bias), (result,), flops_per_element=1))
+    return tuple(kernels)
+
+
+def in_channels_last(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel for it."""
+    return tuple(
+        replace(k, variant="channels_last", name=f"{k.name}.channels_last")
+        if k.family is Family.DEPTHWISE
+        else k
+        for k in kernels
+        if k.variant not in _CONVERSIONS
+    )
+
+
+_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
+
+
+def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:
+    return memory_kernel(Family.COPY, variant, (tensor,), (tensor,), flops=0, rows=tensor.elements)
+
+
+@lowering_rule("Conv", kind="convolution", autocast="half", feeds_in_place=True)
+def conv(op: Operator, options: LoweringOptions) -> Lowered:
+    """Convolution, then its bias."""
+    source = input_at(op, 0)
+    weight = input_at(op, 1)
+    result = output_at(op)
+    shape = conv_shape(op, source.shape, weight.shape, result.shape)
+    kernels = conv_kernels(shape, source, weight, optional_input(op, 2), result, options)
+    casts = sum(1 for k in kernels if k.variant == "cast")
+    return Lowered(kernels=kernels, host_calls=1 + casts)
+
+
+@lowering_rule("ConvTranspose", kind="transposed_convolution", autocast="half")
+def conv_transpose(op: Operator, options: LoweringOptions) -> Lowered:
+    """The data gradient of a convolution, then its bias."""
+    source = input_at(op, 0)
+    weight = input_at(op, 1)
+    result = output_at(op)
+    shape = conv_shape(op, source.shape, weight.shape, result.shape, transposed=True)
+    kernels = conv_kernels(shape, source, weight, optional_input(op, 2), result, options, transposed=True)
+    casts = sum(1 for k in kernels if k.variant == "cast")
+    return Lowered(kernels=kernels, host_calls=1 + casts)
+
+
+@lowering_rule("ConvInteger", kind="integer_convolution", quantised=True)
+def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
+    """int8 convolution to int32; zero points go into its prologue."""
+    source = input_at(op, 0)
+    weight = input_at(op, 1)
+    result = output_at(op)
+    shape = conv_shape(op, source.shape, weight.shape, result.shape)
+    others = tuple(t for i in (2, 3) if (t := optional_input(op, i)) is not None)
+    kernel = convolution_kernel(shape, (source, weight, *others), result, options, variant="integer")
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("QLinearConv", kind="integer_convolution", quantised=True)
+def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
+    """int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice, and
+    the bias.
+    """
+    source = input_at(op, 0)
+    weight = input_at(op, 3)
+    result = output_at(op)
+    shape = conv_shape(op, source.shape, weight.shape, result.shape)
+    others = tuple(t for i in (1, 2, 4, 5, 6, 7, 8) if (t := optional_input(op, i)) is not None)
+    per_element = 5 + (1 if optional_input(op, 8) is not None else 0)
+    kernel = convolution_kernel(
+        shape,
+        (source, weight, *others),
+        result,
+        options,
+        variant="qlinear",
+        epilogue_flops=per_element * result.elements,
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
+def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
+    """Bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then a
+    GEMM.
+    """
+    source = input_at(op, 0)
+    weight = input_at(op, 1)
+    result = output_at(op)
+    offset = input_at(op, 2)
+    bias = optional_input(op, 3)
+    mask = optional_input(op, 4)
+    shape = conv_shape(op, source.shape, weight.shape, result.shape)
+    area = shape.kernel_h * shape.kernel_w
+    samples = shape.batch * shape.in_channels * area * shape.out_h * shape.out_w
+    columns = Tensor(
+        name=f"{result.name}#columns", dtype=source.dtype, shape=(samples,), storage=f"{result.name}#columns"
+    )
+    if mask is None:
+        gathered = (source, offset)
+    else:
+        gathered = (source, offset, mask)
+    per_sample = 11 if mask is None else 12
+    sample = memory_kernel(
+        Family.RESAMPLE,
+        "deform_columns",
+        gathered,
+        (columns,),
+        flops=per_sample * samples,
+        rows=samples,
+        workspace_bytes=columns.nbytes,
+    )
+    kernels = conv_kernels(shape, source, weight, bias, result, options)
+    return Lowered(kernels=(sample, *kernels), host_calls=1)
+
+
+@lowering_rule("CausalConvWithState", kind="convolution")
+def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
+    """Depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an
+    epilogue.
+    """
+    source = input_at(op, 0)
+    weight = input_at(op, 1)
+    result = output_at(op)
+    bias = optional_input(op, 2)
+    state = optional_input(op, 3)
+    channels = source.shape[1]
+    length = source.shape[-1]
+    taps = weight.shape[-1]
+    shape = ConvShape(
+        batch=source.shape[0],
+        in_channels=channels,
+        out_channels=channels,
+        groups=channels,
+        in_h=1,
+        in_w=length,
+        out_h=1,
+        out_w=length,
+        kernel_h=1,
+        kernel_w=taps,
+        stride_h=1,
+        stride_w=1,
+        dilation_h=1,
+        dilation_w=1,
+    )
+    reads = tuple(t for t in (source, weight, bias, state) if t is not None)
+    activation = op.attributes.get("activation", "none")
+    per_element = (1 if bias is not None else 0) + (5 if activation in ("silu", "swish") else 0)
+    main = convolution_kernel(
+        shape, reads, result, options, variant="causal", epilogue_flops=per_element * result.elements
+    )
+    kernels: tuple[Kernel, ...] = (main,)
+    if len(op.outputs) > 1:
+        new_state = op.outputs[1]
+    else:
+        new_state = None
+    if isinstance(new_state, Tensor) and new_state.elements:
+        kernels = (
+            main,
+            memory_kernel(Family.COPY, "slice", (new_state,), (new_state,), flops=0, rows=new_state.elements),
+        )
+    return Lowered(kernels=kernels, host_calls=len(kernels))
+
+
+@lowering_rule("Col2Im", kind="column_scatter")
+def col2im(op: Operator, options: LoweringOptions) -> Lowered:
+    """Every column element is added to its pixel: one FLOP each."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    kernel = memory_kernel(
+        Family.SCATTER,
+        "col2im",
+        (source,),
+        (result,),
+        flops=source.elements,
+        rows=result.elements,
+        cols=max(1, source.elements // max(1, result.elements)),
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)

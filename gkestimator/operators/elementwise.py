@@ -1,0 +1,238 @@
+"""Elementwise operators: one result element from one element of each operand.
+
+``FLOPS`` gives the operations per result element and the formula they were counted from: every arithmetic
+operation,
+comparison, and function value (exp, log, sqrt, erf, tanh, sin, ...) counts one. Moving or reinterpreting bits
+counts
+none. An operand that broadcasts is read once at its own size.
+"""
+
+from __future__ import annotations
+
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import Kernel
+from gkestimator.operators.builders import elementwise_kernel, optional_input, output_at, tensor_inputs
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+
+# op_type: (variant, FLOPs per element, formula)
+FLOPS: dict[str, tuple[str, int, str]] = {
+    "Abs": ("abs", 1, "|x|"),
+    "Acos": ("acos", 1, "acos x"),
+    "Acosh": ("acosh", 1, "acosh x"),
+    "Add": ("add", 1, "a + b"),
+    "And": ("and", 1, "a and b"),
+    "Asin": ("asin", 1, "asin x"),
+    "Asinh": ("asinh", 1, "asinh x"),
+    "Atan": ("atan", 1, "atan x"),
+    "Atanh": ("atanh", 1, "atanh x"),
+    "BitShift": ("bit_shift", 1, "a << b"),
+    "BitwiseAnd": ("bitwise_and", 1, "a & b"),
+    "BitwiseNot": ("bitwise_not", 1, "~a"),
+    "BitwiseOr": ("bitwise_or", 1, "a | b"),
+    "BitwiseXor": ("bitwise_xor", 1, "a ^ b"),
+    "Ceil": ("ceil", 1, "ceil x"),
+    "Celu": (
+        "celu",
+        6,
+        "max(0, x) + min(0, alpha (exp(x / alpha) - 1)): max, divide, exp, subtract, multiply+min, add",
+    ),
+    "Clip": ("clip", 2, "min(max(x, lo), hi)"),
+    "Cos": ("cos", 1, "cos x"),
+    "Cosh": ("cosh", 1, "cosh x"),
+    "Div": ("div", 1, "a / b"),
+    "Elu": ("elu", 4, "x > 0 ? x : alpha (exp x - 1)"),
+    "Equal": ("equal", 1, "a == b"),
+    "Erf": ("erf", 1, "erf x"),
+    "Exp": ("exp", 1, "exp x"),
+    "Floor": ("floor", 1, "floor x"),
+    "Gelu": ("gelu", 5, "0.5 x (1 + erf(x / sqrt 2)): multiply, erf, add, multiply, multiply"),
+    "Greater": ("greater", 1, "a > b"),
+    "GreaterOrEqual": ("greater_or_equal", 1, "a >= b"),
+    "HardSigmoid": ("hard_sigmoid", 4, "max(0, min(1, alpha x + beta))"),
+    "HardSwish": ("hard_swish", 5, "x max(0, min(1, x / 6 + 0.5))"),
+    "IsInf": ("is_inf", 1, "x is inf"),
+    "IsNaN": ("is_nan", 1, "x != x"),
+    "LeakyRelu": ("leaky_relu", 2, "x > 0 ? x : alpha x"),
+    "Less": ("less", 1, "a < b"),
+    "LessOrEqual": ("less_or_equal", 1, "a <= b"),
+    "Log": ("log", 1, "log x"),
+    "Mish": ("mish", 5, "x tanh(log(1 + exp x))"),
+    "Mod": ("mod", 4, "a - b floor(a / b)"),
+    "Mul": ("mul", 1, "a b"),
+    "Neg": ("neg", 1, "-x"),
+    "Not": ("not", 1, "not x"),
+    "Or": ("or", 1, "a or b"),
+    "PRelu": ("prelu", 2, "x > 0 ? x : s x"),
+    "Pow": ("pow", 3, "exp(b log a)"),
+    "Reciprocal": ("reciprocal", 1, "1 / x"),
+    "Relu": ("relu", 1, "max(0, x)"),
+    "Round": ("round", 1, "round x"),
+    "Selu": ("selu", 5, "gamma (x > 0 ? x : alpha (exp x - 1))"),
+    "Shrink": ("shrink", 3, "x < -l ? x + b : x > l ? x - b : 0"),
+    "Sigmoid": ("sigmoid", 4, "1 / (1 + exp(-x))"),
+    "Sign": ("sign", 2, "(x > 0) - (x < 0), the two comparisons"),
+    "Sin": ("sin", 1, "sin x"),
+    "Sinh": ("sinh", 1, "sinh x"),
+    "Softplus": ("softplus", 3, "log(1 + exp x)"),
+    "Softsign": ("softsign", 3, "x / (1 + |x|)"),
+    "Sqrt": ("sqrt", 1, "sqrt x"),
+    "Sub": ("sub", 1, "a - b"),
+    "Swish": ("swish", 6, "x / (1 + exp(-alpha x)): multiply, negate, exp, add, divide, multiply"),
+    "Tan": ("tan", 1, "tan x"),
+    "Tanh": ("tanh", 1, "tanh x"),
+    "ThresholdedRelu": ("thresholded_relu", 1, "x > alpha ? x : 0"),
+    "Where": ("where", 1, "c ? a : b"),
+    "Xor": ("xor", 1, "a xor b"),
+}
+GELU_TANH_FLOPS = 9  # 0.5 x (1 + tanh(c (x + d x^3))): two for x^3, d, +, c, tanh, +, 0.5, x
+
+
+# Operators with traits; what is said of each is what torch.autocast's lists (aten/src/ATen/autocast_mode.h), ONNX
+# Runtime's declarations MayInplace (onnxruntime/core/providers/cuda) and the activations of vision models say.
+_ACTIVATIONS = ("Clip", "Elu", "HardSwish", "LeakyRelu", "Relu")
+_GATED = ("Mish", "Swish")  # no kernel of ONNX Runtime's CUDA provider
+_IN_FLOAT = ("Exp", "Log", "Reciprocal", "Softplus")
+_IN_FLOAT_APART = ("Acos", "Asin", "Cosh", "Sinh", "Tan")
+_OVER_FIRST = (
+    "Abs",
+    "And",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "Div",
+    "Erf",
+    "Floor",
+    "Mul",
+    "Neg",
+    "Not",
+    "Or",
+    "Round",
+    "Selu",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sqrt",
+    "Sub",
+    "Tanh",
+    "ThresholdedRelu",
+    "Xor",
+)
+_NAMED = frozenset(
+    {"Add", "PRelu", "Pow", "Gelu", "Softsign", "HardSigmoid"}
+    | {*_ACTIVATIONS, *_GATED, *_IN_FLOAT, *_IN_FLOAT_APART, *_OVER_FIRST}
+)
+
+
+# ResNets of torchvision and timm add their shortcut in place, before the activation: ``out += identity; relu(out)``.
+@lowering_rule(
+    "Add", kind="elementwise", in_place=("onnxruntime",), in_place_before="Relu", feeds_in_place=True
+)
+@lowering_rule("PRelu", kind="elementwise", autocast="half")
+@lowering_rule(*_ACTIVATIONS, kind="elementwise", in_place=("torch", "onnxruntime"))
+@lowering_rule(*_GATED, kind="elementwise", in_place=("torch",))
+@lowering_rule(*_IN_FLOAT, kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
+@lowering_rule(*_IN_FLOAT_APART, kind="elementwise", autocast="fp32")
+@lowering_rule(*_OVER_FIRST, kind="elementwise", in_place=("onnxruntime",))
+@lowering_rule(*(name for name in FLOPS if name not in _NAMED), kind="elementwise")
+def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel over the result's elements."""
+    variant, flops, _ = FLOPS[op.op_type]
+    result = output_at(op)
+    kernel = elementwise_kernel(variant, tensor_inputs(op), (result,), flops_per_element=flops)
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("Softsign", kind="elementwise", in_place=("onnxruntime",))
+def softsign(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
+    if options.runtime != "torch":
+        return elementwise(op, options)
+    (x,), result = tensor_inputs(op), output_at(op)
+    kernels = (
+        elementwise_kernel("abs", (x,), (result,), flops_per_element=1),
+        elementwise_kernel("add", (result,), (result,), flops_per_element=1),
+        elementwise_kernel("div", (x, result), (result,), flops_per_element=1),
+    )
+    return Lowered(kernels=kernels, host_calls=len(kernels))
+
+
+@lowering_rule("HardSigmoid", kind="elementwise", in_place=("onnxruntime",))
+def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in torch and
+    are a product, a sum and a clamp there.
+    """
+    alpha = op.attributes.get("alpha", 0.2)
+    beta = op.attributes.get("beta", 0.5)
+    known = isinstance(alpha, float) and abs(alpha - 1 / 6) <= 1e-4 and beta == 0.5
+    if options.runtime != "torch" or known:
+        return elementwise(op, options)
+    result = output_at(op)
+    kernels = (
+        elementwise_kernel("mul", tensor_inputs(op), (result,), flops_per_element=1),
+        elementwise_kernel("add", (result,), (result,), flops_per_element=1),
+        elementwise_kernel("clip", (result,), (result,), flops_per_element=2),
+    )
+    return Lowered(kernels=kernels, host_calls=len(kernels))
+
+
+@lowering_rule("Gelu", kind="elementwise")
+def gelu(op: Operator, options: LoweringOptions) -> Lowered:
+    """Exact (erf) or tanh form, by the attribute ``approximate``."""
+    approximate = op.attributes.get("approximate", "none") == "tanh"
+    kernel = elementwise_kernel(
+        "gelu_tanh" if approximate else "gelu",
+        tensor_inputs(op),
+        (output_at(op),),
+        flops_per_element=GELU_TANH_FLOPS if approximate else FLOPS["Gelu"][1],
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("Pow", kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
+def power(op: Operator, options: LoweringOptions) -> Lowered:
+    """A square, cube or root of a constant exponent is multiplications or one function, as the runtimes
+    special-case it.
+    """
+    exponent = optional_input(op, 1)
+    flops = FLOPS["Pow"][1]
+    if exponent is not None and exponent.value is not None and exponent.value.size == 1:
+        flops = {2.0: 1, 3.0: 2, 0.5: 1, 1.0: 0, -1.0: 1}.get(float(exponent.value.reshape(-1)[0]), flops)
+    kernel = elementwise_kernel("pow", tensor_inputs(op), (output_at(op),), flops_per_element=flops)
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("Sum", "Max", "Min", kind="elementwise", in_place=("onnxruntime",))
+@lowering_rule("Mean", kind="elementwise")
+def variadic(op: Operator, options: LoweringOptions) -> Lowered:
+    """n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
+    copy.
+    """
+    variant = {"Sum": "add", "Max": "max", "Min": "min", "Mean": "add"}[op.op_type]
+    operands = tensor_inputs(op)
+    result = output_at(op)
+    kernels: list[Kernel] = []
+    left: Tensor = operands[0]
+    if len(operands) == 1:
+        kernels.append(elementwise_kernel("copy", operands, (result,), flops_per_element=0))
+    for right in operands[1:]:
+        kernels.append(elementwise_kernel(variant, (left, right), (result,), flops_per_element=1))
+        left = result
+    if op.op_type == "Mean" and len(operands) > 1:
+        kernels.append(elementwise_kernel("div", (result,), (result,), flops_per_element=1))
+    return Lowered(kernels=tuple(kernels), host_calls=len(kernels))
+
+
+@lowering_rule("SwiGLU", kind="gated_activation")
+def swiglu(op: Operator, options: LoweringOptions) -> Lowered:
+    """The gate half through Swish, times the other half; eager mode composes SiLU and a product."""
+    result = output_at(op)
+    operands = tensor_inputs(op)
+    swish = FLOPS["Swish"][1]
+    if options.runtime == "torch":
+        kernels = (
+            elementwise_kernel("swish", (result,), (result,), flops_per_element=swish),
+            elementwise_kernel("mul", operands, (result,), flops_per_element=1),
+        )
+        return Lowered(kernels=kernels, host_calls=2)
+    kernel = elementwise_kernel("swiglu", operands, (result,), flops_per_element=swish + 1)
+    return Lowered(kernels=(kernel,), host_calls=1)

@@ -1,0 +1,1 @@
+"""Hold the operators of ONNX Runtime's own domain, `com.microsoft`."""

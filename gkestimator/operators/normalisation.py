@@ -1,0 +1,219 @@
+"""Softmax and normalisation operators: statistics over rows, then one pass over the elements."""
+
+from __future__ import annotations
+
+import math
+
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import Family, Kernel
+from gkestimator.operators.builders import (
+    LAYERNORM_FLOPS,
+    RMSNORM_FLOPS,
+    batchnorm_kernel,
+    cast_kernel,
+    input_at,
+    layernorm_kernel,
+    memory_kernel,
+    optional_input,
+    output_at,
+    softmax_kernel,
+    tensor_outputs,
+)
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+
+_SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Hardmax": "hardmax"}
+_AXIS_SINCE = 13  # before, everything from the axis on was one row
+
+
+def axis_of(op: Operator, rank: int, default: int) -> int:
+    """The attribute ``axis`` as a non-negative index into ``rank`` dimensions."""
+    axis = op.attributes.get("axis", default)
+    number = axis if isinstance(axis, int) else default
+    if number < 0:
+        return number + rank
+    return number
+
+
+def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[tuple[Kernel, ...], Tensor]:
+    """Under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation, and its
+    result.
+    """
+    if options.dtype != "amp" or source.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        return (), source
+    wide = Tensor(
+        name=f"{source.name}#float", dtype=DType.FLOAT, shape=source.shape, storage=f"{source.name}#float"
+    )
+    return (cast_kernel(source, DType.FLOAT),), wide
+
+
+@lowering_rule("Softmax", "LogSoftmax", kind="softmax", autocast="fp32", in_place=("onnxruntime",))
+@lowering_rule("Hardmax", kind="softmax")
+def softmax(op: Operator, options: LoweringOptions) -> Lowered:
+    """Rows along one axis; before opset 13 everything from the axis on is one row."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    casts, source = autocast_to_float(source, options)
+    rank = len(source.shape)
+    if op.version < _AXIS_SINCE:
+        axis = axis_of(op, rank, 1)
+        flat = (math.prod(source.shape[:axis]), math.prod(source.shape[axis:]))
+        source = Tensor(
+            name=source.name,
+            dtype=source.dtype,
+            shape=flat,
+            storage=source.storage,
+            is_weight=source.is_weight,
+        )
+        axis = 1
+    else:
+        axis = axis_of(op, rank, -1)
+    kernel = softmax_kernel(_SOFTMAX[op.op_type], source, result, axis)
+    return Lowered(kernels=(*casts, kernel), host_calls=1 + len(casts))
+
+
+def normalised_extent(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """(rows, columns) of a normalisation over all dimensions from ``axis`` on."""
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+
+def layernorm_kernels(
+    variant: str,
+    source: Tensor,
+    parameters: tuple[Tensor, ...],
+    writes: tuple[Tensor, ...],
+    options: LoweringOptions,
+    *,
+    axis: int,
+) -> tuple[Kernel, ...]:
+    """Layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with
+    autocast's cast.
+    """
+    casts, source = autocast_to_float(source, options)
+    rows, cols = normalised_extent(source.shape, axis)
+    kernel = layernorm_kernel(
+        variant,
+        (source, *parameters),
+        writes,
+        rows=rows,
+        cols=cols,
+        affine=len(parameters),
+        per_element=RMSNORM_FLOPS if variant == "rms_norm" else LAYERNORM_FLOPS,
+    )
+    return (*casts, kernel)
+
+
+@lowering_rule("LayerNormalization", "RMSNormalization", kind="layer_norm", autocast="fp32")
+def layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """One kernel over rows of all dimensions from ``axis`` on."""
+    source = input_at(op, 0)
+    parameters = tuple(t for i in (1, 2) if (t := optional_input(op, i)) is not None)
+    variant = "rms_norm" if op.op_type == "RMSNormalization" else "layer_norm"
+    axis = axis_of(op, len(source.shape), -1)
+    kernels = layernorm_kernels(variant, source, parameters, tensor_outputs(op), options, axis=axis)
+    return Lowered(kernels=kernels, host_calls=len(kernels))
+
+
+@lowering_rule("GroupNormalization", kind="group_norm", autocast="fp32")
+@lowering_rule("InstanceNormalization", kind="group_norm")
+def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """Rows are (sample, group) pairs; instance normalisation has one channel per group."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    casts, source = autocast_to_float(source, options)
+    batch = source.shape[0]
+    channels = source.shape[1]
+    groups = channels
+    if op.op_type == "GroupNormalization":
+        attribute = op.attributes.get("num_groups", 1)
+        groups = attribute if isinstance(attribute, int) else 1
+    rows = batch * groups
+    kernel = layernorm_kernel(
+        "group_norm" if op.op_type == "GroupNormalization" else "instance_norm",
+        (source, input_at(op, 1), input_at(op, 2)),
+        (result,),
+        rows=rows,
+        cols=source.elements // max(1, rows),
+        affine=2,
+    )
+    return Lowered(kernels=(*casts, kernel), host_calls=1 + len(casts))
+
+
+@lowering_rule("BatchNormalization", kind="batch_norm", autocast="first", feeds_in_place=True)
+def batch_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """Inference: scale and shift per channel. Training mode (statistics are outputs): a normalisation over
+    each channel.
+    """
+    source = input_at(op, 0)
+    result = output_at(op)
+    parameters = tuple(input_at(op, i) for i in range(1, 5))
+    if op.attributes.get("training_mode", 0) or len(tensor_outputs(op)) > 1:
+        channels = source.shape[1]
+        kernel = layernorm_kernel(
+            "batch_norm_training",
+            (source, *parameters),
+            tensor_outputs(op),
+            rows=channels,
+            cols=source.elements // max(1, channels),
+            affine=2,
+        )
+    else:
+        kernel = batchnorm_kernel(source, result, parameters)
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("LpNormalization", kind="lp_norm", autocast="fp32")
+def lp_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """The norm of each row (magnitude or square, sum), then a division: 3 per element."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    axis = axis_of(op, len(source.shape), -1)
+    cols = source.shape[axis] if source.shape else 1
+    kernel = layernorm_kernel(
+        "lp_norm",
+        (source,),
+        (result,),
+        rows=source.elements // max(1, cols),
+        cols=cols,
+        affine=0,
+        per_element=3,
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("MeanVarianceNormalization", kind="layer_norm")
+def mean_variance_norm(op: Operator, options: LoweringOptions) -> Lowered:
+    """Mean and variance over ``axes`` (default 0, 2, 3), no affine part."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    axes = op.attributes.get("axes", (0, 2, 3))
+    rank = len(source.shape)
+    if isinstance(axes, tuple) and rank:
+        chosen = {int(a) % rank for a in axes}
+    else:
+        chosen = set()
+    cols = math.prod(source.shape[a] for a in chosen)
+    kernel = layernorm_kernel(
+        "mean_variance_norm", (source,), (result,), rows=source.elements // max(1, cols), cols=cols, affine=0
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("LRN", kind="local_response_norm")
+def lrn(op: Operator, options: LoweringOptions) -> Lowered:
+    """x / (bias + alpha / size x sum of squares over ``size`` channels)^beta: 2 a neighbour, then
+    multiply, add, power (log, multiply, exp), divide."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    size = op.attributes.get("size", 5)
+    neighbours = size if isinstance(size, int) else 5
+    kernel = memory_kernel(
+        Family.LAYERNORM,
+        "lrn",
+        (source,),
+        (result,),
+        flops=(2 * neighbours + 6) * source.elements,
+        rows=source.elements,
+        cols=neighbours,
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)

@@ -1,0 +1,176 @@
+"""Reductions, cumulative sums, determinants and losses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import Family, Kernel
+from gkestimator.operators.builders import (
+    elementwise_kernel,
+    input_at,
+    memory_kernel,
+    optional_input,
+    output_at,
+    reduction_kernel,
+    softmax_kernel,
+    tensor_outputs,
+)
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+
+# op_type: (variant, FLOPs per source element, FLOPs per result, formula)
+REDUCTIONS: dict[str, tuple[str, int, int, str]] = {
+    "ReduceL1": ("l1", 2, 0, "sum |x|"),
+    "ReduceL2": ("l2", 2, 1, "sqrt sum x^2"),
+    "ReduceLogSum": ("log_sum", 1, 1, "log sum x"),
+    "ReduceLogSumExp": ("log_sum_exp", 4, 2, "m + log sum exp(x - m): maximum, subtract, exp, add; log, add"),
+    "ReduceMax": ("max", 1, 0, "max x"),
+    "ReduceMean": ("mean", 1, 1, "sum x / n"),
+    "ReduceMin": ("min", 1, 0, "min x"),
+    "ReduceProd": ("prod", 1, 0, "prod x"),
+    "ReduceSum": ("sum", 1, 0, "sum x"),
+    "ReduceSumSquare": ("sum_square", 2, 0, "sum x^2"),
+}
+_COMPOSED_IN_TORCH = frozenset({"ReduceLogSum", "ReduceSumSquare"})
+
+
+def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Kernel, Kernel]:
+    """Return the two kernels of a reduction that torch has no call for: ``(x * x).sum()``, ``x.sum().log()``."""
+    if op_type == "ReduceLogSum":
+        total = reduction_kernel("sum", source, (result,), kept=result.elements, per_element=1)
+        return total, elementwise_kernel("log", (result,), (result,), flops_per_element=1)
+    name = f"{result.name}#squares"
+    squares = Tensor(name=name, dtype=source.dtype, shape=source.shape, storage=name)
+    product = elementwise_kernel("mul", (source,), (squares,), flops_per_element=1)
+    total = reduction_kernel("sum", squares, (result,), kept=result.elements, per_element=1)
+    # The squares are no tensor of the graph: they count as scratch memory of the call that reads them.
+    return product, replace(total, workspace_bytes=squares.nbytes)
+
+
+# Those that torch.autocast calculates in float32: they add up, or multiply, many elements.
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceProd", "ReduceSum")
+
+
+@lowering_rule(*_SUMS, kind="reduction", autocast="fp32")
+@lowering_rule(*(name for name in REDUCTIONS if name not in _SUMS), kind="reduction")
+def reduce(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return one kernel, or the two calls of a composition in torch. Without axes and with
+    ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
+    """
+    variant, per_element, per_row, _ = REDUCTIONS[op.op_type]
+    source = input_at(op, 0)
+    result = output_at(op)
+    untouched = bool(op.attributes.get("noop_with_empty_axes", 0)) and source.shape == result.shape
+    # An empty source has no elements to launch a product over.
+    composed = op.op_type in _COMPOSED_IN_TORCH and source.elements > 0 and not untouched
+    if options.runtime == "torch" and composed:
+        return Lowered(kernels=_composed_in_torch(op.op_type, source, result), host_calls=2)
+    if untouched:
+        kernel = elementwise_kernel(
+            variant, (source,), (result,), flops_per_element=per_element - 1 + per_row
+        )
+    else:
+        kernel = reduction_kernel(
+            variant, source, (result,), kept=result.elements, per_element=per_element, per_row=per_row
+        )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("ArgMax", "ArgMin", kind="arg_reduction")
+def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
+    """One comparison an element."""
+    result = output_at(op)
+    variant = "arg_max" if op.op_type == "ArgMax" else "arg_min"
+    kernel = reduction_kernel(variant, input_at(op, 0), (result,), kept=result.elements, per_element=1)
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("CumSum", "CumProd", kind="scan", autocast="fp32")
+def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
+    """A prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    axis_input = optional_input(op, 1)
+    axis = -1
+    if axis_input is not None and axis_input.value is not None and axis_input.value.size == 1:
+        axis = int(axis_input.value.reshape(-1)[0])
+    cols = source.shape[axis] if source.shape else 1
+    kernel = memory_kernel(
+        Family.SCAN,
+        "cum_sum" if op.op_type == "CumSum" else "cum_prod",
+        (source,),
+        (result,),
+        flops=source.elements,
+        rows=max(1, source.elements // max(1, cols)),
+        cols=max(1, cols),
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("Det", kind="determinant")
+def determinant(op: Operator, options: LoweringOptions) -> Lowered:
+    """LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
+    diagonal.
+    """
+    source = input_at(op, 0)
+    result = output_at(op)
+    n = source.shape[-1]
+    each = n * (n - 1) * (4 * n + 1) // 6 + max(0, n - 1)
+    kernel = memory_kernel(
+        Family.REDUCTION,
+        "det",
+        (source,),
+        (result,),
+        flops=each * result.elements,
+        rows=result.elements,
+        cols=max(1, n * n),
+        workspace_bytes=source.nbytes,
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> tuple[Kernel, ...]:
+    weight = optional_input(op, 2)
+    if weight is None:
+        reads = (target, scores)
+    else:
+        reads = (target, scores, weight)
+    picked = (
+        target.elements * scores.dtype.bits // 8
+        + target.nbytes
+        + (weight.nbytes if weight is not None else 0)
+    )
+    reduced = op.attributes.get("reduction", "mean") != "none"
+    per_target = 1 + (weight is not None) + reduced
+    kernel = memory_kernel(
+        Family.REDUCTION,
+        "nll_loss",
+        reads,
+        (result,),
+        flops=per_target * target.elements,
+        rows=result.elements,
+        cols=max(1, target.elements // max(1, result.elements)),
+        read_bytes=picked,
+    )
+    return (kernel,)
+
+
+@lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
+def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
+    """Picks one score per target, negates, weighs and sums."""
+    return Lowered(kernels=_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)), host_calls=1)
+
+
+@lowering_rule("SoftmaxCrossEntropyLoss", kind="loss", autocast="fp32")
+def softmax_cross_entropy(op: Operator, options: LoweringOptions) -> Lowered:
+    """Log-softmax over the classes, then the negative log likelihood."""
+    scores = input_at(op, 0)
+    target = input_at(op, 1)
+    writes = tensor_outputs(op)
+    if len(writes) > 1:
+        probabilities = writes[1]
+    else:
+        name = f"{writes[0].name}#log_prob"
+        probabilities = Tensor(name=name, dtype=scores.dtype, shape=scores.shape, storage=name)
+    first = softmax_kernel("log_softmax", scores, probabilities, 1)
+    return Lowered(kernels=(first, *_nll(op, probabilities, target, writes[0])), host_calls=2)

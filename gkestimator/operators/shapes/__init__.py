@@ -1,0 +1,1 @@
+"""Hold the shape rules, one file per family."""

@@ -1,0 +1,110 @@
+"""Fourier transforms, windows and filter banks."""
+
+from __future__ import annotations
+
+import math
+
+from gkestimator.core.graph import Operator
+from gkestimator.core.kernels import Family
+from gkestimator.operators.builders import (
+    elementwise_kernel,
+    input_at,
+    memory_kernel,
+    optional_input,
+    output_at,
+)
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+
+
+def fft_flops(length: int, *, real: bool) -> int:
+    """5 n log2 n for a complex transform of ``length`` (the usual count of a radix-2 FFT), half of it for a
+    real one.
+    """
+    if length > 1:
+        flops = math.ceil(5 * length * math.log2(length))
+    else:
+        flops = 0
+    return flops // 2 if real else flops
+
+
+@lowering_rule("DFT", kind="fft")
+def dft(op: Operator, options: LoweringOptions) -> Lowered:
+    """Batched FFT along one axis; the last dimension holds 1 (real) or 2 (complex) components."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    rank = len(source.shape)
+    axis_input = optional_input(op, 2)
+    if axis_input is not None and axis_input.value is not None and axis_input.value.size == 1:
+        axis = int(axis_input.value.reshape(-1)[0])
+    else:
+        attribute = op.attributes.get("axis", 1 if op.version < 20 else -2)
+        axis = attribute if isinstance(attribute, int) else -2
+    axis = axis % rank if rank else 0
+    length = max(source.shape[axis], result.shape[axis])
+    rows = math.prod(n for i, n in enumerate(result.shape) if i not in (axis, rank - 1))
+    kernel = memory_kernel(
+        Family.FFT,
+        "fft",
+        (source,),
+        (result,),
+        flops=rows * fft_flops(length, real=source.shape[-1] == 1),
+        rows=max(1, rows),
+        cols=max(1, length),
+        workspace_bytes=result.nbytes,
+    )
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("STFT", kind="fft")
+def stft(op: Operator, options: LoweringOptions) -> Lowered:
+    """Frames times the window (1 an element), then one FFT a frame."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    window = optional_input(op, 2)
+    batch, frames, bins, _ = result.shape
+    onesided = bool(op.attributes.get("onesided", 1))
+    if window is not None:
+        length = window.elements
+    elif onesided:
+        length = 2 * (bins - 1)
+    else:
+        length = bins
+    rows = batch * frames
+    per_frame = fft_flops(length, real=len(source.shape) < 3 or source.shape[-1] == 1)
+    per_frame += length if window is not None else 0
+    reads = (source,) if window is None else (source, window)
+    kernel = memory_kernel(
+        Family.FFT,
+        "stft",
+        reads,
+        (result,),
+        flops=rows * per_frame,
+        rows=max(1, rows),
+        cols=max(1, length),
+        workspace_bytes=rows * length * source.dtype.bits // 8,
+    )
+    return Lowered(kernels=(kernel,), host_calls=2)
+
+
+# FLOPs per sample: argument (multiply, divide), cosine, multiply, subtract; Blackman has a second cosine
+# term.
+_WINDOWS = {
+    "HannWindow": ("hann_window", 5),
+    "HammingWindow": ("hamming_window", 5),
+    "BlackmanWindow": ("blackman_window", 9),
+}
+
+
+@lowering_rule(*_WINDOWS, kind="window")
+def window(op: Operator, options: LoweringOptions) -> Lowered:
+    """A cosine window, computed per sample."""
+    variant, flops = _WINDOWS[op.op_type]
+    kernel = elementwise_kernel(variant, (), (output_at(op),), flops_per_element=flops)
+    return Lowered(kernels=(kernel,), host_calls=1)
+
+
+@lowering_rule("MelWeightMatrix", kind="filter_bank")
+def mel_weight_matrix(op: Operator, options: LoweringOptions) -> Lowered:
+    """Triangular filters: per entry two slopes (subtract, divide each), a minimum and a maximum."""
+    kernel = elementwise_kernel("mel_weights", (), (output_at(op),), flops_per_element=6)
+    return Lowered(kernels=(kernel,), host_calls=1)

@@ -1,0 +1,268 @@
+"""Ways to run a model that the `gkest` policy chooses from, and what one replica of each can serve on time."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gkestimator.core.records import frozen
+from gkestimator.placement.contention import compute_demand_pct
+from gkestimator.placement.expected import model_on_time, server_of
+from gkestimator.placement.policy import Placed
+from gkestimator.placement.problem import Gpu, PlacementModel, Problem
+from gkestimator.placement.queueing import Server
+from gkestimator.tables.candidate import Candidate
+
+# Slowdowns at which a replica's rate is worked out; between them it is linear.
+_SLOWDOWNS = (1.0, 1.12, 1.3, 1.6, 2.0, 2.6, 3.5, 5.0)
+_MOST_POOLED = 64
+_AS_WIDE = 1.05  # intervals as wide as another, but for this factor
+# With more ways than this, those for a try are picked by a rough rate; what a try is worth is worked out as ever.
+_MANY_WAYS = 300
+MANY = 64  # models
+# What a batch's turn is counted on for, where the next turn would still be in time and where not.
+_TURN_LOADS = (0.95, 0.8)
+_MOST_LOAD = 0.95  # of capacity that a replica is counted on for
+# What a call of the queueing model takes, in looks at a change by estimate: all on time, or the admitted rate
+# looked for.
+WORK_LIGHT = 2
+WORK_FULL = 8
+
+
+@frozen
+class Way:
+    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs
+    (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+
+    number: int
+    model: int
+    type: int
+    candidate: Candidate
+    capacity_rps: float
+    latency_ms: float
+    demand_pct: float | None
+    creq_pct: float | None
+    dram_pct: float | None
+    memory_pct: float
+    share_pct: float
+    batch: int
+
+    @property
+    def width(self) -> float:
+        """Upper end of its latency's interval over the latency."""
+        return self.candidate.latency_high_ms / self.latency_ms
+
+    @property
+    def part(self) -> float:
+        """Part of a GPU's compute that it holds while it runs without a pause."""
+        if self.share_pct < 100:
+            return self.share_pct / 100
+        if self.demand_pct is None:
+            return 1.0
+        return max(self.demand_pct, 1e-3) / 100
+
+
+@frozen
+class Serves:
+    """Most requests a second that one replica answers on time, and how many it admits for that."""
+
+    rate_rps: float
+    admitted_rps: float
+
+
+class Menus:
+    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another
+    way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
+    numbered; equal input, equal numbers.
+
+    ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work``
+    counts what the queueing model was asked."""
+
+    def __init__(self, problem: Problem, *, oversubscribe: bool = False, turns: bool = True) -> None:
+        self.problem = problem
+        self.oversubscribe = oversubscribe
+        self.turns = turns
+        self.work = 0
+        self.types = problem.types
+        self.ways: list[Way] = []
+        self.of: list[dict[int, list[Way]]] = []
+        self._serves: dict[tuple[int, float | None, int, int], Serves] = {}
+        self._narrowest: dict[int, float] = {}
+        self._servers: dict[tuple[int, float | None], Server] = {}
+        index = {t: i for i, t in enumerate(self.types)}
+        for m, model in enumerate(problem.models):
+            by_type: dict[int, list[Way]] = {}
+            groups: dict[tuple[str, float], list[Candidate]] = {}
+            for candidate in model.candidates:
+                memory = candidate.memory_pct
+                if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
+                    groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
+            for (gpu, _), group in groups.items():
+                for candidate in group:
+                    if not any(_betters(other, candidate) for other in group if other is not candidate):
+                        way = _way(len(self.ways), m, index[gpu], candidate)
+                        self.ways.append(way)
+                        by_type.setdefault(way.type, []).append(way)
+            self.of.append(by_type)
+
+    def model(self, m: int) -> PlacementModel:
+        """The ``m``-th model."""
+        return self.problem.models[m]
+
+    def narrowest(self, m: int) -> float:
+        """The smallest :attr:`Way.width` of model ``m``."""
+        if m not in self._narrowest:
+            self._narrowest[m] = min(w.width for ways in self.of[m].values() for w in ways)
+        return self._narrowest[m]
+
+    def rate(self, way: Way) -> float:
+        """Requests a second that one replica without neighbours serves on time; roughly, where there are many
+        ways."""
+        if len(self.ways) <= _MANY_WAYS:
+            return self.serves(way.number, None, 1.0).rate_rps
+        # half of the time is lost where the upper end of the latency reaches the objective, all where the latency does
+        slo = self.model(way.model).slo_ms
+        slack = (
+            1.0 - 0.5 * (way.latency_ms / slo) ** 2 - 0.5 * min(1.0, way.candidate.latency_high_ms / slo) ** 2
+        )
+        return way.capacity_rps * min(_MOST_LOAD, max(slack, 0.02)) / math.sqrt(way.width)
+
+    def server(self, way: int, cycle_ms: float | None) -> Server:
+        """One replica alone, as the queueing model sees it."""
+        key = (way, cycle_ms)
+        found = self._servers.get(key)
+        if found is None:
+            w = self.ways[way]
+            found = server_of(
+                self.model(w.model), w.candidate, duty_cycle_ms=cycle_ms, cycle_busy_ms=_busy(cycle_ms)
+            )
+            self._servers[key] = found
+        return found
+
+    def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
+        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however
+        much is asked for. ``widest``: the way of its model whose interval is the widest in use, and holds for
+        all."""
+        if cycle_ms is not None:
+            return self._in_turn(self.ways[way], cycle_ms, slowdown)
+        at = bisect_right(_SLOWDOWNS, slowdown) - 1
+        low = self._at(way, cycle_ms, at, widest)
+        if at + 1 >= len(_SLOWDOWNS):
+            scale = _SLOWDOWNS[-1] / slowdown
+            return Serves(rate_rps=low.rate_rps * scale, admitted_rps=low.admitted_rps * scale)
+        part = (slowdown - _SLOWDOWNS[at]) / (_SLOWDOWNS[at + 1] - _SLOWDOWNS[at])
+        if part < 1e-6:
+            return low
+        high = self._at(way, cycle_ms, at + 1, widest)
+        return Serves(
+            rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
+            admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
+        )
+
+    def _in_turn(self, way: Way, cycle_ms: float, slowdown: float) -> Serves:
+        """Roughly: cycles are many, and what a try is worth is worked out before it is kept."""
+        slack = self.model(way.model).slo_ms - way.latency_ms * slowdown
+        if slack >= 2 * cycle_ms * slowdown:
+            load = _TURN_LOADS[0]
+        else:
+            load = _TURN_LOADS[1]
+        rate = 1e3 * way.batch / cycle_ms * load / (slowdown * math.sqrt(way.width))
+        return Serves(rate_rps=rate, admitted_rps=rate)
+
+    def _at(self, way: int, cycle_ms: float | None, at: int, widest: int | None) -> Serves:
+        if widest is None or self.ways[widest].width <= self.ways[way].width * _AS_WIDE:
+            widest = way
+        key = (way, cycle_ms, at, widest)
+        found = self._serves.get(key)
+        if found is None:
+            w = self.ways[way]
+            model = self.model(w.model)
+            alone = self.server(way, cycle_ms)
+            pooled = min(_MOST_POOLED, max(1, math.ceil(model.rate_rps / alone.capacity_rps)))
+            server = replace(alone, slowdown=_SLOWDOWNS[at], count=pooled)
+            asked = replace(model, rate_rps=_MOST_LOAD * pooled * server.capacity_rps)
+            answer = model_on_time(asked, [server], [w.candidate, self.ways[widest].candidate])
+            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
+            found = Serves(
+                rate_rps=answer.rate_rps / pooled,
+                admitted_rps=max(answer.admitted_rps, answer.rate_rps, 1e-12) / pooled,
+            )
+            self._serves[key] = found
+        return found
+
+    def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
+        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that
+        serves them, the one that serves most, the one that asks least of the GPU for each request, and the one
+        between."""
+        ways = [
+            w
+            for w in self.of[m].get(t, ())
+            if (w.share_pct < 100) == confined and (not confined or w.share_pct <= most_share + 1e-9)
+        ]
+        if len(ways) <= 2:
+            return ways
+        if len(self.of) > MANY:
+            rates = [self.rate(w) for w in ways]
+        else:
+            rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
+        order = range(len(ways))
+        enough = [i for i in order if rates[i] >= need_rps]
+        picks = []
+        if enough:
+            picks.append(min(enough, key=lambda i: (ways[i].part, ways[i].batch)))
+            picks.append(min(enough, key=lambda i: (ways[i].part / ways[i].capacity_rps, ways[i].batch)))
+        picks.append(max(order, key=lambda i: (rates[i], -ways[i].batch)))
+        picks.append(max(order, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        narrow = min(w.width for w in ways) * _AS_WIDE
+        sure = [i for i in order if ways[i].width <= narrow]
+        picks.append(max(sure, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        return [ways[i] for i in dict.fromkeys(picks)]
+
+
+def _busy(cycle_ms: float | None) -> float | None:
+    """How much of a cycle its turns take: our cycles are the sum of their turns."""
+    if cycle_ms is None:
+        return None
+    return round(cycle_ms, 9)
+
+
+def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
+    probe = Placed(gpu=Gpu(id="", type=candidate.gpu), model="", candidate=candidate)
+    return Way(
+        number=number,
+        model=model,
+        type=gpu_type,
+        candidate=candidate,
+        capacity_rps=candidate.throughput_rps,
+        latency_ms=candidate.latency_ms,
+        demand_pct=compute_demand_pct(probe),
+        creq_pct=candidate.creq_pct,
+        dram_pct=candidate.row.dram_util_mean_pct,
+        memory_pct=candidate.memory_pct or 0.0,
+        share_pct=candidate.sm_share_pct,
+        batch=candidate.batch_size,
+    )
+
+
+def _betters(a: Candidate, b: Candidate) -> bool:
+    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or
+    better somewhere."""
+    pairs: Sequence[tuple[float, float]] = (
+        (-a.throughput_rps, -b.throughput_rps),
+        (a.latency_ms, b.latency_ms),
+        (_or_all(a.row.sm_util_mean_pct, a.creq_pct), _or_all(b.row.sm_util_mean_pct, b.creq_pct)),
+        (_or_all(a.creq_pct, None), _or_all(b.creq_pct, None)),
+        (_or_all(a.row.dram_util_mean_pct, None), _or_all(b.row.dram_util_mean_pct, None)),
+        (a.memory_pct or 0.0, b.memory_pct or 0.0),
+    )
+    if any(x > y for x, y in pairs):
+        return False
+    return any(x < y for x, y in pairs) or a.batch_size < b.batch_size
+
+
+def _or_all(first: float | None, second: float | None) -> float:
+    if first is not None:
+        return first
+    return 100.0 if second is None else second

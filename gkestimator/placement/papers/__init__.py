@@ -1,0 +1,1 @@
+"""Hold published policies, each as its paper says."""

@@ -1,0 +1,1 @@
+"""Place models as gpulet does (USENIX ATC 2022)."""

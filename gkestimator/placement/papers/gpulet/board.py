@@ -1,0 +1,190 @@
+"""The GPUs while gpulet fills them: which are split, what stands in each gpu-let, where there is room."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gkestimator.core.records import frozen
+from gkestimator.interference.gpulet_law import GpuletCoefficients
+from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Let, fit, sizes
+from gkestimator.placement.policy import Placed
+from gkestimator.placement.problem import Gpu, Problem
+
+_ROUNDS = 6
+
+
+@frozen
+class Place:
+    """A gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of type
+    ``gpu``), its first or second ``part``."""
+
+    gpu: str
+    size_pct: float
+    slot: int | None = None
+    part: int = 0
+
+
+@frozen
+class Fitted:
+    """What stands in ``place`` then, and in the other gpu-let of its GPU."""
+
+    place: Place
+    mine: Let
+    other: Let | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    gpu: Gpu
+    parts: tuple[float, ...] = ()
+    lets: list[Let | None] = field(default_factory=list)
+
+
+def settle(
+    asked: Sequence[Asked],
+    gpu: str,
+    size_pct: float,
+    other: Let | None,
+    coefficients: GpuletCoefficients | None,
+) -> tuple[Let, Let | None] | None:
+    """``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as it may
+    be; None where that does not fit."""
+    mine: Let | None = None
+    for _ in range(_ROUNDS):
+        new = fit(
+            asked,
+            gpu,
+            size_pct,
+            memory_pct=100.0 - (other.memory_pct if other else 0.0),
+            coefficients=coefficients,
+            neighbour=other.pressure(coefficients) if other else None,
+        )
+        if new is None or other is None or coefficients is None:
+            if new is None:
+                return None
+            return (new, other)
+        beside = fit(
+            other.asked,
+            gpu,
+            other.size_pct,
+            memory_pct=100.0 - new.memory_pct,
+            coefficients=coefficients,
+            neighbour=new.pressure(coefficients),
+        )
+        if beside is None or any(
+            now.rate_rps < before.rate_rps * (1 - CLOSE)
+            for now, before in zip(beside.loads, other.loads, strict=True)
+        ):
+            return None
+        if new == mine and beside == other:
+            return new, beside
+        mine = new
+        other = beside
+    return None
+
+
+class Board:
+    """Every GPU of a fixed cluster, or those rented so far; each split into two gpu-lets at most."""
+
+    def __init__(self, problem: Problem, coefficients: GpuletCoefficients | None) -> None:
+        self.problem = problem
+        self.coefficients = coefficients
+        self.sizes = {gpu: sizes(problem, gpu) for gpu in problem.types}
+        self._slots = [_Slot(gpu) for gpu in problem.gpus]
+        self._unsplit: dict[str, list[int]] = defaultdict(list)
+        for i in reversed(range(len(self._slots))):
+            self._unsplit[self._slots[i].gpu.type].append(i)
+        # (type, size): places with a free gpu-let, those of lower number first
+        self._halves: dict[tuple[str, float], list[Place]] = defaultdict(list)
+        self._rented: dict[str, int] = defaultdict(int)
+
+    def unsplit(self, gpu: str) -> bool:
+        """Whether a whole GPU of this type is free, or may be rented."""
+        if self.problem.elastic:
+            limit = self.problem.limits[gpu]
+            return limit is None or self._rented[gpu] < limit
+        return bool(self._unsplit[gpu])
+
+    def halves(self, gpu: str) -> Iterator[Place]:
+        """Free gpu-lets on split GPUs of this type, by ascending size."""
+        for size in self.sizes[gpu]:
+            yield from self._halves[gpu, size]
+
+    def type_of(self, slot: int) -> str:
+        """Type of GPU number ``slot``."""
+        return self._slots[slot].gpu.type
+
+    def try_in(self, place: Place, asked: Sequence[Asked]) -> Fitted | None:
+        """What would stand there if ``asked`` were put (alone) into ``place``; nothing changes."""
+        other = None
+        if place.slot is not None:
+            lets = self._slots[place.slot].lets
+            if len(lets) > 1:
+                other = lets[1 - place.part]
+            else:
+                other = None
+        found = settle(asked, place.gpu, place.size_pct, other, self.coefficients)
+        if found is None:
+            return None
+        return Fitted(place=place, mine=found[0], other=found[1])
+
+    def put(self, fitted: Fitted) -> Place:
+        """Write ``fitted`` down; an unsplit GPU is split (or rented) for it. Returns the place with its GPU's
+        number."""
+        place = fitted.place
+        if place.slot is None:
+            slot = self._split(place.gpu, place.size_pct)
+            place = Place(gpu=place.gpu, size_pct=place.size_pct, slot=slot)
+        else:
+            here = self._halves[place.gpu, place.size_pct]
+            if place in here:
+                here.remove(place)
+        assert place.slot is not None
+        lets = self._slots[place.slot].lets
+        lets[place.part] = fitted.mine
+        if fitted.other is not None:
+            lets[1 - place.part] = fitted.other
+        return place
+
+    def _split(self, gpu: str, size: float) -> int:
+        if self.problem.elastic:
+            self._slots.append(_Slot(self.problem.rented(gpu, self._rented[gpu])))
+            self._rented[gpu] += 1
+            slot = len(self._slots) - 1
+        else:
+            slot = self._unsplit[gpu].pop()
+        rest = [s for s in self.sizes[gpu] if s <= 100 - size + CLOSE]
+        if rest:
+            self._slots[slot].parts = (size, rest[-1])
+        else:
+            self._slots[slot].parts = (size,)
+        self._slots[slot].lets = [None] * len(self._slots[slot].parts)
+        if rest:
+            self._halves[gpu, rest[-1]].append(Place(gpu=gpu, size_pct=rest[-1], slot=slot, part=1))
+        return slot
+
+    def placed(self) -> tuple[Placed, ...]:
+        """The replicas, by GPU and gpu-let."""
+        return tuple(
+            placed
+            for slot in self._slots
+            for part, let in enumerate(slot.lets)
+            if let is not None
+            for placed in placed_in(slot.gpu, part, let)
+        )
+
+
+def placed_in(gpu: Gpu, part: int, let: Let) -> list[Placed]:
+    """The replicas of a gpu-let, the ``part``-th (from 0) of ``gpu``."""
+    return [
+        Placed(
+            gpu=gpu,
+            model=load.model.name,
+            candidate=load.candidate,
+            partition=f"{gpu.id}-let-{part}",
+            duty_cycle_ms=let.cycle_ms,
+        )
+        for load in let.loads
+    ]

@@ -1,0 +1,1 @@
+"""Place models as iGniter does (TPDS 2023)."""

@@ -1,0 +1,1 @@
+"""Place models as USHER does (OSDI 2024)."""

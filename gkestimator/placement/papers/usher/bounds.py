@@ -1,0 +1,326 @@
+"""Bounds of USHER's search: the most goodput that models can still reach, and the least that the GPUs for it cost.
+
+Every bound holds for all packings, greedy or not: demands and room are summed as areas (percent of Creq, of
+Mreq, of GPUs weighted by what a GPU counts), as slots (a GPU holds at most one replica of a model, and so many
+of the smallest demand), and as slots for replicas above half a GPU (at most one of them on a GPU).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from gkestimator.core.records import frozen
+from gkestimator.placement.papers.usher.configurations import UsherChoice
+from gkestimator.placement.papers.usher.packing import EPSILON, Garage, Packing, Run
+
+_HALF = 50.0
+# Creq and Mreq of free room (weighted), slots, GPUs more than half free in Creq and in Mreq, GPUs.
+_Room = tuple[float, float, float, float, float, float]
+
+
+@frozen
+class _Needs:
+    """Of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``, replicas
+    that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per weighted
+    area and per replica; the least weighted demands of a replica and the least demands, on any type."""
+
+    most: float
+    enough: int
+    count: int
+    creq: float
+    mreq: float
+    per_creq: float
+    per_mreq: float
+    rps: float
+    unit_creq: float
+    unit_mreq: float
+    least_creq: float
+    least_mreq: float
+
+
+@frozen
+class Demand:
+    """Of models that are still to be placed with the choices that remain: the ``most`` they can serve, the least
+    demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of the model
+    with the most) and replicas above half a GPU with which each serves the most it can; and by model what
+    bounds goodput in scarce room: (goodput per area or per replica, most), the last two for models that are
+    always above half a GPU."""
+
+    most: float
+    least_creq: float
+    least_mreq: float
+    slots: float
+    creq: float
+    mreq: float
+    replicas: float
+    single: float
+    half_creq: float
+    half_mreq: float
+    by_creq: tuple[tuple[float, float], ...]
+    by_mreq: tuple[tuple[float, float], ...]
+    by_replica: tuple[tuple[float, float], ...]
+    large_creq: tuple[tuple[float, float], ...]
+    large_mreq: tuple[tuple[float, float], ...]
+
+
+class Bounds:
+    """Bounds for one group. ``unit``: goodput this close is equal."""
+
+    def __init__(self, choices: Sequence[Sequence[UsherChoice]], garage: Garage, *, rented: bool) -> None:
+        self.garage = garage
+        if rented:
+            self.weights = garage.prices
+        else:
+            self.weights = (1.0,) * len(garage.limits)
+        self.one_type = len(garage.limits) == 1
+        self.finite = all(math.isfinite(limit) for limit in garage.limits)
+        # A degree is cut short only where GPUs run out; with several types of which some can, that bounds nothing.
+        self.whole_degrees = self.one_type or all(math.isinf(limit) for limit in garage.limits)
+        self.choices = [c for of_model in choices for c in of_model]
+        self.needs = {id(c): self._needs(c) for c in self.choices}
+        self.unit = 1e-12 * sum(of_model[0].rate_rps for of_model in choices)
+        self.all = self.demand(dict(enumerate(choices)))
+
+    def _needs(self, choice: UsherChoice) -> _Needs:
+        rps = max(choice.rps)
+        most = min(choice.rate_rps, choice.degrees[-1] * rps)
+        enough = math.ceil(most / rps * (1 - 1e-12))
+        if self.whole_degrees:
+            count = next(d for d in choice.degrees if d >= enough)
+        else:
+            count = enough
+        types = [t for t, r in enumerate(choice.rps) if r > 0]
+        units = []
+        areas = []
+        pers = []
+        for demand in (choice.creq, choice.mreq):
+            weighted = {t: self.weights[t] * demand[t] for t in types}
+            units.append(min(weighted.values()))
+            areas.append(max(count * units[-1], most * min(w / choice.rps[t] for t, w in weighted.items())))
+            pers.append(max(choice.rps[t] / w if w > 0 else math.inf for t, w in weighted.items()))
+        return _Needs(
+            most=most,
+            enough=enough,
+            count=count,
+            creq=areas[0],
+            mreq=areas[1],
+            per_creq=pers[0],
+            per_mreq=pers[1],
+            rps=rps,
+            unit_creq=units[0],
+            unit_mreq=units[1],
+            least_creq=min(choice.creq),
+            least_mreq=min(choice.mreq),
+        )
+
+    def enough(self, choice: UsherChoice) -> int:
+        """Replicas of ``choice`` that serve as much as it can serve."""
+        return self.needs[id(choice)].enough
+
+    def most(self, choice: UsherChoice) -> float:
+        """The most that ``choice`` can serve."""
+        return self.needs[id(choice)].most
+
+    def promise(self, choice: UsherChoice) -> tuple[float, float, int, int]:
+        """Sort key of what to try first: most goodput, least room, first number."""
+        n = self.needs[id(choice)]
+        return (-n.most, max(n.creq, n.mreq), choice.model, choice.number)
+
+    def demand(self, rest: Mapping[int, Sequence[UsherChoice]]) -> Demand:
+        """What bounds the models of ``rest``."""
+        models = [[self.needs[id(c)] for c in choices] for choices in rest.values()]
+        low_c = min((n.least_creq for m in models for n in m), default=0.0)
+        low_m = min((n.least_mreq for m in models for n in m), default=0.0)
+        creq = mreq = replicas = single = half_c = half_m = total = 0.0
+        by_creq = []
+        by_mreq = []
+        by_replica = []
+        large_c = []
+        large_m = []
+        for needs in models:
+            most = max(n.most for n in needs)
+            total += most
+            full = [n for n in needs if n.most >= most * (1 - 1e-12)]
+            count = min(n.count for n in full)
+            creq += min(n.creq for n in full)
+            mreq += min(n.mreq for n in full)
+            replicas += count
+            single = max(single, count)
+            half_c += count if min(n.least_creq for n in full) > _HALF + EPSILON else 0
+            half_m += count if min(n.least_mreq for n in full) > _HALF + EPSILON else 0
+            good = (max(n.rps for n in needs), most)
+            by_replica.append(good)
+            by_creq.append((max(n.per_creq for n in needs), most))
+            by_mreq.append((max(n.per_mreq for n in needs), most))
+            if min(n.least_creq for n in needs) > _HALF + EPSILON:
+                large_c.append(good)
+            if min(n.least_mreq for n in needs) > _HALF + EPSILON:
+                large_m.append(good)
+        return Demand(
+            most=total,
+            least_creq=low_c,
+            least_mreq=low_m,
+            slots=_slots(100.0, 100.0, len(models), low_c, low_m),
+            creq=creq,
+            mreq=mreq,
+            replicas=replicas,
+            single=single,
+            half_creq=half_c,
+            half_mreq=half_m,
+            by_creq=tuple(sorted(by_creq, reverse=True)),
+            by_mreq=tuple(sorted(by_mreq, reverse=True)),
+            by_replica=tuple(by_replica),
+            large_creq=tuple(large_c),
+            large_mreq=tuple(large_m),
+        )
+
+    def usable(self, runs: Sequence[Run]) -> list[Run]:
+        """The runs on which some choice of the group fits."""
+        types = range(len(self.weights))
+        least = [_least({(c.creq[t], c.mreq[t]) for c in self.choices}) for t in types]
+        return [
+            run
+            for run in runs
+            if any(run[1] >= c - EPSILON and run[2] >= m - EPSILON for c, m in least[run[0]])
+        ]
+
+    def room(self, demand: Demand, packing: Packing) -> _Room:
+        """Room of all used GPUs on which a replica of ``demand`` may fit."""
+        if packing.room is None:
+            packing.room = self._sum(packing.outside, self.all)
+        a = packing.room
+        b = self._sum(packing.inside, demand)
+        return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4], a[5] + b[5])
+
+    def _sum(self, runs: Sequence[Run], demand: Demand) -> _Room:
+        low_c = demand.least_creq
+        low_m = demand.least_mreq
+        most = len(demand.by_creq)
+        creq = mreq = slots = half_c = half_m = gpus = 0.0
+        for t, c, m, count, _, _ in runs:
+            if c < low_c - EPSILON or m < low_m - EPSILON:
+                continue
+            weight = self.weights[t] * count
+            creq += weight * c
+            mreq += weight * m
+            slots += count * _slots(c, m, most, low_c, low_m)
+            if c > _HALF - EPSILON:
+                half_c += count
+            if m > _HALF - EPSILON:
+                half_m += count
+            gpus += count
+        return (creq, mreq, slots, half_c, half_m, gpus)
+
+    def most_in(self, demand: Demand, packing: Packing) -> float:
+        """Goodput of ``demand`` in the room there is."""
+        if not self.finite:
+            return demand.most
+        creq, mreq, slots, half_c, half_m, _ = self.room(demand, packing)
+        free = [limit - n for limit, n in zip(self.garage.limits, packing.opened, strict=True)]
+        new = sum(free)
+        weighted = 100.0 * sum(f * w for f, w in zip(free, self.weights, strict=True))
+        upper = min(
+            demand.most,
+            _knapsack(demand.by_creq, creq + weighted),
+            _knapsack(demand.by_mreq, mreq + weighted),
+            _slotted(demand.by_replica, slots + new * demand.slots),
+        )
+        for large, room in ((demand.large_creq, half_c + new), (demand.large_mreq, half_m + new)):
+            if len(large) > 1:
+                others = demand.most - sum(most for _, most in large)
+                upper = min(upper, others + _slotted(large, room))
+        return upper * (1 + 1e-12)
+
+    def least(
+        self,
+        demand: Demand,
+        room: _Room,
+        opened: Sequence[int],
+        choice: UsherChoice | None = None,
+        number: int = 0,
+    ) -> float:
+        """What the new GPUs count at least with which each model of ``demand`` serves the most it can (their
+        number, or cost where rented), with ``number`` replicas of ``choice`` besides."""
+        creq = demand.creq - room[0]
+        mreq = demand.mreq - room[1]
+        replicas = demand.replicas - room[2]
+        single = demand.single - room[5]
+        half_c = demand.half_creq - room[3]
+        half_m = demand.half_mreq - room[4]
+        slots = demand.slots
+        if choice is not None:
+            needs = self.needs[id(choice)]
+            creq += number * needs.unit_creq
+            mreq += number * needs.unit_mreq
+            replicas += number
+            slots = math.inf  # of demand alone: its smallest replica may be larger than the choice's
+            single = max(single, number - room[5])
+            half_c += number if needs.least_creq > _HALF + EPSILON else 0
+            half_m += number if needs.least_mreq > _HALF + EPSILON else 0
+        area = max(creq, mreq) / 100.0 - 1e-9
+        heaviest = max(self.weights)
+        lightest = min(self.weights)
+        new = max(
+            single,
+            math.ceil(replicas / slots) if 0 < slots < math.inf else 0.0,
+            half_c,
+            half_m,
+            math.ceil(area / heaviest) if area > 0 and heaviest > 0 else 0.0,
+            0.0,
+        )
+        if self.one_type:
+            # A degree that is cut short has used every GPU there is.
+            return min(new, self.garage.limits[0] - opened[0]) * lightest
+        return max(new * lightest, area, 0.0)
+
+
+def _least(pairs: set[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The pairs of which no other is smaller in both."""
+    found: list[tuple[float, float]] = []
+    for c, m in sorted(pairs):
+        if not found or m < found[-1][1]:
+            found.append((c, m))
+    return found
+
+
+def _slots(creq: float, mreq: float, size: float, low_c: float, low_m: float) -> float:
+    """Replicas that a GPU with so much room holds at most: one of each model, none smaller than the least
+    demands."""
+    found = size
+    if low_c * found > creq:
+        found = (creq + 1e-6) // low_c
+    if low_m * found > mreq:
+        found = (mreq + 1e-6) // low_m
+    return found
+
+
+def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
+    """The most value of (value per room, most) goods, best first, divisible at will."""
+    total = 0.0
+    for per, most in goods:
+        if room <= 0:
+            break
+        if per < math.inf:
+            take = min(most, per * room)
+        else:
+            take = most
+        total += take
+        room -= take / per
+    return total
+
+
+def _slotted(goods: Sequence[tuple[float, float]], slots: float) -> float:
+    """The most value of (value of a replica, most) goods with so many replicas: the last replica of a good may
+    be worth less than the others."""
+    parts = []
+    for rps, most in goods:
+        whole = math.floor(most / rps)
+        parts += [(rps, float(whole)), (most - whole * rps, 1.0)]
+    total = 0.0
+    for value, count in sorted(parts, reverse=True):
+        if slots <= 0:
+            break
+        total += value * min(count, slots)
+        slots -= count
+    return total

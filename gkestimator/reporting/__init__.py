@@ -1,0 +1,1 @@
+"""Give texts, pictures and pages one style."""

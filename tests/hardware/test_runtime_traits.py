@@ -1,0 +1,120 @@
+"""Runtimes: a new one is its record, an entry and its figures, and then every command knows it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import gkestimator
+from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtime_profiles import DTYPE_WORDS, load_runtime, runtime_names
+from gkestimator.hardware.runtimes import RUNTIMES, runtime_traits, runtime_words, serves_onnx_files
+from gkestimator.lowering.patterns import PATTERNS
+from gkestimator.profiling.executors import EXECUTORS
+from gkestimator.profiling.sweep.cost import COSTS
+
+PACKAGE = Path(gkestimator.__file__).parent
+ROOTS = {name: Path(str(files(f"gkestimator.{name}"))) for name in ("profiling", "cli", "datasets", "models")}
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_record_names_what_is_there(name: str) -> None:
+    traits = runtime_traits(name)
+    assert traits.name == name == load_runtime(name).name
+    assert traits.patterns <= {pattern.name for pattern in PATTERNS}
+    assert import_module(traits.lowering).VIEWS
+    module, executor = EXECUTORS[name]
+    assert getattr(import_module(module), executor).name == name
+    assert set(traits.lacking_dtypes) <= set(DTYPE_WORDS)
+    assert COSTS[name].prepare_s == traits.sweep_prepare_s
+
+
+def test_records_and_figures_are_of_the_same_runtimes_and_no_pattern_is_unused() -> None:
+    assert set(runtime_names()) == set(RUNTIMES)
+    assert {p.name for p in PATTERNS} == {name for traits in RUNTIMES.values() for name in traits.patterns}
+    assert runtime_words() == "torch or onnxruntime"
+
+
+def test_an_unknown_runtime_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(UsageError, match="runtime 'jax': expected one of onnxruntime, torch"):
+        runtime_traits("jax")
+    assert not serves_onnx_files("jax")
+
+
+def test_no_list_of_runtimes_stands_elsewhere() -> None:
+    both = re.compile(r"""["']torch["'],\s*["']onnxruntime["']|["']onnxruntime["'],\s*["']torch["']""")
+    sources = [path for root in (PACKAGE, *ROOTS.values()) for path in root.rglob("*.py")]
+    assert len(sources) > 300
+    assert [path.name for path in sources if both.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.fixture
+def copy_with_a_runtime(tmp_path: Path) -> Path:
+    """Return a folder with a copy of the package that knows a third runtime, ``thirdruntime``."""
+    package = tmp_path / "gkestimator"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, package, ignore=ignored)
+    for name, root in ROOTS.items():
+        shutil.copytree(root, package / name, ignore=ignored, dirs_exist_ok=True)
+    traits = package / "runtime_traits"
+    record = (traits / "onnxruntime.py").read_text(encoding="utf-8").replace("ONNXRUNTIME", "THIRD")
+    record = record.replace('name="onnxruntime"', 'name="thirdruntime"').replace("0.06", "0.07")
+    (traits / "third.py").write_text(record, encoding="utf-8")
+    registry = (traits / "__init__.py").read_text(encoding="utf-8")
+    entry = registry.replace("(TORCH, ONNXRUNTIME)", "(TORCH, ONNXRUNTIME, THIRD)").replace(
+        "from gkestimator.hardware.runtimes.torch", "from gkestimator.hardware.runtimes.third import THIRD\n"
+        "from gkestimator.hardware.runtimes.torch"
+    )  # fmt: skip
+    (traits / "__init__.py").write_text(entry, encoding="utf-8")
+    figures = package / "datasets" / "runtimes"
+    text = (
+        (figures / "onnxruntime.toml")
+        .read_text(encoding="utf-8")
+        .replace('name = "onnxruntime"', 'name = "thirdruntime"')
+    )
+    (figures / "thirdruntime.toml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def write_model(path: Path) -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 64]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+def run(folder: Path, *arguments: str) -> str:
+    code = "import sys; from gkestimator.cli import run; run(sys.argv[1:])"
+    environment = os.environ | {"PYTHONPATH": str(folder), "GKEST_HOME": str(folder / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=folder,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_new_runtime_is_a_record_an_entry_and_its_figures(copy_with_a_runtime: Path) -> None:
+    folder = copy_with_a_runtime
+    assert "torch, onnxruntime or thirdruntime" in " ".join(run(folder, "estimate", "--help").split())
+    write_model(folder / "model.onnx")
+    run(folder, "estimate", "model.onnx", "--gpu", "T4", "--runtime", "thirdruntime", "-o", "rows.csv")
+    assert "thirdruntime" in (folder / "rows.csv").read_text(encoding="utf-8")
+    assert "thirdruntime" in run(folder, "profile", "run", "--help")
+    run(folder, "profile", "plan", "--runtime", "thirdruntime", "--minutes", "1", "-o", "plan.json")
+    assert '"thirdruntime"' in (folder / "plan.json").read_text(encoding="utf-8")
