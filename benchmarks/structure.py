@@ -54,7 +54,7 @@ def complexity(function: ast.AST) -> int:
     """
     total = 1
     for node in ast.walk(function):
-        if isinstance(node, BRANCHES) or isinstance(node, ast.comprehension):
+        if isinstance(node, (*BRANCHES, ast.comprehension)):
             total += 1
         elif isinstance(node, ast.BoolOp):
             total += len(node.values) - 1
