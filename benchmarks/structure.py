@@ -1,4 +1,8 @@
-"""Count what HOUSE.md's bars are about: size, density, complexity, rooms and names. Run: python benchmarks/structure.py"""
+"""Count what the code is held to: size, density, complexity, rooms, names; `--check` fails where a bar is missed.
+
+Product are the packages `gkestimator`, `profiling` and `cli`. Code lines are those without blanks, comments and docstrings.
+Nodes are those of Python's syntax tree, which no line width changes: nodes a code line is how much a reader takes in at once.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +151,7 @@ def module_name(path: Path) -> str:
     return ".".join(parts)
 
 
-def import_graph(paths: list[Path]) -> dict[str, set[str]]:
+def import_graph(paths: list[Path], root: Path = Path()) -> dict[str, set[str]]:
     """Return for each module the product modules that it imports when it is loaded itself.
 
     Imports under TYPE_CHECKING count, imports inside functions do not. `from package import name` is an import of
@@ -158,7 +162,7 @@ def import_graph(paths: list[Path]) -> dict[str, set[str]]:
     for name, path in names.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         graph[name] = set()
-        for node in top_level(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in top_level(ast.parse((root / path).read_text(encoding="utf-8"))):
             for target in imported(node, package):
                 resolved = target if target in names else target.rpartition(".")[0]
                 if resolved in names and resolved != name:
@@ -237,60 +241,88 @@ def rooms(root: Path) -> list[str]:
     return inside + [name for name in PRODUCT if name != "gkestimator"]
 
 
-def report(root: Path, details: bool) -> None:
-    """Print the figures of a checkout, one a line; with details also where each of them lies."""
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Hold one figure of the report: its value, the bar that it may not pass, and the places that it counts."""
+
+    name: str
+    value: float | str
+    bar: float | None = None
+    places: tuple[str, ...] = ()
+
+    @property
+    def missed(self) -> bool:
+        """Return True when the figure is above its bar."""
+        return self.bar is not None and isinstance(self.value, (int, float)) and self.value > self.bar
+
+
+def figures(root: Path) -> list[Figure]:
+    """Return every figure of a checkout, in the order in which they are printed."""
     paths = sorted(path for place in PRODUCT for path in (root / place).rglob("*.py"))
     counts = Counts()
     for path in paths:
         read_file(path, counts)
     loose = [p.name for p in (root / "gkestimator").glob("*.py") if p.name not in LOOSE_ALLOWED]
     repeated = {name: places for name, places in counts.class_places.items() if len(places) > 1}
-    rings = circles(import_graph([path.relative_to(root) for path in paths]))
+    rings = circles(import_graph([path.relative_to(root) for path in paths], root))
     width, folder = widest_folder(root, paths)
     own_rooms = rooms(root)
-    code = counts.code_lines
-    figures = {
-        "files": counts.files,
-        "lines": counts.lines,
-        "code lines": code,
-        "syntax-tree nodes": counts.nodes,
-        "nodes a code line": f"{counts.nodes / code:.2f}",
-        f"functions above complexity {MOST_COMPLEXITY}": len(counts.complex_functions),
-        "loose modules in gkestimator/": len(loose),
-        "rooms": f"{len(own_rooms)} ({', '.join(own_rooms)})",
-        "most files in a folder": f"{width} ({folder})",
-        "circles of imports": len(rings),
-        "public class names with several meanings": len(repeated),
-        "functions with a local `found`": len(counts.functions_with_found),
-        "# fmt: skip": counts.fmt_skip,
-        "functions' docstrings that begin with no verb": len(counts.verbless),
-        "comment lines / docstring lines per 100": (
-            f"{100 * counts.comment_lines / counts.lines:.1f} / {100 * counts.docstring_lines / counts.lines:.1f}"
+    comments = 100 * counts.comment_lines / counts.lines
+    documented = 100 * counts.docstring_lines / counts.lines
+    complex_places = [f"{size} {place}" for size, place in sorted(counts.complex_functions, reverse=True)]
+    return [
+        Figure("files", counts.files),
+        Figure("lines", counts.lines),
+        Figure("code lines", counts.code_lines),
+        Figure("syntax-tree nodes", counts.nodes, 725_000),
+        Figure("nodes a code line", round(counts.nodes / counts.code_lines, 2), 9.0),
+        Figure(
+            f"functions above complexity {MOST_COMPLEXITY}", len(complex_places), 0, tuple(complex_places)
         ),
-    }
-    for name, value in figures.items():
-        print(f"{name:44} {value}")
-    if details:
-        for complexity_, place in sorted(counts.complex_functions, reverse=True):
-            print(f"complexity {complexity_}: {place}")
-        for name, places in sorted(repeated.items()):
-            print(f"class {name}: {', '.join(places)}")
-        for place in counts.functions_with_found:
-            print(f"found: {place}")
-        for place in counts.verbless:
-            print(f"verbless: {place}")
-        for ring in rings:
-            print(f"circle: {' '.join(ring)}")
+        Figure("loose modules in gkestimator/", len(loose), 0, tuple(loose)),
+        Figure("rooms", len(own_rooms), 25, tuple(own_rooms)),
+        Figure("most files in a folder", width, 25, (folder,)),
+        Figure("circles of imports", len(rings), 0, tuple(" ".join(ring) for ring in rings)),
+        Figure(
+            "public class names with several meanings",
+            len(repeated),
+            0,
+            tuple(f"{name}: {', '.join(places)}" for name, places in sorted(repeated.items())),
+        ),
+        Figure(
+            "functions with a local `found`",
+            len(counts.functions_with_found),
+            60,
+            tuple(counts.functions_with_found),
+        ),
+        Figure("# fmt: skip", counts.fmt_skip, 60),
+        Figure(
+            "functions' docstrings that begin with no verb", len(counts.verbless), 40, tuple(counts.verbless)
+        ),
+        Figure("comment lines per 100", round(comments, 1)),
+        Figure("docstring lines per 100", round(documented, 1)),
+    ]
 
 
-def main() -> None:
-    """Read the command line and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    """Print the figures of a checkout; return 1 when `--check` finds one above its bar."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
-    parser.add_argument("--details", action="store_true", help="also where each figure lies")
+    parser.add_argument("--details", action="store_true", help="also the places that each figure counts")
+    parser.add_argument("--check", action="store_true", help="status 1 where a figure is above its bar")
     arguments = parser.parse_args()
-    report(arguments.root, arguments.details)
+    measured = figures(arguments.root)
+    for figure in measured:
+        bar = "" if figure.bar is None else f"   (bar {figure.bar:g}{', missed' if figure.missed else ''})"
+        print(f"{figure.name:48} {figure.value}{bar}")
+    if arguments.details:
+        for figure in measured:
+            for place in figure.places:
+                print(f"{figure.name}: {place}")
+    return int(arguments.check and any(figure.missed for figure in measured))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
