@@ -66,8 +66,7 @@ def check_line(words: list[str]) -> None:
         value = values.get(parameter.name)
         missing = value is None or value == ()
         assert not (parameter.required and missing), f"{parameter.name} is missing"
-        if isinstance(parameter.type, click.Choice) and isinstance(value, str):
-            parameter.type.convert(value, parameter, context)
+        parameter.type_cast_value(context, value)
 
 
 def check_mention(text: str) -> None:

@@ -146,7 +146,9 @@ def test_the_folders_of_helpers_are_on_the_path_and_no_test_puts_them_there() ->
     folders = {
         file.parent.relative_to(ROOT).as_posix()
         for file in (ROOT / "tests").rglob("*.py")
-        if not file.stem.startswith(("test_", "__init__", "conftest")) and "data" not in file.parts
+        if not file.stem.startswith(("test_", "__init__", "conftest"))
+        and "data" not in file.parts
+        and not (file.parent / "__init__.py").exists()
     }
     assert set(options["pythonpath"]) == {"benchmarks", *folders}
     patching = re.compile(r"^\s*sys[.]path\b.*(=|append|insert|extend)", re.MULTILINE)
