@@ -66,7 +66,8 @@ def check_line(words: list[str]) -> None:
         value = values.get(parameter.name)
         missing = value is None or value == ()
         assert not (parameter.required and missing), f"{parameter.name} is missing"
-        parameter.type_cast_value(context, value)
+        if not missing:
+            parameter.type_cast_value(context, value)
 
 
 def check_mention(text: str) -> None:
