@@ -66,7 +66,7 @@ def check_line(words: list[str]) -> None:
         value = values.get(parameter.name)
         missing = value is None or value == ()
         assert not (parameter.required and missing), f"{parameter.name} is missing"
-        if not missing:
+        if isinstance(value, str | list) and not missing:
             parameter.type_cast_value(context, value)
 
 
