@@ -10,6 +10,7 @@ from pathlib import Path
 
 from _synthetic_raw import CPU, Measured, small_measured, write_chunk, write_run
 
+from gkestimator.profiling.collectors.registry import collector_class, make_collector
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import ChunkInfo, document_of, read_chunk
 from gkestimator.profiling.records import HostKernel, read_records, record_line
@@ -87,18 +88,27 @@ def nsys_export(folder: Path, measured: Sequence[Measured]) -> str:
 
 
 SAMPLES: dict[str, Sample] = {"nsys": nsys_export, "kineto": kineto_trace, "ncu": ncu_page}
+"""What each tool leaves. A collector that needs no tool makes its file from the child's records, as it does in a run."""
+
+
+def own_files(folder: Path, collector: str, measured: Sequence[Measured]) -> tuple[str, ...]:
+    """Return the files of a collector without a sample: those that its ``finish`` makes of the child's records."""
+    declared = collector_class(collector)
+    assert declared.tool is None, f"{collector}: add a sample of its file to SAMPLES in {Path(__file__).name}"
+    return make_collector(collector, "cpu").finish(folder, [case.entry.id for case in measured], "")
 
 
 def raw_folder(raw: Path, collector: str, pass_name: str) -> Path:
-    """A raw folder of small_measured under ``collector``; the chunk that it wrote. ``none`` measured on a CPU."""
+    """A raw folder of small_measured under ``collector``; the chunk that it wrote. One that sees no launches measured on a CPU."""
     measured = small_measured()
-    device = {"device": CPU} if collector == "none" else {}
+    sees_launches = bool(collector_class(collector).measures)
+    device = {} if sees_launches else {"device": CPU}
     write_run(raw, SweepPlan(runtime="torch", entries=tuple(m.entry for m in measured)), **device)
     chunk = write_chunk(raw, 0, measured, **device)
-    if collector == "none":
+    if not sees_launches:
         _with_host_kernels(chunk)
         (chunk / "capture.sqlite").unlink()
-        changed(chunk, collector="none", files=())
+        changed(chunk, collector=collector, files=own_files(chunk, collector, measured))
         return chunk
     if pass_name == "counters":  # beside the timeline, to which counters are joined
         chunk = write_chunk(raw, 1, measured, pass_name="counters")

@@ -34,6 +34,7 @@ TAKE_TURNS_APART = (
     "kserve",
     "triton",
 )  # these keep turns, need none, or run one thing at a time
+KUBERNETES_GROUPS = ("v1", "apps/v1", "batch/v1")
 NO_SHARES = ("triton",)  # cannot confine a replica to a part of the SMs
 Replica = dict[str, Any]
 
@@ -142,6 +143,18 @@ def test_files_are_written_below_their_folder(name: str, shared: Deployment, tmp
     written = write_files(folder, exporter(name).files(shared))
     assert sorted(written) == sorted(p for p in folder.rglob("*") if p.is_file())
     assert all(folder in p.parents for p in written)
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_kubernetes_objects_hold_no_key_that_kubernetes_does_not_know(name: str, shared: Deployment) -> None:
+    """Objects of other groups (KServe's) and names of resources are checked in tests/export."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for path, text in texts(name, shared).items():
+        if not path.endswith(".yaml"):
+            continue
+        for thing in yaml.safe_load_all(text):
+            if isinstance(thing, dict) and thing.get("apiVersion") in KUBERNETES_GROUPS:
+                kubernetes_validate.validate(thing, desired_version="1.31", strict=True)
 
 
 @pytest.mark.parametrize("name", EXPORTERS)

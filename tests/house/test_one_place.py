@@ -56,7 +56,9 @@ def test_a_gpu_is_one_short_file(house: HouseCopy, one_node: Callable[..., Path]
     assert len(worked_example("datasets/gpus/NEWCOMER-24GB.toml").splitlines()) <= 25
     assert "NEWCOMER-24GB" in house.run("gpus")
     assert "2,520" in house.run("gpus", "newcomer") or "2520" in house.run("gpus", "newcomer")
-    assert "NEWCOMER-24GB" in house.run("estimate", one_node("Relu"), "--gpu", "newcomer-24gb", "--format", "csv")
+    assert "NEWCOMER-24GB" in house.run(
+        "estimate", one_node("Relu"), "--gpu", "newcomer-24gb", "--format", "csv"
+    )
 
 
 def test_a_collector_is_one_file_and_one_entry(house: HouseCopy) -> None:
@@ -77,7 +79,16 @@ def test_a_policy_is_one_file_and_one_entry(house: HouseCopy) -> None:
     (house.folder / "c.yaml").write_text(CLUSTER)
     table = house.package / "datasets" / "published" / "ethz_v100.csv"
     text = house.run(
-        "schedule", table, "--workload", "w.yaml", "--cluster", "c.yaml", "--policy", "newcomer", "--format", "json"
+        "schedule",
+        table,
+        "--workload",
+        "w.yaml",
+        "--cluster",
+        "c.yaml",
+        "--policy",
+        "newcomer",
+        "--format",
+        "json",
     )
     assert '"policy": "newcomer"' in text
 
@@ -94,15 +105,22 @@ def test_an_exporter_is_one_file_and_one_entry(house: HouseCopy) -> None:
 def test_a_column_is_one_field(house: HouseCopy, one_node: Callable[..., Path]) -> None:
     model = one_node("Relu")
     house.run("estimate", model, "--gpu", "T4", "-o", "before.csv")
-    before = re.search(r"    power_w: .*?\n    \)\n|    power_w: [^\n]*\n", (house.package / "tables" / "requirement.py").read_text())
+    before = re.search(
+        r"    power_w: .*?\n    \)\n|    power_w: [^\n]*\n",
+        (house.package / "tables" / "requirement.py").read_text(),
+    )
     assert before is not None
     house.edit("tables/requirement.py", before.group(0), worked_column() + before.group(0))
     house.run("estimate", model, "--gpu", "T4", "-o", "after.csv")
     heading_before, heading_after = (
-        (house.folder / name).read_text(encoding="utf-8").splitlines()[0].split(",") for name in ("before.csv", "after.csv")
+        (house.folder / name).read_text(encoding="utf-8").splitlines()[0].split(",")
+        for name in ("before.csv", "after.csv")
     )
     assert set(heading_after) - set(heading_before) == {"fan_speed_pct"}
-    rows = [(house.folder / name).read_text(encoding="utf-8").splitlines()[1].split(",") for name in ("before.csv", "after.csv")]
+    rows = [
+        (house.folder / name).read_text(encoding="utf-8").splitlines()[1].split(",")
+        for name in ("before.csv", "after.csv")
+    ]
     version = heading_before.index("schema_version")
     assert rows[0][version] != rows[1][heading_after.index("schema_version")]
     house.run("export", "before.csv", "--to", "csv", "-o", "out")  # the older file still loads
