@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.kernel_models.launch import CapturedLaunch as Geometry
+from gkestimator.kernel_models.launch import Launch as Geometry
 from gkestimator.profiling.captures import CapturedLaunch
 
 GeometryNumbers: TypeAlias = "tuple[float, float, float, float]"
