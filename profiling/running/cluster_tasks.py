@@ -6,7 +6,6 @@ import io
 import platform
 import tarfile
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ _known: dict[str, DeviceFacts] = {}
 
 
 def describe(request: Request, device: str, machine: Machine) -> tuple[MeasuringMeans | None, str | None]:
-    """What a node measures with; or None and why it cannot, in one line."""
+    """Return what a node measures with; or None and why it cannot, in one line."""
     try:
         return find_means(request, [device], machine), None
     except GkestimatorError as e:
@@ -32,8 +31,9 @@ def describe(request: Request, device: str, machine: Machine) -> tuple[Measuring
 
 
 def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tuple[ChunkResult, bytes | None]:
-    """The chunk, measured on this node, and its folder as a tar; None where there is nothing to keep."""
-    deadline = None if seconds_left is None else time.monotonic() + seconds_left
+    """Measure a chunk on this node; return its result and its folder as a tar, None where there is nothing to
+    keep."""
+    stop = Stop(None if seconds_left is None else seconds_left / 60)
     try:
         facts = _facts(machine, job.device)
         if facts.name != job.facts.name:
@@ -42,17 +42,18 @@ def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tupl
         with tempfile.TemporaryDirectory(prefix="gkest-") as scratch:
             folder = Path(scratch) / "chunk"
             folder.mkdir()
-            result = run_job(replace(job, facts=facts), folder, machine, Stop(deadline))
+            result = run_job(replace(job, facts=facts), folder, machine, stop)
             if result.kind == "disk":
                 line = f"{platform.node()}: the disk of {tempfile.gettempdir()} is full"
                 return ChunkResult(kind="device", line=line), None
-            return result, _pack(folder) if result.statuses else None
+            data = _pack(folder) if result.statuses else None
+            return result, data
     except GkestimatorError as e:
         return ChunkResult(kind="crashed", line=f"{platform.node()}: {e}"), None
 
 
 def _facts(machine: Machine, device: str) -> DeviceFacts:
-    """Asked once for each worker process: a CPU's are measured."""
+    """Return the facts, asked once for each worker process: a CPU's are measured."""
     if device not in _known:
         _known[device] = machine.facts(device)
     return _known[device]
@@ -71,9 +72,22 @@ def _pack(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def unpack(data: bytes, folder: Path, job: ChunkJob, result: ChunkResult) -> None:
-    """The files of a tar into the empty ``folder``, and what they hold against what was asked and told. Raises
-    TableError."""
+def unpack(data: bytes, folder: Path, job: ChunkJob, result: ChunkResult) -> ChunkResult:
+    """Unpack a chunk that came back into the empty ``folder``; return its result, or that it was lost, where
+    it is not what was asked for."""
+    try:
+        _extract(data, folder, job)
+        info = read_chunk(folder)
+        ids = [r.entry_id for r in read_records(folder / "records.jsonl")]
+        asked = {e.id for e in job.entries}
+        if ids != list(info.entries) or set(ids) != set(result.statuses) or not set(ids) <= asked:
+            raise TableError(f"{job.folder_name}: came back with other entries than it was given")
+    except TableError as e:
+        return ChunkResult(kind="lost", line=str(e))
+    return result
+
+
+def _extract(data: bytes, folder: Path, job: ChunkJob) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for member in archive:
@@ -84,8 +98,3 @@ def unpack(data: bytes, folder: Path, job: ChunkJob, result: ChunkResult) -> Non
                 archive.extract(member, folder, filter="data")
     except tarfile.TarError as e:
         raise TableError(f"{job.folder_name}: what came back is no whole tar: {e}") from e
-    info = read_chunk(folder)
-    ids = [r.entry_id for r in read_records(folder / "records.jsonl")]
-    asked = {e.id for e in job.entries}
-    if ids != list(info.entries) or set(ids) != set(result.statuses) or not set(ids) <= asked:
-        raise TableError(f"{job.folder_name}: came back with other entries than it was given")

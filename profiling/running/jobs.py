@@ -17,15 +17,15 @@ ENGINES = ("local", "ray")
 
 @frozen
 class RunOptions:
-    """How a plan is worked off.
+    """Say how a plan is worked off.
 
-    ``executor``: None takes the plan's runtime. ``collector``: ``ncu`` measures counters of every entry, and times
-    as ``auto`` does. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU,
-    the CPU where there is none. ``gpu_types``: with engine ``ray``, the types to measure (a resource ``gkest:NAME`` or
-    Ray's accelerator type); empty: all that the cluster offers. ``repeats``: None lets the child choose. ``minutes``:
-    stop in time; None: no limit. ``retries``: how often an entry that came out noisy is measured again.
-    ``retry_failed``: measure again what
-    earlier runs recorded as failed. ``min_free_mb``: with less free space on the disk the run stops before it writes.
+    ``executor``: None takes the plan's runtime. ``collector``: ``ncu`` measures counters of every entry, and
+    times as ``auto`` does. ``devices``: ``cpu``, ``cuda:N``, or ``all``; empty: the first GPU, the CPU where
+    there is none. ``gpu_types``: with engine ``ray``, the types to measure (a resource ``gkest:NAME`` or
+    Ray's accelerator type); empty: all that the cluster offers. ``repeats``: None lets the child choose.
+    ``minutes``: stop in time; None: no limit. ``retries``: how often an entry that came out noisy is measured
+    again. ``retry_failed``: measure again what earlier runs recorded as failed. ``min_free_mb``: with less
+    free space on the disk the run stops before it writes.
     """
 
     executor: str | None = None
@@ -47,38 +47,35 @@ class RunOptions:
     command: str = ""
 
     def __post_init__(self) -> None:
-        checks = (
+        require(
             ("engine", self.engine, self.engine in ENGINES, "local or ray"),
             ("repeats", self.repeats, self.repeats is None or 1 <= self.repeats <= 10_000, "1 to 10000"),
             ("warmup", self.warmup, self.warmup is None or 1 <= self.warmup <= 10_000, "1 to 10000"),
             ("minutes", self.minutes, self.minutes is None or 0 < self.minutes < 1e6, "a positive number"),
-            (
-                "chunk-seconds",
-                self.chunk_seconds,
-                0 < self.chunk_seconds <= 3600,
-                "seconds above 0, at most 3600",
-            ),
-            (
-                "entry-timeout",
-                self.limits.entry_s,
-                0 < self.limits.entry_s <= 86_400,
-                "seconds above 0, at most 86400",
-            ),
             ("retries", self.retries, 0 <= self.retries <= 20, "0 to 20"),
             ("seed", self.seed, 0 <= self.seed < 2**63, "a whole number from 0"),
         )
-        for name, found, good, expected in checks:
-            if not good:
-                raise UsageError(f"{name}: found {found!r}, expected {expected}")
+        for name, seconds, most in (
+            ("chunk-seconds", self.chunk_seconds, 3600),
+            ("entry-timeout", self.limits.entry_s, 86_400),
+        ):
+            require((name, seconds, 0 < seconds <= most, f"seconds above 0, at most {most}"))
         if self.gpu_types and self.engine != "ray":
             raise UsageError("gpu-type: goes with engine ray alone; choose GPUs of this machine with device")
         if self.devices and self.engine == "ray":
             raise UsageError("device: goes with engine local alone; on a cluster choose with gpu-type")
 
 
+def require(*checks: tuple[str, object, bool, str]) -> None:
+    """Raise UsageError for the first of (option, value, whether it is good, what is expected) that is not good."""
+    for name, value, good, expected in checks:
+        if not good:
+            raise UsageError(f"{name}: found {value!r}, expected {expected}")
+
+
 @frozen
 class ChunkJob:
-    """One chunk to measure. ``settle``: a single entry whose captures were lost so far, for the last time;
+    """Name one chunk to measure. ``settle``: a single entry whose captures were lost so far, for the last time;
     ``probe_if_lost``: should this one be lost too, try the profiler out, for it may not be the entries' fault;
     ``device`` as the executor knows it."""
 
@@ -93,30 +90,27 @@ class ChunkJob:
     device: str
     facts: DeviceFacts
     entries: tuple[PlanEntry, ...]
-    repeats: int | None
-    warmup: int | None
-    min_ms: float | None
-    seed: int
+    options: RunOptions
     limits: Limits
-    min_free_bytes: float
 
     @property
     def folder_name(self) -> str:
-        """``000012-cuda0-timeline``."""
+        """Return the name of its folder, such as ``000012-cuda0-timeline``."""
         label = "".join(c for c in self.device if c.isalnum())
         return f"{self.number:06d}-{label}-{self.pass_name}"
 
 
 @frozen
 class ChunkResult:
-    """What became of a job.
+    """Say what became of a job.
 
-    ``kind``: ``whole``; ``crashed`` (the child died or hung in an entry); ``lost`` (measured, but the capture is not
-    whole); ``profiler`` (lost, and the profiler records nothing of a trial either); ``device`` (it does not answer any
-    more); ``stopped`` (in time, on request); ``disk``; ``usage`` (the child refused its arguments, or cannot write).
-    ``statuses``: by id, of the records in the folder, which is to be committed if there are any; ``qualities``: of the
-    ok ones; ``reasons``: of the failed ones. What is not in ``statuses`` was not measured. ``line``: what happened,
-    for people. ``working_s``: as :class:`Ending` has it.
+    ``kind``: ``whole``; ``crashed`` (the child died or hung in an entry); ``lost`` (measured, but the capture
+    is not whole); ``profiler`` (lost, and the profiler records nothing of a trial either); ``device`` (it
+    does not answer any more); ``stopped`` (in time, on request); ``disk``; ``usage`` (the child refused its
+    arguments, or cannot write). ``statuses``: by id, of the records in the folder, which is to be committed
+    if there are any; ``qualities``: of the ok ones; ``reasons``: of the failed ones. What is not in
+    ``statuses`` was not measured. ``line``: what happened, for people. ``working_s``: as :class:`Ending` has
+    it.
     """
 
     kind: str

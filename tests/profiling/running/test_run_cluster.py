@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import chunk_folders, read_chunk, read_run, run_folders
 from gkestimator.profiling.records import read_records
@@ -151,6 +151,7 @@ def test_what_comes_back_is_not_trusted(
                 member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
             archive.addfile(member, io.BytesIO())
         data = out.getvalue()
-    with pytest.raises(TableError):
-        unpack(data, folder, job, result)
+    assert result.statuses
+    result = unpack(data, folder, job, result)
+    assert result.kind == "lost" and not result.statuses
     assert not (tmp_path / "evil").exists()
