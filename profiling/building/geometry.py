@@ -15,7 +15,7 @@ GeometryNumbers: TypeAlias = "tuple[float, float, float, float]"
 
 
 def geometry_numbers(launch: CapturedLaunch) -> GeometryNumbers | None:
-    """Those of a launch; None where one of them was not told."""
+    """Return those of a launch; None where one of them was not told."""
     shared = launch.smem_bytes
     if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:
         shared = launch.static_smem_bytes + launch.dynamic_smem_bytes
@@ -26,7 +26,7 @@ def geometry_numbers(launch: CapturedLaunch) -> GeometryNumbers | None:
 
 
 def geometry_of(numbers: Sequence[GeometryNumbers]) -> Geometry:
-    """Several launches (at least one) as columns."""
+    """Return several launches (at least one) as columns."""
     grid, block, registers, shared = np.array(numbers).T
     return Geometry(
         grid_blocks=grid, block_threads=block, registers_per_thread=registers, shared_bytes=shared

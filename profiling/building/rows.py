@@ -25,13 +25,18 @@ _DRAM_BYTES = (
     ("dram__bytes_read.sum", "dram__bytes_write.sum"),
     ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
 )
+_DESCRIBED = (
+    *("op_type", "op_domain", "attributes", "opset", "graph", "input_shapes", "batch_size"),
+    *("weight_bytes", "input_bytes", "output_bytes", "flops"),
+)
+_MEASURED = ("sm_clock_mhz", "power_w", "tenants", "entry_us", "repeats", "quality")
 _ROUNDING_PCT = 0.5  # counters of several passes put a full pipe at 100.01 %
 
 
 def rows_of(
     entries: Iterable[tuple[MeasuredEntry, Description, GpuSpec]],
 ) -> list[KernelMeasurement]:
-    """One row per launch, entries in their order, kernels in launch order."""
+    """Return one row per launch, entries in their order, kernels in launch order."""
     cells: list[dict[str, Any]] = []
     geometries: dict[str, _Geometries] = {}
     for measured, description, gpu in entries:
@@ -53,7 +58,7 @@ def rows_of(
 
 
 class _Geometries:
-    """Launches of one GPU whose geometry is wholly known; their occupancy is calculated at once."""
+    """Hold launches of one GPU whose geometry is wholly known; their occupancy is calculated at once."""
 
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
@@ -80,40 +85,27 @@ class _Geometries:
 
 def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
     chunk = measured.chunk
-    run = measured.run
+    versions = measured.run.versions
     record = measured.record
     return {
+        **_columns(description, _DESCRIBED),
+        **_columns(measured, _MEASURED),
+        **_columns(chunk, ("collector", "collector_version", "clock_control")),
         "entry_id": measured.entry.id,
         "gpu": gpu.name,
         "driver": chunk.device.driver,
-        "cuda": chunk.device.cuda or run.versions.get("cuda"),
+        "cuda": chunk.device.cuda or versions.get("cuda"),
         "runtime": chunk.executor,
-        "runtime_version": run.versions.get(chunk.executor),
-        "library_versions": json.dumps(dict(sorted(run.versions.items()))),
-        "collector": chunk.collector,
-        "collector_version": chunk.collector_version,
-        "clock_control": chunk.clock_control,
-        "sm_clock_mhz": measured.sm_clock_mhz,
-        "op_type": description.op_type,
-        "op_domain": description.op_domain,
-        "attributes": description.attributes,
-        "opset": description.opset,
-        "graph": description.graph,
+        "runtime_version": versions.get(chunk.executor),
+        "library_versions": json.dumps(dict(sorted(versions.items()))),
         "dtype": measured.entry.dtype,
-        "input_shapes": description.input_shapes,
-        "batch_size": description.batch_size,
-        "weight_bytes": description.weight_bytes,
-        "input_bytes": description.input_bytes,
-        "output_bytes": description.output_bytes,
         "workspace_bytes": record.workspace_bytes,
-        "flops": description.flops,
-        "entry_us": measured.entry_us,
         "host_us": statistics.median(record.host_us) if record.host_us else None,
-        "power_w": measured.power_w,
-        "tenants": measured.tenants,
-        "repeats": measured.repeats,
-        "quality": measured.quality,
     }
+
+
+def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[str, Any]:
@@ -126,24 +118,18 @@ def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[st
         "duration_cv": coefficient_of_variation(measured.durations_us),
     }
     if launch is not None:
-        cells |= {
-            "grid": _triple(launch.grid),
-            "block": _triple(launch.block),
-            "registers_per_thread": launch.registers_per_thread,
-            "static_smem_bytes": launch.static_smem_bytes,
-            "dynamic_smem_bytes": launch.dynamic_smem_bytes,
-        }
+        cells |= _columns(launch, ("registers_per_thread", "static_smem_bytes", "dynamic_smem_bytes"))
+        cells |= {"grid": _triple(launch.grid), "block": _triple(launch.block)}
     return cells | _counters(measured.counters or {})
 
 
-def _triple(found: tuple[int, int, int] | None) -> str | None:
-    if found is None:
-        return None
-    return ",".join(map(str, found))
+def _triple(sizes: tuple[int, int, int] | None) -> str | None:
+    return None if sizes is None else ",".join(map(str, sizes))
 
 
 def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
-    """Columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be believed."""
+    """Return the columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be
+    believed."""
     cells: dict[str, Any] = {}
     for metric, column in ((_OCCUPANCY, "achieved_occupancy_pct"), (_L2_HITS, "l2_hit_pct")):
         value = counters.get(metric)

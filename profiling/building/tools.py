@@ -9,6 +9,10 @@ from typing import TypeAlias
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.profiling.collectors import parse_capture
+from gkestimator.profiling.environment import during, judge
+from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
+from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
 
@@ -18,9 +22,10 @@ Split: TypeAlias = "tuple[Sequence[Sequence[CapturedLaunch]] | None, str | None]
 
 @frozen
 class Tools:
-    """Hold how to ``parse`` the file of a collector (by its name), ``split`` a range into repeats, ``join`` a timeline
-    with counters, find the samples taken ``during`` an entry, and ``judge`` the quality of a measurement (the last
-    argument: it was latencies of a CPU); what is known of a device, and a specification made of what it says."""
+    """Hold how to ``parse`` the file of a collector (by its name), ``split`` a range into repeats, ``join`` a
+    timeline with counters, find the samples taken ``during`` an entry, and ``judge`` the quality of a
+    measurement (the last argument: it was latencies of a CPU); what is known of a device, and a specification
+    made of what it says."""
 
     parse: Callable[[str, Path], Capture]
     split: Callable[[EntryRange], Split]
@@ -32,12 +37,7 @@ class Tools:
 
 
 def default_tools() -> Tools:
-    """The profiler's own."""
-    from gkestimator.profiling.collectors import parse_capture
-    from gkestimator.profiling.device import gpu_toml, known_gpu
-    from gkestimator.profiling.environment import during, judge
-    from gkestimator.profiling.parsers import join, split_repeats
-
+    """Return the profiler's own."""
     return Tools(
         parse=parse_capture,
         split=split_repeats,

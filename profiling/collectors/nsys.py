@@ -1,7 +1,8 @@
 """Nsight Systems: the timeline. Every launch with its geometry, and the NVTX ranges that say whose it is.
 
-``nsys`` ends with status 0 when things went wrong (2022.4 and 2023.4, tried): no importer leaves a ``.qdstrm`` alone, a
-client of NVTX that it does not understand leaves a report without ranges. What it made is looked at, not its status.
+``nsys`` ends with status 0 when things went wrong (2022.4 and 2023.4, tried): no importer leaves a
+``.qdstrm`` alone, a client of NVTX that it does not understand leaves a report without ranges. What it made
+is looked at, not its status.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class NsysCollector(ToolCollector):
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
-        """``nsys profile`` around ``child``; the report becomes ``capture.nsys-rep`` in ``folder``."""
+        """Return ``nsys profile`` around ``child``; the report becomes ``capture.nsys-rep`` in ``folder``."""
         tool = self._executable()
         sweep_semaphores()
         gpu = self._device != "cpu"
@@ -78,8 +79,9 @@ class NsysCollector(ToolCollector):
         ]
 
     def environment(self) -> Mapping[str, str]:
-        """A temporary folder of its own: captures that run side by side (a GPU each) and share one lose each other's
-        ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14; 2023.4 seldom)."""
+        """Return a temporary folder of its own: captures that run side by side (a GPU each) and share one
+        lose each other's ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14; 2023.4
+        seldom)."""
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="gkest-nsys-", ignore_cleanup_errors=True)
         return {"TMPDIR": self._scratch.name}
@@ -93,14 +95,14 @@ class NsysCollector(ToolCollector):
             )
         database = folder / self.file
         self._export(report, database)
-        found = nsys_ranges(database)
-        if entries and not found:
+        ranged = nsys_ranges(database)
+        if entries and not ranged:
             raise CollectorError(
                 f"{self._label()}: the capture holds no NVTX range of {NVTX_DOMAIN}: the child died before nsys took "
                 "them over, or this nsys does not understand its NVTX (name another in GKEST_NSYS, or take --collector "
                 f"kineto){_said(log)}"
             )
-        missing = [entry for entry in entries if entry not in found]
+        missing = [entry for entry in entries if entry not in ranged]
         if missing:
             raise CollectorError(
                 f"{self._label()}: the capture lacks the ranges of {len(missing)} of {len(entries)} entries "
@@ -146,13 +148,13 @@ def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
     than ten minutes and whose process is gone is nobody's."""
     before = time.time() - _STALE_S
     for path in folder.glob("*"):
-        found = _SESSION_FILE.match(path.name)
+        files = _SESSION_FILE.match(path.name)
         try:
             if (
-                found is not None
+                files is not None
                 and path.stat().st_uid == os.getuid()
                 and path.stat().st_mtime < before
-                and not Path(f"/proc/{found[1]}").exists()
+                and not Path(f"/proc/{files[1]}").exists()
             ):
                 path.unlink()
         except OSError:
@@ -160,8 +162,8 @@ def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
 
 
 def _left_locked(log: str) -> str:
-    """What to do where nsys cannot start its agent: seen after a SIGKILL that met nsys holding its lock in shared
-    memory, for which every later agent waits."""
+    """Say what to do where nsys cannot start its agent: seen after a SIGKILL that met nsys holding its lock
+    in shared memory, for which every later agent waits."""
     if "Agent launcher failed" not in log:
         return ""
     return (
@@ -199,7 +201,8 @@ def nsys_ranges(database: Path) -> frozenset[str]:
 
 
 def _check_cuda(database: Path, label: str) -> None:
-    """A child on a GPU calls CUDA for every entry, if only to wait: none recorded means that CUPTI did not start."""
+    """A child on a GPU calls CUDA for every entry, if only to wait: none recorded means that CUPTI did not
+    start."""
     with closing(_opened(database)) as connection:
         try:
             calls = connection.execute(

@@ -1,4 +1,5 @@
-"""The child of a probe: two ranges, on a GPU with one launch each. Started as ``python -m`` and this module's name."""
+"""The child of a probe: two ranges, on a GPU with one launch each. Started as ``python -m`` and this module's
+name."""
 
 from __future__ import annotations
 

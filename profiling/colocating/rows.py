@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.journal import Header, PairRecord, SideRecord
@@ -53,7 +54,7 @@ def rows_of(
     for record in records:
         group = "+".join(f"{s.entry_id}@{s.sm_share_pct:g}" for s in record.sides)
         for side in record.sides:
-            asked: Mapping[str, float | None] = {}
+            asked: dict[str, Any] = {}
             if demands is not None:
                 known = demands.rows.get(
                     (side.model, header.gpu, header.executor, side.dtype, side.batch_size, side.dims)
@@ -79,7 +80,7 @@ def rows_of(
                     sharing=header.sharing,
                     latency_alone_ms=side.latency_alone_ms,
                     latency_together_ms=side.latency_together_ms,
-                    **dict.fromkeys(_DEMANDED) | asked,
+                    **{name: asked.get(name) for name in _DEMANDED},
                 )
             )
     return rows, tuple(missing)
@@ -95,7 +96,7 @@ def _unconfined(records: Sequence[PairRecord]) -> dict[str, float]:
     return {entry: statistics.median(values) for entry, values in latencies.items()}
 
 
-def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> dict[str, float | None]:
+def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> dict[str, Any]:
     """Return what a model asks for alone, in percent of the peak, by the names of columns; None: not known."""
     asked = {name: _first(rows, name) for name in _DEMANDED}
     if side.sm_share_pct == _WHOLE:

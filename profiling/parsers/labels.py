@@ -1,5 +1,5 @@
-"""The text of our ranges (``<entry id>#<repeats>``, in our NVTX domain or with its name before a colon), and names of
-kernels as they come from a file."""
+"""The text of our ranges (``<entry id>#<repeats>``, in our NVTX domain or with its name before a colon), and
+names of kernels as they come from a file."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ _LABEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79})#([1-9][0-9]{0,8})", re.A
 
 
 def range_label(entry_id: str, repeats: int, *, prefixed: bool = False) -> str:
-    """The text of the range of an entry; ``prefixed`` where the tool knows no domains (torch's record_function)."""
+    """Return the text of the range of an entry; ``prefixed`` where the tool knows no domains (torch's
+    record_function)."""
     return f"{NVTX_DOMAIN}:{entry_id}#{repeats}" if prefixed else f"{entry_id}#{repeats}"
 
 
 def looks_like_label(text: str) -> bool:
-    """Whether ``text`` would be one of ours if its domain were."""
+    """Return whether ``text`` would be one of ours if its domain were."""
     return _LABEL.fullmatch(text) is not None
 
 
 def parse_label(text: str, *, domain: str | None) -> tuple[str, int] | None:
-    """Entry id and repeats of a range with ``text`` in ``domain`` (None: the tool has no domains, or the default one);
-    None where the range is not ours."""
+    """Return entry id and repeats of a range with ``text`` in ``domain`` (None: the tool has no domains, or
+    the default one); None where the range is not ours."""
     prefix = f"{NVTX_DOMAIN}:"
     if text.startswith(prefix):
         text = text[len(prefix) :]
     elif domain != NVTX_DOMAIN:
         return None
-    found = _LABEL.fullmatch(text)
-    if found is None:
+    matched = _LABEL.fullmatch(text)
+    if matched is None:
         return None
-    return (found[1], int(found[2]))
+    return (matched[1], int(matched[2]))
 
 
 def printable_name(name: str) -> str:
-    """A kernel's name without control characters; whole up to 64 KiB (templates have some), then cut."""
+    """Return a kernel's name without control characters; whole up to 64 KiB (templates have some), then cut."""
     if name.isprintable() and len(name) <= _MAX_NAME:
         return name
     return one_line(name, limit=_MAX_NAME)

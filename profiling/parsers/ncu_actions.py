@@ -10,8 +10,8 @@ from gkestimator.core.records import frozen
 
 @frozen
 class Action:
-    """A profiled kernel, or a range or graph (``workload``). ``ranges``: (domain, text) of the NVTX push/pop ranges
-    around it. ``metrics``: numbers in base units. ``words``: metrics that are text."""
+    """Hold a profiled kernel, or a range or graph (``workload``). ``ranges``: (domain, text) of the NVTX
+    push/pop ranges around it. ``metrics``: numbers in base units. ``words``: metrics that are text."""
 
     name: str
     workload: str = "kernel"
@@ -22,7 +22,7 @@ class Action:
 
 @frozen
 class ReadReport:
-    """The actions in the order they ran; ``reader``: what read them; ``problems``: one line each."""
+    """Hold the actions in the order they ran; ``reader``: what read them; ``problems``: one line each."""
 
     reader: str
     actions: tuple[Action, ...]

@@ -112,9 +112,10 @@ def together(raw: str, parts: tuple[RunReport, ...]) -> RunReport:
     """Return the report of a run whose parts have reports of their own: their counts summed."""
     wholes = [part.whole for part in parts]
     counts = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
-    models = {name: sum(getattr(whole, name) for whole in wholes) for name in ModelCounts.__slots__}
+    models = {name: sum(getattr(whole, name) for whole in wholes) for name in _MODEL_COUNTS}
     minutes = max(part.minutes for part in parts)
     return RunReport(raw=raw, minutes=minutes, parts=parts, whole=ModelCounts(**models), **counts)
 
 
+_MODEL_COUNTS = ("models", "latencies", "timelines", "timelines_failed", "timelines_left")
 _COUNTS = ("entries", "ok", "failed", "skipped", "noisy", "left", "counters", "chunks")

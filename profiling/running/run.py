@@ -120,6 +120,15 @@ def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | N
         return None, (f"counters of {wanted} entries left out: {e}",)
 
 
+def _request(plan: SweepPlan, options: RunOptions, earlier: RunInfo | None) -> Request:
+    executor = options.executor or (earlier.executor if earlier else plan.runtime)
+    collector = earlier.collector if earlier and options.collector == AUTO else options.collector
+    if serves_counters_alone(collector) and not options.counters:
+        raise UsageError(f"collector {collector}: goes with counters, found no-counters")
+    counters = sum(e.counters and e.model is None for e in plan.entries) if options.counters else 0
+    return Request(executor=executor, collector=collector, counters=counters)
+
+
 def open_campaign(
     plan: SweepPlan,
     options: RunOptions,
@@ -129,26 +138,19 @@ def open_campaign(
 ) -> Campaign:
     """Begin a run into ``folder``, or go on with it where an earlier one ended. ``find`` looks for what it
     needs where it will be measured. Raises as :func:`run_plan`."""
-    earlier = folder.earlier()
-    executor = options.executor or (earlier.executor if earlier else plan.runtime)
-    collector = earlier.collector if earlier and options.collector == AUTO else options.collector
-    models = sum(e.model is not None for e in plan.entries)
-    counted = sum(e.counters and e.model is None for e in plan.entries)
-    counters_alone = serves_counters_alone(collector)
-    if counters_alone and not options.counters:
-        raise UsageError(f"collector {collector}: goes with counters, found no-counters")
-    request = Request(executor=executor, collector=collector, counters=counted if options.counters else 0)
+    request = _request(plan, options, folder.earlier())
     try:
         means = find(request)
     except CollectorError as e:
-        if not models:
+        if all(e.model is None for e in plan.entries):
             raise
         raise CollectorError(f"{e}; collector none would give the latency of whole models") from e
+    counters_alone = serves_counters_alone(request.collector)
     info = RunInfo(
         schema_version=RAW_VERSION,
         plan_digest=plan_digest(plan),
-        executor=executor,
-        collector=collector if counters_alone else means.collector,
+        executor=request.executor,
+        collector=request.collector if counters_alone else means.collector,
         devices=means.facts,
         versions=means.versions,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -163,7 +165,7 @@ def open_campaign(
     campaign = Campaign(
         plan,
         options,
-        executor=executor,
+        executor=request.executor,
         collector=means.collector,
         counters_collector=means.counters,
         facts=dict(zip(devices, means.facts, strict=True)),
@@ -175,7 +177,7 @@ def open_campaign(
             f"an earlier run was cut off in {saved + removed} chunks; the records of {saved} were saved"
         )
     campaign.messages += means.messages
-    _say_what_is_left_out(campaign, means, collector if counters_alone else None)
+    _say_what_is_left_out(campaign, means, request.collector if counters_alone else None)
     return campaign
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, TableError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.jobs.stopping import Progress
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
+from gkestimator.profiling.building.contents import Problems, RawContents
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
-from gkestimator.profiling.building.folders import Progress, read_folders, why_nothing
-from gkestimator.profiling.building.problems import Problems
+from gkestimator.profiling.building.folders import read_folders, why_nothing
 from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
+    counted,
     data_format,
     provenance,
     source_of_raw,
 )
-from gkestimator.profiling.building.reading import RawContents
 from gkestimator.profiling.building.tools import Tools, default_tools
 from gkestimator.profiling.tabling.row import MeasuredModel, measured_row
 from gkestimator.profiling.tabling.work import work_of
@@ -39,9 +40,9 @@ _Key = tuple[str, str, str]
 
 @frozen
 class TableResult:
-    """What was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the rows' GPUs
-    that the catalogue does not know (given, or beside the table). ``problems``: what could not be used, one line
-    each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
+    """Say what was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the
+    rows' GPUs that the catalogue does not know (given, or beside the table). ``problems``: what could not be
+    used, one line each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
 
     rows: tuple[Requirement, ...]
     files: tuple[Path, ...]
@@ -51,7 +52,7 @@ class TableResult:
 
     @property
     def exit_status(self) -> int:
-        """0: everything was used; 1: a part could not be."""
+        """Return 0: everything was used; 1: a part could not be."""
         return 1 if self.problems else 0
 
 
@@ -64,13 +65,13 @@ def build_table(
     tools: Tools | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> TableResult:
-    """Write the requirement table ``output`` (.csv, .json or .parquet) of the whole models in the raw folders at
-    ``raws``: a row per model, GPU, runtime, dtype, batch size and dimensions, from the best attempt.
+    """Write the requirement table ``output`` (.csv, .json or .parquet) of the whole models in the raw folders
+    at ``raws``: a row per model, GPU, runtime, dtype, batch size and dimensions, from the best attempt.
 
     Beside it are written ``<stem>.provenance.json`` and, for every GPU type that the catalogue does not know,
-    ``<stem>.<GPU>.toml``. A model with a timeline and no latency has no row, and is a problem; one with a latency and
-    no timeline has a row without launches. Raises UsageError for arguments, TableError where no whole model was
-    measured, OutputError where nothing can be written.
+    ``<stem>.<GPU>.toml``. A model with a timeline and no latency has no row, and is a problem; one with a
+    latency and no timeline has a row without launches. Raises UsageError for arguments, TableError where no
+    whole model was measured, OutputError where nothing can be written.
     """
     tools = tools or default_tools()
     form = data_format(output, FORMS)
@@ -118,16 +119,16 @@ def build_table(
 def _choose(
     contents: Sequence[RawContents], names: DeviceNames, problems: Problems, progress: Progress | None
 ) -> tuple[list[MeasuredModel], int]:
-    """The best latency of every model on every GPU type with the timeline that fits it best, and how many latencies
-    were passed over."""
+    """Return the best latency of every model on every GPU type with the timeline that fits it best, and how
+    many latencies were passed over."""
     latencies: list[tuple[MeasuredLatency, GpuSpec]] = []
     timelines: dict[_Key, list[MeasuredEntry]] = {}
-    for latency in (m for c in contents for m in c.latencies):
+    for latency in chain.from_iterable(c.latencies for c in contents):
         gpu = _gpu(latency, names, problems)
         if gpu is not None:
             latencies.append((latency, gpu))
     known = {_key(latency, gpu) for latency, gpu in latencies}
-    for timeline in (m for c in contents for m in c.measured):
+    for timeline in chain.from_iterable(c.measured for c in contents):
         gpu = _gpu(timeline, names, problems)
         if gpu is None:
             continue
@@ -166,10 +167,11 @@ def _latency_rank(latency: MeasuredLatency) -> Rank:
     return rank(latency.quality, len(latency.latency_us), latency.cv)
 
 
-def _timeline(latency: MeasuredLatency, found: Sequence[MeasuredEntry]) -> MeasuredEntry | None:
-    """Of the same run if there is one (the same libraries choose the same kernels), then the best."""
+def _timeline(latency: MeasuredLatency, timelines: Sequence[MeasuredEntry]) -> MeasuredEntry | None:
+    """Return the timeline of the same run if there is one (the same libraries choose the same kernels), then
+    the best."""
     return min(
-        found,
+        timelines,
         key=lambda t: (t.run is not latency.run, t.calls > 1, rank(t.quality, t.repeats, t.cv)),
         default=None,
     )
@@ -178,12 +180,12 @@ def _timeline(latency: MeasuredLatency, found: Sequence[MeasuredEntry]) -> Measu
 def _rows(
     chosen: Sequence[MeasuredModel], problems: Problems
 ) -> tuple[list[Requirement], list[MeasuredModel]]:
-    """One row for each question that the table can be asked, and what each is of."""
-    kept: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
+    """Return one row for each question that the table can be asked, and what each is of."""
+    by_key: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
     for model in chosen:
         row = measured_row(model)
         key = tuple(getattr(row, name) for name in REQUIREMENTS.key)
-        if key in kept:
+        if key in by_key:
             problems.of_entry(
                 model.latency.origin,
                 f"another model that is {row.model} at batch {row.batch_size} in {row.dtype} too; expected one model "
@@ -191,26 +193,24 @@ def _rows(
                 model.latency.entry.id,
             )
         else:
-            kept[key] = row, model
-    return [row for row, _ in kept.values()], [model for _, model in kept.values()]
+            by_key[key] = row, model
+    return [row for row, _ in by_key.values()], [model for _, model in by_key.values()]
 
 
 def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> dict[str, Any]:
-    """What the table holds, for its provenance."""
+    """Return what the table holds, for its provenance."""
     return {
         "rows": len(rows),
         "models": len({row.model for row in rows}),
-        "gpus": dict(sorted(Counter(row.gpu for row in rows).items())),
-        "runtimes": dict(sorted(Counter(row.runtime for row in rows).items())),
-        "dtypes": dict(sorted(Counter(row.dtype for row in rows).items())),
+        **counted(rows, gpus="gpu", runtimes="runtime", dtypes="dtype"),
         "with_launches": sum(row.kernels is not None for row in rows),
         "with_memory": sum(row.memory_source == "measured" for row in rows),
-        "quality": dict(sorted(Counter(m.latency.quality for m in chosen).items())),
+        **counted([model.latency for model in chosen], quality="quality"),
     }
 
 
 def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems) -> str:
-    """Why there is no table, in one line."""
+    """Say in one line why there is no table."""
     if not problems and not any(c.planned for c in contents):
         return (
             f"{', '.join(map(str, raws))}: no whole model in its plan; gkest profile plan --whole plans them"

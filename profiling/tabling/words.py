@@ -11,7 +11,7 @@ from gkestimator.tables import Requirement
 
 
 def summary_words(result: TableResult) -> str:
-    """One line: rows, models, GPUs, and what was measured besides latency."""
+    """Say in one line: rows, models, GPUs, and what was measured besides latency."""
     rows = result.rows
     gpus = ", ".join(f"{name} ({n:,})" for name, n in Counter(r.gpu for r in rows).items())
     return (
@@ -32,14 +32,10 @@ def _unfolds(row: Requirement) -> bool:
 
 
 def closing_words(result: TableResult) -> tuple[str, ...]:
-    """How to compare the table with estimates: as what ran, which is the file's operators as they are."""
+    """Say how to compare the table with estimates: as what ran, which is the file's operators as they are."""
     table = result.files[0]
     specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)
-    if any(_unfolds(r) for r in result.rows):
-        unfold = " --no-unfold-batchnorm"
-    else:
-        unfold = ""
-    return (
-        f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}{unfold}"
-        + ("  (convolutions ran as in the files, BatchNorms folded into them)" if unfold else ""),
-    )
+    line = f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}"
+    if any(map(_unfolds, result.rows)):
+        line += " --no-unfold-batchnorm  (convolutions ran as in the files, BatchNorms folded into them)"
+    return (line,)

@@ -16,7 +16,8 @@ from gkestimator.profiling.plan import PlanEntry
 
 @frozen
 class Work:
-    """Columns of the requirement table that follow from the model alone; all None where ``problem`` says why."""
+    """Hold columns of the requirement table that follow from the model alone; all None where ``problem`` says
+    why."""
 
     weights_bytes: int | None = None
     input_bytes: int | None = None
@@ -26,8 +27,8 @@ class Work:
 
 
 def work_of(entry: PlanEntry, runtime: str, gpu: GpuSpec) -> Work:
-    """The work of a whole model under ``runtime`` on ``gpu``, as an estimate of it counts work. Executors run a
-    convolution with a folded BatchNorm as the file has it, so it is not unfolded here."""
+    """Return the work of a whole model under ``runtime`` on ``gpu``, as an estimate of it counts work.
+    Executors run a convolution with a folded BatchNorm as the file has it, so it is not unfolded here."""
     options = replace(lowering_options(runtime, entry.dtype, gpu), unfold_batchnorm=False)
     try:
         graph = lower(fragment_graph(entry.fragment), options)
