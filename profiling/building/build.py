@@ -8,7 +8,7 @@ from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.jobs.stopping import Progress
@@ -20,7 +20,6 @@ from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry
 from gkestimator.profiling.building.folders import read_folders, why_nothing
 from gkestimator.profiling.building.provenance import (
-    beside,
     check_beside,
     data_format,
     source_of_raw,
@@ -28,7 +27,7 @@ from gkestimator.profiling.building.provenance import (
 )
 from gkestimator.profiling.building.rows import rows_of
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_table
-from gkestimator.profiling.building.tools import Tools, default_tools
+from gkestimator.profiling.building.tools import Tools
 from gkestimator.tables import KernelMeasurement
 
 _TABLE = "gkest profile table makes the table of whole models"
@@ -72,16 +71,11 @@ def build_dataset(
     used. A part of a folder that cannot be read is a problem; the rest is built. Raises UsageError for
     arguments, TableError where nothing was measured, OutputError where nothing can be written.
     """
-    tools = tools or default_tools()
+    tools = tools or Tools()
     data_format(output)
     check_beside(output)
     problems = Problems()
-    names = DeviceNames(
-        gpu_specs,
-        known_gpu=tools.known_gpu,
-        gpu_toml=tools.gpu_toml,
-        place=lambda name: beside(output, f".{name}.toml"),
-    )
+    names = DeviceNames(output, gpu_specs, known_gpu=tools.known_gpu, gpu_toml=tools.gpu_toml)
     contents = read_folders(raws, tools, problems, progress)
     chosen, duplicates = _choose(contents, names, problems, progress)
     if not chosen:
@@ -134,10 +128,9 @@ def _choose(
     candidates: list[tuple[MeasuredEntry, GpuSpec]] = []
     for content in contents:
         for measured in content.measured:
-            try:
-                candidates.append((measured, names.spec(measured.chunk.device)))
-            except GkestimatorError as e:
-                problems.of_entry(measured.origin, str(e), measured.entry.id)
+            spec = names.spec_of(measured, problems)
+            if spec is not None:
+                candidates.append((measured, spec))
     best, passed = best_of(candidates, lambda c: _key(*c), lambda c: _ranked(c[0]))
     chosen = []
     for done, (measured, gpu) in enumerate(best):

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import GpuSpec, load_gpu_file
+from gkestimator.profiling.building.contents import Problems
+from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.building.provenance import beside
 from gkestimator.profiling.raw import DeviceFacts
 
 
@@ -17,20 +20,20 @@ class DeviceNames:
     answers to is taken for a device that the catalogue does not know, if there is one such file and one such
     device.
 
-    ``place`` tells where the file of a new type goes: one that is there with other figures (the user was
-    asked to check them) is taken and kept. ``made`` maps canonical names to the text of specifications that
+    The file of a new type goes beside ``output``: one that is there with other figures (the user was asked to check
+    them) is taken and kept. ``made`` maps canonical names to the text of specifications that
     were made of what a device says of itself.
     """
 
     def __init__(
         self,
+        output: Path,
         gpu_specs: Sequence[Path],
         *,
         known_gpu: Callable[[DeviceFacts], GpuSpec | None],
         gpu_toml: Callable[[DeviceFacts], str],
-        place: Callable[[str], Path] | None = None,
     ) -> None:
-        self._place = place
+        self._output = output
         self._known_gpu = known_gpu
         self._gpu_toml = gpu_toml
         self._files = {path: load_gpu_file(path) for path in gpu_specs}
@@ -46,19 +49,28 @@ class DeviceNames:
             self._specs[key] = self._search(facts)
         return self._specs[key]
 
+    def spec_of(self, measured: MeasuredEntry | MeasuredLatency, problems: Problems) -> GpuSpec | None:
+        """Return the type of the device that measured an entry; None, which is said, where it cannot be told."""
+        try:
+            return self.spec(measured.chunk.device)
+        except GkestimatorError as e:
+            problems.of_entry(measured.origin, str(e), measured.entry.id)
+            return None
+
     def made_notes(self) -> list[str]:
         """Return a line for each specification that was made of what a device says."""
         return [
-            f"{name} is not in the catalogue: {self._place(name).name if self._place else name} says what the device "
-            "tells of itself; check its figures"
+            f"{name} is not in the catalogue: {self._place(name).name} says what the device tells of itself; check its "
+            "figures"
             for name in self.made
         ]
 
     def made_files(self) -> dict[Path, bytes]:
         """Return the specifications that were made, where they go."""
-        if self._place is None:
-            return {}
         return {self._place(name): text.encode() for name, text in self.made.items()}
+
+    def _place(self, name: str) -> Path:
+        return beside(self._output, f".{name}.toml")
 
     def _search(self, facts: DeviceFacts) -> GpuSpec:
         for path, spec in self._files.items():
@@ -82,8 +94,8 @@ class DeviceNames:
                 f"says of itself ({e}); give one with --gpu-spec FILE"
             ) from e
         spec = _load(text)
-        there = None if self._place is None else self._place(spec.name)
-        if there is not None and there.exists():
+        there = self._place(spec.name)
+        if there.exists():
             corrected = load_gpu_file(there)
             if corrected != spec:
                 self.notes.append(

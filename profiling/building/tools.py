@@ -27,23 +27,10 @@ class Tools:
     measurement (the last argument: it was latencies of a CPU); what is known of a device, and a specification
     made of what it says."""
 
-    parse: Callable[[str, Path], Capture]
-    split: Callable[[EntryRange], Split]
-    join: Callable[[Capture, Capture], Capture]
-    during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]]
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str]
-    known_gpu: Callable[[DeviceFacts], GpuSpec | None]
-    gpu_toml: Callable[[DeviceFacts], str]
-
-
-def default_tools() -> Tools:
-    """Return the profiler's own."""
-    return Tools(
-        parse=parse_capture,
-        split=split_repeats,
-        join=join,
-        during=during,
-        judge=judge,
-        known_gpu=known_gpu,
-        gpu_toml=gpu_toml,
-    )
+    parse: Callable[[str, Path], Capture] = parse_capture
+    split: Callable[[EntryRange], Split] = split_repeats
+    join: Callable[[Capture, Capture], Capture] = join
+    during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]] = during
+    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = judge
+    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
+    gpu_toml: Callable[[DeviceFacts], str] = gpu_toml

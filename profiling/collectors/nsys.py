@@ -148,13 +148,13 @@ def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
     than ten minutes and whose process is gone is nobody's."""
     before = time.time() - _STALE_S
     for path in folder.glob("*"):
-        files = _SESSION_FILE.match(path.name)
+        session = _SESSION_FILE.match(path.name)
         try:
             if (
-                files is not None
+                session is not None
                 and path.stat().st_uid == os.getuid()
                 and path.stat().st_mtime < before
-                and not Path(f"/proc/{files[1]}").exists()
+                and not Path(f"/proc/{session[1]}").exists()
             ):
                 path.unlink()
         except OSError:

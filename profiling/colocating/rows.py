@@ -67,6 +67,7 @@ def rows_of(
                         f"at batch {side.batch_size}: what it asks for alone stays null"
                     )
                     missing[line] = None
+            demanded: dict[str, Any] = {name: asked.get(name) for name in _DEMANDED}
             rows.append(
                 CoRun(
                     group=group,
@@ -80,7 +81,7 @@ def rows_of(
                     sharing=header.sharing,
                     latency_alone_ms=side.latency_alone_ms,
                     latency_together_ms=side.latency_together_ms,
-                    **{name: asked.get(name) for name in _DEMANDED},
+                    **demanded,
                 )
             )
     return rows, tuple(missing)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gkestimator.core.errors import UsageError
 from gkestimator.jobs.stopping import Progress, RunLog, Stop, stop_on_signals
 from gkestimator.profiling.building.devices import DeviceNames
-from gkestimator.profiling.building.provenance import beside, data_format
+from gkestimator.profiling.building.provenance import data_format
 from gkestimator.profiling.colocating.campaign import PairCampaign, Stopped
 from gkestimator.profiling.colocating.fleet import WorkerFleet
 from gkestimator.profiling.colocating.jobs import (
@@ -67,12 +67,7 @@ def measure_pairs(
             "the plan holds no whole model, expected one at least: gkest profile plan --whole makes it"
         )
     demands = read_demands(tables) if tables else None
-    names = DeviceNames(
-        gpu_specs,
-        known_gpu=means.known_gpu,
-        gpu_toml=means.gpu_toml,
-        place=lambda name: beside(output, f".{name}.toml"),
-    )
+    names = DeviceNames(output, gpu_specs, known_gpu=means.known_gpu, gpu_toml=means.gpu_toml)
     with Journal(journal_path(output)) as journal:
         log, wanted = _work(plan, entries, options, journal, names, means, progress)
         log.messages += names.notes
@@ -159,8 +154,8 @@ def _measure(
         try:
             with WorkerFleet(executor, device, facts, means, folder, options, campaign.tick) as fleet:
                 session = WorkerSession(
-                    fleet,
-                    files,
+                    fleet=fleet,
+                    files=files,
                     runtime=executor,
                     seed=options.seed,
                     seconds=options.seconds,

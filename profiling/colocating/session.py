@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,31 +70,31 @@ class _Failure:
     entry: PlanEntry
 
 
+@dataclass(kw_only=True)
 class WorkerSession:
-    """Measure pairs with the workers of ``fleet``. ``files``: a folder for entries on their way to workers."""
+    """Measure pairs with the workers of ``fleet``. ``files``: a folder for entries on their way to workers;
+    ``seconds``: how long a pair runs side by side; ``entry_s``: how long preparing a model may take;
+    ``preparing_s``: how long it took; ``alone``: what was measured alone since :meth:`fresh` was asked."""
 
-    def __init__(
-        self, fleet: WorkerFleet, files: Path, *, runtime: str, seed: int, seconds: float, entry_s: float
-    ) -> None:
-        self.fleet = fleet
-        self._files = files
-        self._runtime = runtime
-        self._seed = seed
-        self._seconds = seconds
-        self._entry_s = entry_s
-        self._preparing_s: list[float] = []
-        self._fresh: list[Alone] = []
+    fleet: WorkerFleet
+    files: Path
+    runtime: str
+    seed: int
+    seconds: float
+    entry_s: float
+    preparing_s: list[float] = field(default_factory=list)
+    alone: list[Alone] = field(default_factory=list)
 
     def fresh(self) -> list[Alone]:
         """Return what was measured alone since this was asked last."""
-        fresh = self._fresh
-        self._fresh = []
+        fresh = self.alone
+        self.alone = []
         return fresh
 
     def expected_s(self, job: PairJob) -> float:
         """Return the seconds that measuring ``job`` will take, as far as earlier ones tell."""
         running = {w.slot: w for w in self.fleet.all()}
-        preparing_s = sum(self._preparing_s) / len(self._preparing_s) if self._preparing_s else 1.0
+        preparing_s = sum(self.preparing_s) / len(self.preparing_s) if self.preparing_s else 1.0
         slowest_s = 0.0
         total = _LEAD_S
         for slot, entry in zip(job.slots, job.entries, strict=True):
@@ -103,7 +104,7 @@ class WorkerSession:
             if worker is None or entry.id not in worker.held:
                 total += preparing_s
             if worker is None or entry.id not in worker.alone:
-                total += min(self._seconds, _ALONE_S) + _LEAD_S
+                total += min(self.seconds, _ALONE_S) + _LEAD_S
         for worker in running.values():
             for entry in job.entries:
                 if entry.id in worker.alone:
@@ -111,7 +112,7 @@ class WorkerSession:
         return total + self._side_by_side_s(slowest_s)
 
     def _side_by_side_s(self, slowest_s: float) -> float:
-        return max(self._seconds, min(_MOST_RUN_S, _CALLS_WANTED * slowest_s))
+        return max(self.seconds, min(_MOST_RUN_S, _CALLS_WANTED * slowest_s))
 
     def try_ready(self, job: PairJob) -> None:
         """Prepare the models of ``job``; one that fails here is met again later."""
@@ -137,13 +138,13 @@ class WorkerSession:
             ]
 
         again = [[side] for side in missing]
-        self._ask_twice(missing, preparation, self._entry_s, again, sides, of_entry=True)
+        self._ask_twice(missing, preparation, self.entry_s, again, sides, of_entry=True)
         return sides
 
     def _file(self, entry: PlanEntry) -> Path:
-        file = self._files / f"{entry.id}.json"
+        file = self.files / f"{entry.id}.json"
         if not file.exists():
-            write_plan(SweepPlan(runtime=self._runtime, entries=(entry,), seed=self._seed), file)
+            write_plan(SweepPlan(runtime=self.runtime, entries=(entry,), seed=self.seed), file)
         return file
 
     def measure(self, job: PairJob) -> tuple[tuple[SideRecord, ...], Span]:
@@ -182,7 +183,7 @@ class WorkerSession:
     def _alone(self, worker: Worker, entry: PlanEntry) -> Times:
         if entry.id in worker.alone:
             return worker.alone[entry.id]
-        seconds = min(self._seconds, _ALONE_S)
+        seconds = min(self.seconds, _ALONE_S)
         call_s = worker.call_s.get(entry.id, 0.0)
         most = 2 * LEAST_CALLS * call_s
         began = time.time_ns()
@@ -195,7 +196,7 @@ class WorkerSession:
             )
         worker.alone[entry.id] = measured
         span = (began + int(_LEAD_S * 1e9), time.time_ns())
-        self._fresh.append(Alone(worker=worker, entry=entry, span=span))
+        self.alone.append(Alone(worker=worker, entry=entry, span=span))
         return measured
 
     def _run(self, sides: Sides, seconds: float, most: float, call_s: float, *, of_entry: bool) -> list[Loop]:
@@ -266,7 +267,7 @@ class WorkerSession:
             worker.held = {str(h) for h in held}
         seconds = answer.get("seconds")
         if isinstance(seconds, int | float):
-            self._preparing_s.append(float(seconds))
+            self.preparing_s.append(float(seconds))
         return answer
 
     def _free(self, sides: Sides) -> None:

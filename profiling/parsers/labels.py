@@ -12,12 +12,6 @@ _MAX_NAME = 2**16
 _LABEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79})#([1-9][0-9]{0,8})", re.ASCII)
 
 
-def range_label(entry_id: str, repeats: int, *, prefixed: bool = False) -> str:
-    """Return the text of the range of an entry; ``prefixed`` where the tool knows no domains (torch's
-    record_function)."""
-    return f"{NVTX_DOMAIN}:{entry_id}#{repeats}" if prefixed else f"{entry_id}#{repeats}"
-
-
 def looks_like_label(text: str) -> bool:
     """Return whether ``text`` would be one of ours if its domain were."""
     return _LABEL.fullmatch(text) is not None

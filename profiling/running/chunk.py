@@ -92,8 +92,9 @@ def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], st
 
 
 def _ask_device(job: ChunkJob, machine: Machine, outcome: _Outcome) -> None:
-    """A child that died, or says that the device is unusable, may have broken its own context or lost the GPU: ask the
-    device. In the latter case the entry at which it happened is not to blame and is measured again."""
+    """A child that died, or says that the device is unusable, may have broken its own context or lost the
+    GPU: ask the device. In the latter case the entry at which it happened is not to blame and is measured
+    again."""
     if outcome.kind in ("whole", "stopped", "usage"):
         return
     present = machine.present(job.facts)
@@ -249,8 +250,8 @@ def _finish(
 
 
 def _take_capture(folder: Path, outcome: _Outcome, ok: list[str], collector: Collector, log: str) -> None:
-    """Take files and capture, with a range for each of ``ok``. A child that was killed may take its last ranges with it
-    (nsys, both releases that were tried): then those entries go, and the others count."""
+    """Take files and capture, with a range for each of ``ok``. A child that was killed may take its last
+    ranges with it (nsys, both releases that were tried): then those entries go, and the others count."""
     try:
         outcome.files = collector.finish(folder, ok, log)
         outcome.capture = collector.capture(folder)

@@ -242,9 +242,9 @@ class _Driver:
         for (each, campaign, job), measured, error in self.tasks.finished(_TICK_S):
             if error is None:
                 each.lost = 0
-                result, data = measured
-                if data is not None:
-                    result = each.folder.keep(job, lambda aside: unpack(data, aside, job, result))  # noqa: B023
+                result, files = measured
+                if files is not None:
+                    result = each.folder.keep(job, lambda aside: unpack(files, aside, job, result))  # noqa: B023
                 campaign.finished(job, result)
                 continue
             each.lost += 1

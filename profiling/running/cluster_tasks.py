@@ -1,10 +1,8 @@
-"""What runs on a cluster's nodes, and how a chunk travels back: as a tar of its folder, in memory."""
+"""What runs on a cluster's nodes, and how a chunk travels back: its files, in memory."""
 
 from __future__ import annotations
 
-import io
 import platform
-import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.run import MeasuringMeans, Request, find_means
 
 _MOST_BYTES = 2**30
+Files = dict[str, bytes]
 _known: dict[str, DeviceFacts] = {}
 
 
@@ -30,8 +29,8 @@ def describe(request: Request, device: str, machine: Machine) -> tuple[Measuring
         return None, f"{platform.node()}: {e}"
 
 
-def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tuple[ChunkResult, bytes | None]:
-    """Measure a chunk on this node; return its result and its folder as a tar, None where there is nothing to
+def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tuple[ChunkResult, Files | None]:
+    """Measure a chunk on this node; return its result and its files, None where there is nothing to
     keep."""
     stop = Stop(None if seconds_left is None else seconds_left / 60)
     try:
@@ -59,42 +58,27 @@ def _facts(machine: Machine, device: str) -> DeviceFacts:
     return _known[device]
 
 
-def _pack(folder: Path) -> bytes:
-    size = sum(p.stat().st_size for p in folder.iterdir())
+def _pack(folder: Path) -> Files:
+    size = sum(path.stat().st_size for path in folder.iterdir())
     if size > _MOST_BYTES:
         raise TableError(
             f"a chunk of {size:,} bytes, expected at most {_MOST_BYTES:,}; use a smaller chunk-seconds"
         )
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for path in sorted(folder.iterdir()):
-            archive.add(path, arcname=path.name, recursive=False)
-    return out.getvalue()
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def unpack(data: bytes, folder: Path, job: ChunkJob, result: ChunkResult) -> ChunkResult:
-    """Unpack a chunk that came back into the empty ``folder``; return its result, or that it was lost, where
-    it is not what was asked for."""
+def unpack(files: Files, folder: Path, job: ChunkJob, result: ChunkResult) -> ChunkResult:
+    """Write the files of a chunk that came back into the empty ``folder``; return its result, or that it was lost,
+    where it is not what was asked for."""
     try:
-        _extract(data, folder, job)
-        info = read_chunk(folder)
-        ids = [r.entry_id for r in read_records(folder / "records.jsonl")]
-        asked = {e.id for e in job.entries}
-        if ids != list(info.entries) or set(ids) != set(result.statuses) or not set(ids) <= asked:
+        for name, data in files.items():
+            if Path(name).name != name:
+                raise TableError(f"{job.folder_name}: {name[:60]!r} came back, expected names of files")
+            (folder / name).write_bytes(data)
+        recorded = [r.entry_id for r in read_records(folder / "records.jsonl")]
+        same = recorded == list(read_chunk(folder).entries) and set(recorded) == set(result.statuses)
+        if not same or not set(recorded) <= {e.id for e in job.entries}:
             raise TableError(f"{job.folder_name}: came back with other entries than it was given")
     except TableError as e:
         return ChunkResult(kind="lost", line=str(e))
     return result
-
-
-def _extract(data: bytes, folder: Path, job: ChunkJob) -> None:
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for member in archive:
-                if not member.isreg() or Path(member.name).name != member.name:
-                    raise TableError(
-                        f"{job.folder_name}: {member.name[:60]!r} came back, expected plain files"
-                    )
-                archive.extract(member, folder, filter="data")
-    except tarfile.TarError as e:
-        raise TableError(f"{job.folder_name}: what came back is no whole tar: {e}") from e

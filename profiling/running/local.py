@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.jobs.stopping import Progress, Stop, stop_on_signals
@@ -17,14 +18,14 @@ from gkestimator.profiling.running.machine import Machine
 _TICK_S = 0.1
 
 
+@dataclass
 class _Crew:
-    def __init__(self, campaign: Campaign, folder: RawFolder, machine: Machine, stop: Stop) -> None:
-        self.campaign = campaign
-        self.folder = folder
-        self.machine = machine
-        self.stop = stop
-        self.changed = threading.Condition()
-        self.defect: BaseException | None = None
+    campaign: Campaign
+    folder: RawFolder
+    machine: Machine
+    stop: Stop
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    defect: BaseException | None = None
 
     def work(self, device: str) -> None:
         """Measure chunks on ``device`` until nothing is left, or the device is gone."""

@@ -21,9 +21,9 @@ _MOST_LOG_BYTES = 32 * 2**20
 
 @frozen
 class Limits:
-    """Hold the seconds allowed. ``entry_s``: from the moment the child names an entry until it names the next;
-    ``start_s``: until it names the first (imports, under a profiler); ``finish_s``: from its end until the profiler has
-    written."""
+    """Hold the seconds allowed. ``entry_s``: from the moment the child names an entry until it names the
+    next; ``start_s``: until it names the first (imports, under a profiler); ``finish_s``: from its end until
+    the profiler has written."""
 
     entry_s: float = 60.0
     start_s: float = 180.0
@@ -32,10 +32,11 @@ class Limits:
 
 @frozen
 class Ending:
-    """Say how a child ended. ``status``: that of the command (128 + n: signal n); ``why``: ``ended`` by itself,
-    ``entry-limit``, ``start-limit`` or ``stopped``; ``entry``: the id that the child last named, None for none;
-    ``tool_hung``: the profiler did not end after its child had and was killed. ``working_s``: from the first entry that
-    the child named to the last sign of life, without starting and finishing; None where it named none."""
+    """Say how a child ended. ``status``: that of the command (128 + n: signal n); ``why``: ``ended`` by
+    itself, ``entry-limit``, ``start-limit`` or ``stopped``; ``entry``: the id that the child last named, None
+    for none; ``tool_hung``: the profiler did not end after its child had and was killed. ``working_s``: from
+    the first entry that the child named to the last sign of life, without starting and finishing; None where
+    it named none."""
 
     status: int
     why: str
@@ -89,8 +90,8 @@ class _Watch:
             return False
 
     def signal(self, guard: int, which: signal.Signals) -> bool:
-        """Send a signal to the executor's process below the guard: the one whose arguments begin with the child's (a
-        profiler's own arguments end with them). Return whether there is one."""
+        """Send a signal to the executor's process below the guard: the one whose arguments begin with the
+        child's (a profiler's own arguments end with them). Return whether there is one."""
         reached = False
         for pid in descendants(guard):
             with contextlib.suppress(OSError):
@@ -114,8 +115,9 @@ def supervise(
 ) -> Ending:
     """Run ``command`` (which runs ``child``) in ``folder`` until it ends or must end.
 
-    ``stop`` is asked all the time: ``soft`` ends the child (SIGTERM) and lets the profiler write what it has, ``hard``
-    kills everything. Nothing of it runs any more when this returns. Raises CollectorError if it cannot be started.
+    ``stop`` is asked all the time: ``soft`` ends the child (SIGTERM) and lets the profiler write what it has,
+    ``hard`` kills everything. Nothing of it runs any more when this returns. Raises CollectorError if it
+    cannot be started.
     """
     watch = _Watch(records, child, limits)
     with open(log, "ab") as output:

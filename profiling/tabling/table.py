@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.jobs.stopping import Progress
@@ -25,7 +25,7 @@ from gkestimator.profiling.building.provenance import (
     provenance,
     source_of_raw,
 )
-from gkestimator.profiling.building.tools import Tools, default_tools
+from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.tabling.row import MeasuredModel, measured_row
 from gkestimator.profiling.tabling.work import work_of
 from gkestimator.tables import REQUIREMENTS, Requirement, render
@@ -73,16 +73,11 @@ def build_table(
     latency and no timeline has a row without launches. Raises UsageError for arguments, TableError where no
     whole model was measured, OutputError where nothing can be written.
     """
-    tools = tools or default_tools()
+    tools = tools or Tools()
     form = data_format(output, FORMS)
     check_beside(output, PROVENANCE)
     problems = Problems()
-    names = DeviceNames(
-        gpu_specs,
-        known_gpu=tools.known_gpu,
-        gpu_toml=tools.gpu_toml,
-        place=lambda name: beside(output, f".{name}.toml"),
-    )
+    names = DeviceNames(output, gpu_specs, known_gpu=tools.known_gpu, gpu_toml=tools.gpu_toml)
     contents = read_folders(raws, tools, problems, progress, whole=True)
     chosen, passed = _choose(contents, names, problems, progress)
     if not chosen:
@@ -124,12 +119,12 @@ def _choose(
     latencies: list[tuple[MeasuredLatency, GpuSpec]] = []
     timelines: dict[_Key, list[MeasuredEntry]] = {}
     for latency in chain.from_iterable(c.latencies for c in contents):
-        gpu = _gpu(latency, names, problems)
+        gpu = names.spec_of(latency, problems)
         if gpu is not None:
             latencies.append((latency, gpu))
     known = {_key(latency, gpu) for latency, gpu in latencies}
     for timeline in chain.from_iterable(c.measured for c in contents):
-        gpu = _gpu(timeline, names, problems)
+        gpu = names.spec_of(timeline, problems)
         if gpu is None:
             continue
         timelines.setdefault(_key(timeline, gpu), []).append(timeline)
@@ -149,14 +144,6 @@ def _choose(
             )
         )
     return chosen, sum(len(others) for others in passed.values())
-
-
-def _gpu(measured: MeasuredLatency | MeasuredEntry, names: DeviceNames, problems: Problems) -> GpuSpec | None:
-    try:
-        return names.spec(measured.chunk.device)
-    except GkestimatorError as e:
-        problems.of_entry(measured.origin, str(e), measured.entry.id)
-        return None
 
 
 def _key(measured: MeasuredLatency | MeasuredEntry, gpu: GpuSpec) -> _Key:

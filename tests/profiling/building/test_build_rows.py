@@ -29,7 +29,7 @@ from gkestimator.hardware.gpus import gpu_catalogue, load_gpu_file
 from gkestimator.kernel_models.launch import Launch as Geometry
 from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building import build_dataset
-from gkestimator.profiling.building.tools import default_tools
+from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import document_of, read_chunk
@@ -247,8 +247,8 @@ def _counters(raw, entry, launches):
         schema=None,
         ranges=(EntryRange(entry_id=entry.id, repeats=1, start_ns=0, end_ns=1, launches=launches),),
     )
-    read = default_tools().parse
-    return replace(default_tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path))
+    read = Tools().parse
+    return replace(Tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path))
 
 
 def test_counters_are_joined_to_the_timeline(raw):
