@@ -10,7 +10,7 @@ from pathlib import Path
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import GpuSpec, load_gpu_file
 from gkestimator.profiling.building.contents import Problems
-from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.building.entries import Measured
 from gkestimator.profiling.building.provenance import beside
 from gkestimator.profiling.raw import DeviceFacts
 
@@ -49,7 +49,7 @@ class DeviceNames:
             self._specs[key] = self._search(facts)
         return self._specs[key]
 
-    def spec_of(self, measured: MeasuredEntry | MeasuredLatency, problems: Problems) -> GpuSpec | None:
+    def spec_of(self, measured: Measured, problems: Problems) -> GpuSpec | None:
         """Return the type of the device that measured an entry; None, which is said, where it cannot be told."""
         try:
             return self.spec(measured.chunk.device)

@@ -33,58 +33,54 @@ class RepeatedLaunch:
 
 
 @frozen
-class MeasuredEntry:
-    """Hold one entry of a plan, measured once. ``entry_us``: device time of a call (all its launches), median
-    over ``repeats``; ``cv``: standard deviation / mean of that time, None for one repeat. ``origin``: the
-    chunk, for people. ``sm_clock_mhz``, ``power_w`` and ``tenants``: of the device meanwhile, None where
-    nothing told. ``calls``: how many calls ``launches`` are of; more than one for whole models alone, where
-    the repeats were not alike."""
+class Measured:
+    """Hold what was measured of one entry of a plan, once. ``origin``: the chunk, for people. ``cv``:
+    standard deviation / mean of the repeats, None for one. ``power_w`` and ``tenants`` (other processes): of
+    the device meanwhile, None where nothing told."""
 
     entry: PlanEntry
     record: EntryRecord
     chunk: ChunkInfo
     run: RunInfo
     origin: str
-    launches: tuple[RepeatedLaunch, ...]
-    entry_us: float
     cv: float | None
-    repeats: int
     quality: str
-    sm_clock_mhz: float | None = None
     power_w: float | None = None
     tenants: int | None = None
+
+
+@frozen
+class MeasuredEntry(Measured):
+    """Hold the launches of one entry. ``entry_us``: device time of a call (all its launches), median over
+    ``repeats``, of which ``cv`` is. ``calls``: how many calls ``launches`` are of; more than one for whole
+    models alone, where the repeats were not alike."""
+
+    launches: tuple[RepeatedLaunch, ...]
+    entry_us: float
+    repeats: int
+    sm_clock_mhz: float | None = None
     calls: int = 1
 
     def first_repeat(self) -> EntryRange:
         """Return the launches of the first repeat as a range, for joining with a capture of counters."""
         launches = tuple(m.launch for m in self.launches if m.launch is not None)
+        starts = [launch.start_ns for launch in launches]
         ends = [launch.start_ns + launch.duration_ns for launch in launches]
         return EntryRange(
             entry_id=self.entry.id,
             repeats=1,
-            start_ns=min((launch.start_ns for launch in launches), default=0),
+            start_ns=min(starts, default=0),
             end_ns=max(ends, default=0),
             launches=launches,
         )
 
 
 @frozen
-class MeasuredLatency:
-    """Hold one whole model, its calls timed once without a profiler: ``record`` holds ``latency_us`` and
-    ``memory``. ``cv``: standard deviation / mean of the repeats, None for one. ``power_w``: mean of the
-    samples taken during the repeats; ``tenants``: other processes on the device meanwhile. None where nothing
-    told. ``origin``: the chunk, for people."""
+class MeasuredLatency(Measured):
+    """Hold the latencies of one whole model, its calls timed once without a profiler: ``record`` holds its memory.
+    ``power_w``: mean of the samples taken during the repeats."""
 
-    entry: PlanEntry
-    record: EntryRecord
-    chunk: ChunkInfo
-    run: RunInfo
-    origin: str
     latency_us: tuple[float, ...]
-    cv: float | None
-    quality: str
-    power_w: float | None = None
-    tenants: int | None = None
 
 
 def typical(values: Sequence[float], *, kind: str) -> float:
@@ -98,15 +94,14 @@ def typical(values: Sequence[float], *, kind: str) -> float:
 
 def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> tuple[RepeatedLaunch, ...]:
     """Return the launches of a call from those of each repeat, which agree in number and order."""
-    return tuple(
-        RepeatedLaunch(
-            kind=same[0].kind,
-            name=same[0].name,
-            durations_us=tuple(launch.duration_ns / 1e3 for launch in same),
-            launch=same[0],
+    launches = []
+    for same in zip(*repeats, strict=True):
+        first = same[0]
+        durations = tuple(launch.duration_ns / 1e3 for launch in same)
+        launches.append(
+            RepeatedLaunch(kind=first.kind, name=first.name, durations_us=durations, launch=first)
         )
-        for same in zip(*repeats, strict=True)
-    )
+    return tuple(launches)
 
 
 def host_launches(record: EntryRecord) -> tuple[tuple[RepeatedLaunch, ...], str | None]:
@@ -116,16 +111,17 @@ def host_launches(record: EntryRecord) -> tuple[tuple[RepeatedLaunch, ...], str 
     A profile without a piece (the shape of an input, say) says that nothing ran.
     """
     if record.kernels is None:
-        whole = record.host_us or (() if record.elapsed_us is None else (record.elapsed_us,))
+        whole = record.host_us
+        if not whole and record.elapsed_us is not None:
+            whole = (record.elapsed_us,)
         if not whole:
             return (), "the executor recorded no time"
         return (RepeatedLaunch(kind="host", name=None, durations_us=whole),), None
-    counts = {len(k.durations_us) for k in record.kernels}
-    if counts - {0} != counts or len(counts) > 1:
-        return (), f"its pieces have {', '.join(map(str, sorted(counts)))} durations, expected one per repeat"
-    return tuple(
-        RepeatedLaunch(kind="host", name=k.name, durations_us=k.durations_us) for k in record.kernels
-    ), None
+    counts = sorted({len(k.durations_us) for k in record.kernels})
+    if len(counts) > 1 or 0 in counts:
+        return (), f"its pieces have {', '.join(map(str, counts))} durations, expected one per repeat"
+    pieces = [RepeatedLaunch(kind="host", name=k.name, durations_us=k.durations_us) for k in record.kernels]
+    return tuple(pieces), None
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -34,4 +35,4 @@ def geometry_of(numbers: Sequence[GeometryNumbers]) -> Geometry:
 
 
 def _product(sizes: tuple[int, int, int]) -> float:
-    return float(max(1, sizes[0]) * max(1, sizes[1]) * max(1, sizes[2]))
+    return float(prod(max(1, size) for size in sizes))

@@ -14,6 +14,7 @@ from gkestimator.core.errors import OutputError, UsageError
 from gkestimator.profiling.building.checks import Check
 from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.profiling.building.contents import RawContents
+from gkestimator.profiling.building.entries import Measured
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_document
 from gkestimator.tables import KERNEL_DATASET, QUALITIES, KernelMeasurement
 from gkestimator.tables.files import json_bytes
@@ -91,8 +92,8 @@ def counted(rows: Sequence[object], **columns: str) -> dict[str, dict[str, int]]
 def source_of_raw(contents: RawContents) -> dict[str, Any]:
     """Describe one raw folder in JSON values. Host names, paths and serial numbers stay in the folder."""
     run = contents.run
-    measured = [*(m.chunk for m in contents.measured), *(m.chunk for m in contents.latencies)]
-    ended = [chunk.ended for chunk in measured]
+    measured: list[Measured] = [*contents.measured, *contents.latencies]
+    ended = [m.chunk.ended for m in measured]
     not_measured = Counter(f"{n.status}: {n.reason}"[:200] for n in contents.not_measured)
     return {
         "kind": "raw",

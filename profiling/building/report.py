@@ -139,13 +139,14 @@ def _unstable(result: BuildResult) -> list[str]:
 def _sources(result: BuildResult) -> list[str]:
     lines = []
     for c in result.contents:
-        devices = ", ".join(dict.fromkeys(d.name for d in c.run.devices))
-        versions = ", ".join(f"{k} {v}" for k, v in sorted(c.run.versions.items()))
-        lines.append(
-            f"- {printable(c.path.name)}: {c.run.executor} under {c.run.collector} on {printable(devices)}, started "
-            f"{printable(c.run.started)}; {c.chunks} chunks, {len(c.measured)} measurements of "
-            f"{c.planned} planned operators; {printable(versions)}"
+        run = c.run
+        devices = ", ".join(dict.fromkeys(d.name for d in run.devices))
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
+        line = (
+            f"{c.path.name}: {run.executor} under {run.collector} on {devices}, started {run.started}; {c.chunks} "
+            f"chunks, {len(c.measured)} measurements of {c.planned} planned operators; {versions}"
         )
+        lines.append(f"- {printable(line)}")
     return lines
 
 

@@ -15,6 +15,9 @@ from gkestimator.core.records import frozen
 from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.tables import KernelMeasurement
 
+Group = Sequence[KernelMeasurement]
+Names = tuple[tuple[str, str, str], ...]
+"""Kind, name and family of each launch of a call."""
 LOWERING_VERSION = 1
 _SIGNATURE = ("gpu", "runtime", "op_type", "op_domain", "attributes", "dtype")
 USHER_PCT = (2.0, 8.0, 56.0, 34.0)
@@ -28,7 +31,7 @@ class KernelSequence:
     ``grids``: of the first of the entries; ``share``: of the operator's time, median over the entries, per
     kernel."""
 
-    kernels: tuple[tuple[str, str, str], ...]
+    kernels: Names
     grids: tuple[str | None, ...]
     blocks: tuple[str | None, ...]
     entries: tuple[str, ...]
@@ -98,7 +101,7 @@ def _power_of_two(size: int) -> int:
 def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
     """Return the lowering table of a dataset. Calls of which only the whole was measured (no kernel's name)
     are left out."""
-    grouped: dict[tuple[Any, ...], dict[tuple[Any, ...], list[list[KernelMeasurement]]]] = {}
+    grouped: dict[tuple[Any, ...], dict[Names, list[Group]]] = {}
     counts: Counter[int] = Counter()
     launches: Counter[str] = Counter()
     by_family: dict[str, Counter[int]] = {}
@@ -132,7 +135,7 @@ def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
     )
 
 
-def _main_family(group: Sequence[KernelMeasurement]) -> str:
+def _main_family(group: Group) -> str:
     """Return the family that took most of the call's time."""
     times: Counter[str] = Counter()
     for row in group:
@@ -140,9 +143,7 @@ def _main_family(group: Sequence[KernelMeasurement]) -> str:
     return times.most_common(1)[0][0]
 
 
-def _sequence(
-    names: tuple[tuple[str, str, str], ...], groups: Sequence[Sequence[KernelMeasurement]]
-) -> KernelSequence:
+def _sequence(names: Names, groups: Sequence[Group]) -> KernelSequence:
     first = groups[0]
     shares = []
     for i in range(len(names)):
@@ -157,7 +158,7 @@ def _sequence(
     )
 
 
-def _share(group: Sequence[KernelMeasurement], i: int) -> float:
+def _share(group: Group, i: int) -> float:
     total = math.fsum(r.duration_us or 0.0 for r in group)
     if total > 0:
         return (group[i].duration_us or 0.0) / total

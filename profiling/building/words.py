@@ -38,8 +38,8 @@ def summary_words(result: BuildResult) -> str:
 
 def _counted(rows: Sequence[KernelMeasurement]) -> str:
     counts = dataset_counts(rows)
-    quality = ", ".join(f"{n:,} {q}" for q, n in counts["quality"].items())
-    gpus = ", ".join(f"{name} ({n:,})" for name, n in counts["gpus"].items())
+    quality = ", ".join(f"{count:,} {name}" for name, count in counts["quality"].items())
+    gpus = ", ".join(f"{name} ({count:,})" for name, count in counts["gpus"].items())
     return (
         f"{counts['operators']:,} operators in {counts['rows']:,} launches: {quality}; {gpus}; "
         f"{counts['with_counters']:,} launches with counters"

@@ -42,9 +42,12 @@ def loop_of(answer: Mapping[str, Any]) -> Loop:
     ends = answer.get("ends_ns")
     if not isinstance(first, int) or not isinstance(ends, list) or not 1 <= len(ends) <= MOST_CALLS:
         raise WorkerError("tells no calls, expected first_ns and ends_ns")
-    if not all(map(_whole, [first, *ends])) or any(b <= a for a, b in pairwise([0, *ends])):
-        raise WorkerError("tells calls that end before they begin")
-    return Loop(first_ns=first, ends_ns=tuple(first + e for e in ends))
+    before = 0
+    for end in ends:
+        if not (_whole(first) and _whole(end) and end > before):
+            raise WorkerError("tells calls that end before they begin")
+        before = end
+    return Loop(first_ns=first, ends_ns=tuple(first + end for end in ends))
 
 
 def _whole(value: object) -> bool:
@@ -62,8 +65,11 @@ def side_by_side(loops: Sequence[Loop]) -> tuple[tuple[float, ...], ...]:
     end = min(loop.last_ns for loop in loops)
     durations = []
     for loop in loops:
-        calls = pairwise((loop.first_ns, *loop.ends_ns))
-        durations.append(tuple((b - a) / 1e6 for a, b in calls if a >= begin and b <= end))
+        own = []
+        for a, b in pairwise((loop.first_ns, *loop.ends_ns)):
+            if a >= begin and b <= end:
+                own.append((b - a) / 1e6)
+        durations.append(tuple(own))
     return tuple(durations)
 
 

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,14 +46,14 @@ Calls = tuple[int, list[int]]
 """When the first call that counts began, and nanoseconds from there to the end of each call."""
 
 
+@dataclass
 class Holder:
     """Hold the models that are prepared, the one used longest ago first."""
 
-    def __init__(self, executor: Executor, device: str, seed: int) -> None:
-        self._executor = executor
-        self._device = device
-        self._seed = seed
-        self._held: dict[str, Prepared] = {}
+    executor: Executor
+    device: str
+    seed: int
+    _held: dict[str, Prepared] = field(default_factory=dict)
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -65,8 +66,8 @@ class Holder:
         to close."""
         while entry.id not in self._held:
             try:
-                require_host_memory(entry, self._device, available_host_bytes())
-                self._held[entry.id] = self._executor.prepare(entry, self._seed)
+                require_host_memory(entry, self.device, available_host_bytes())
+                self._held[entry.id] = self.executor.prepare(entry, self.seed)
                 break
             except Exception as e:  # noqa: BLE001 - any runtime's; what it means is judged
                 error = judged(e)
@@ -131,16 +132,16 @@ def call_for(
     return first, ends
 
 
+@dataclass
 class _Server:
-    def __init__(self, holder: Holder, out: IO[bytes], going: Callable[[], bool]) -> None:
-        self._holder = holder
-        self._out = out
-        self._going = going
-        self._entries: dict[str, PlanEntry] = {}
+    holder: Holder
+    out: IO[bytes]
+    going: Callable[[], bool]
+    entries: dict[str, PlanEntry] = field(default_factory=dict)
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        self._out.write(encode(message))
-        self._out.flush()
+        self.out.write(encode(message))
+        self.out.flush()
 
     def answer(self, request: Mapping[str, Any]) -> bool:
         """Do what is asked and say how it went; False: the device takes no more work."""
@@ -161,34 +162,34 @@ class _Server:
         keep = tuple(request.get("keep", ()))
         if what == "prepare":
             begun = time.monotonic()
-            prepared = self._holder.prepare(self._entry(request["entry"], request["file"]), keep)
+            prepared = self.holder.prepare(self._entry(request["entry"], request["file"]), keep)
             prepared.synchronise()
             called = time.monotonic()
             prepared.run()
             prepared.synchronise()
             done = time.monotonic()
-            return {"seconds": done - begun, "call_s": done - called, "held": list(self._holder.held)}
+            return {"seconds": done - begun, "call_s": done - called, "held": list(self.holder.held)}
         if what == "run":
             first, ends = call_for(
-                self._holder.use(request["entry"]),
+                self.holder.use(request["entry"]),
                 start_ns=int(request["start_ns"]),
                 seconds=float(request["seconds"]),
                 least=int(request["least"]),
                 most_seconds=float(request["most_seconds"]),
-                going=self._going,
+                going=self.going,
             )
             return {"first_ns": first, "ends_ns": ends}
         if what == "close":
-            self._holder.close(keep)
-            return {"held": list(self._holder.held)}
+            self.holder.close(keep)
+            return {"held": list(self.holder.held)}
         raise ProtocolError(f"request: found {str(what)[:40]!r}, expected prepare, run or close")
 
     def _entry(self, name: str, file: str) -> PlanEntry:
-        if name not in self._entries:
-            self._entries |= {e.id: e for e in read_plan(Path(file)).entries}
-        if name not in self._entries:
+        if name not in self.entries:
+            self.entries |= {e.id: e for e in read_plan(Path(file)).entries}
+        if name not in self.entries:
             raise EntryUnsupportedError(f"{file}: holds no entry {name}")
-        return self._entries[name]
+        return self.entries[name]
 
 
 def _is_memory(error: BaseException) -> bool:

@@ -112,21 +112,23 @@ def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | Non
             return None
         passes += [tuple(launch for launch in repeat if launch.kind == "kernel") for repeat in repeats]
     first = passes[0]
-    if any([_key(a) for a in other] != [_key(a) for a in first] for other in passes[1:]):
-        return None
+    keys = list(map(_key, first))
+    for other in passes[1:]:
+        if list(map(_key, other)) != keys:
+            return None
     if len(passes) == 1:
         return first
-    return tuple(
-        replace(launch, counters=_mean([other[i].counters or {} for other in passes]))
-        for i, launch in enumerate(first)
-    )
+    averaged = []
+    for same in zip(*passes, strict=True):
+        counters = _mean([launch.counters or {} for launch in same])
+        averaged.append(replace(same[0], counters=counters))
+    return tuple(averaged)
 
 
 def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each counter that every pass has."""
-    return {
-        name: fmean(c[name] for c in counters) for name in counters[0] if all(name in c for c in counters)
-    }
+    common = set.intersection(*map(set, counters))
+    return {name: fmean(c[name] for c in counters) for name in counters[0] if name in common}
 
 
 def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:

@@ -18,6 +18,7 @@ from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.spans import (
     OUTSIDE,
+    Facts,
     HostCall,
     LabelledRange,
     Placed,
@@ -37,6 +38,77 @@ _FACTS = ("cupti_version", "cuda_runtime_version", "cuda_driver_version")
 _MOST_FACTS = 200
 
 
+class _Event:
+    """Read one element of ``traceEvents`` without trusting it. Raises TableError for what is not as it should
+    be."""
+
+    __slots__ = ("_document", "_where")
+
+    def __init__(self, where: str, document: dict[str, Any]) -> None:
+        self._where = where
+        self._document = document
+
+    def _fail(self, what: str, value: object, expected: str) -> TableError:
+        name = str(self._document.get("name"))[:60]
+        return TableError(f"{self._where} ({name}): {what}: found {str(value)[:60]!r}, expected {expected}")
+
+    def name(self) -> str:
+        name = self._document.get("name")
+        if not isinstance(name, str):
+            raise self._fail("name", name, "text")
+        return name
+
+    def times(self) -> tuple[int, int]:
+        """Return start and duration in ns."""
+        start = self._ns("ts")
+        length = self._ns("dur")
+        if length < 0:
+            raise self._fail("dur", self._document.get("dur"), "a duration of at least 0")
+        return start, length
+
+    def _ns(self, field: str) -> int:
+        value: Any = self._document.get(field)
+        known = type(value) is int or type(value) is Decimal
+        if known and -(10**15) < value < 10**15:
+            nanoseconds: int = round(value * 1000)
+            return nanoseconds
+        raise self._fail(field, value, "microseconds")
+
+    def call(self) -> HostCall:
+        start, length = self.times()
+        pid = self._document.get("pid")
+        tid = self._document.get("tid")
+        if not isinstance(pid, int | str) or not isinstance(tid, int | str):
+            raise self._fail("pid and tid", (pid, tid), "a process and a thread")
+        return HostCall(start, start + length, (pid, tid))
+
+    def _argument(self, field: str) -> Any:
+        arguments = self._document.get("args", {})
+        if not isinstance(arguments, dict):
+            raise self._fail("args", arguments, "an object")
+        return arguments.get(field)
+
+    def whole(self, field: str) -> int | None:
+        value = self._argument(field)
+        if isinstance(value, Decimal) and abs(value) < 2**63 and value == int(value):
+            value = int(value)
+        if value is None or (type(value) is int and -(2**63) <= value < 2**64):
+            return value
+        raise self._fail(field, value, "a whole number")
+
+    def triple(self, field: str) -> tuple[int, int, int] | None:
+        sizes = self._argument(field)
+        if sizes is None:
+            return None
+        if not isinstance(sizes, list) or len(sizes) != 3:
+            raise self._fail(field, sizes, "three whole numbers")
+        x, y, z = sizes
+        for size in sizes:
+            if type(size) is not int or size <= 0:
+                raise self._fail(field, sizes, "three whole numbers")
+        return x, y, z
+
+
 class _Events:
     """Hold what matters of a trace, collected event by event."""
 
@@ -52,110 +124,59 @@ class _Events:
         self.host: list[HostCall] = []
         self.operators: list[str] = []
 
-    def add(self, event: Any) -> None:
+    def add(self, document: Any) -> None:
         """Take one element of ``traceEvents``. Raises TableError for one that is not as it should be."""
         self._seen += 1
         if self._seen > MAX_EVENTS:
             raise TableError(f"{self._path}: more than {MAX_EVENTS:,} events")
-        if not isinstance(event, dict):
+        if not isinstance(document, dict):
             raise TableError(f"{self._path}: event {self._seen}: expected an object")
-        if event.get("ph") != "X":
-            return
-        category = event.get("cat")
+        if document.get("ph") == "X":
+            event = _Event(f"{self._path}: event {self._seen}", document)
+            self._take(event, document.get("cat"))
+
+    def _take(self, event: _Event, category: object) -> None:
         if category == "user_annotation":
             label = parse_label(self._name(event), domain=None)
             if label is not None:
-                call = self._call(event)
+                call = event.call()
                 self.ranges.append(LabelledRange(*label, call.start, call.end, call.thread))
-        elif category in _DEVICE_KINDS:
-            self._launch(event, _DEVICE_KINDS[category])
         elif category in _CALLS:
-            correlation = self._whole(event, "correlation")
+            correlation = event.whole("correlation")
             if correlation is not None:
                 self.correlations[correlation].append(len(self.calls))
-                self.calls.append(self._call(event))
+                self.calls.append(event.call())
                 if _LAUNCH in self._name(event):
                     self.asked.add(correlation)
         elif category == "cpu_op":
-            self.host.append(self._call(event))
+            self.host.append(event.call())
             self.operators.append(self._name(event))
+        elif isinstance(category, str) and category in _DEVICE_KINDS:
+            launch = self._launch(event, _DEVICE_KINDS[category])
+            self.launches.append((event.whole("correlation"), launch))
 
-    def _launch(self, event: dict[str, Any], kind: str) -> None:
-        start, length = self._times(event)
-        launch = CapturedLaunch(
+    def _launch(self, event: _Event, kind: str) -> CapturedLaunch:
+        start, length = event.times()
+        return CapturedLaunch(
             kind=kind,
             name=self._name(event),
             start_ns=start,
             duration_ns=length,
-            stream=self._whole(event, "stream"),
-            device=self._whole(event, "device"),
-            grid=self._triple(event, "grid"),
-            block=self._triple(event, "block"),
-            registers_per_thread=self._whole(event, "registers per thread"),
-            smem_bytes=self._whole(event, "shared memory"),
-            bytes_moved=self._whole(event, "bytes"),
-            in_graph=bool(self._whole(event, "graph node id")),
-        )
-        self.launches.append((self._whole(event, "correlation"), launch))
-
-    def _fail(self, event: dict[str, Any], what: str, value: Any, expected: str) -> TableError:
-        name = str(event.get("name"))[:60]
-        return TableError(
-            f"{self._path}: event {self._seen} ({name}): {what}: found {str(value)[:60]!r}, expected {expected}"
+            stream=event.whole("stream"),
+            device=event.whole("device"),
+            grid=event.triple("grid"),
+            block=event.triple("block"),
+            registers_per_thread=event.whole("registers per thread"),
+            smem_bytes=event.whole("shared memory"),
+            bytes_moved=event.whole("bytes"),
+            in_graph=bool(event.whole("graph node id")),
         )
 
-    def _name(self, event: dict[str, Any]) -> str:
-        name = event.get("name")
-        if not isinstance(name, str):
-            raise self._fail(event, "name", name, "text")
+    def _name(self, event: _Event) -> str:
+        name = event.name()
         if name not in self._names:
             self._names[name] = printable_name(name)
         return self._names[name]
-
-    def _times(self, event: dict[str, Any]) -> tuple[int, int]:
-        start = self._ns(event, "ts")
-        length = self._ns(event, "dur")
-        if length < 0:
-            raise self._fail(event, "dur", event.get("dur"), "a duration of at least 0")
-        return start, length
-
-    def _ns(self, event: dict[str, Any], field: str) -> int:
-        value = event.get(field)
-        if (type(value) is int or type(value) is Decimal) and -(10**15) < value < 10**15:
-            return round(value * 1000)
-        raise self._fail(event, field, value, "microseconds")
-
-    def _call(self, event: dict[str, Any]) -> HostCall:
-        start, length = self._times(event)
-        pid = event.get("pid")
-        tid = event.get("tid")
-        if not isinstance(pid, int | str) or not isinstance(tid, int | str):
-            raise self._fail(event, "pid and tid", (pid, tid), "a process and a thread")
-        return HostCall(start, start + length, (pid, tid))
-
-    def _argument(self, event: dict[str, Any], field: str) -> Any:
-        arguments = event.get("args", {})
-        if not isinstance(arguments, dict):
-            raise self._fail(event, "args", arguments, "an object")
-        return arguments.get(field)
-
-    def _whole(self, event: dict[str, Any], field: str) -> int | None:
-        value = self._argument(event, field)
-        if value is None:
-            return None
-        if isinstance(value, Decimal) and abs(value) < 2**63 and value == int(value):
-            value = int(value)
-        if type(value) is not int or not -(2**63) <= value < 2**64:
-            raise self._fail(event, field, value, "a whole number")
-        return value
-
-    def _triple(self, event: dict[str, Any], field: str) -> tuple[int, int, int] | None:
-        sizes = self._argument(event, field)
-        if sizes is None:
-            return None
-        if not isinstance(sizes, list) or len(sizes) != 3 or not all(type(v) is int and v > 0 for v in sizes):
-            raise self._fail(event, field, sizes, "three whole numbers")
-        return (sizes[0], sizes[1], sizes[2])
 
 
 def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
@@ -246,7 +267,7 @@ def _nested_ns(host: Sequence[HostCall]) -> list[int]:
     return inside
 
 
-def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> dict[str, str | int | float]:
+def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> Facts:
     number = busiest_device((launch for _, launch in events.launches), problems)
     listed = rest.get("deviceProperties")
     properties_of: dict[str, Any] = {}
@@ -254,7 +275,7 @@ def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> di
         if isinstance(properties, dict) and properties.get("id") == number:
             properties_of.update(list(properties.items())[:_MOST_FACTS])
     properties_of.update({name: rest[name] for name in _FACTS if name in rest})
-    facts: dict[str, str | int | float] = {}
+    facts: Facts = {}
     for name, value in properties_of.items():
         key = one_line(name, limit=80)
         if isinstance(value, str):

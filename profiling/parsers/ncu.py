@@ -27,6 +27,7 @@ from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import unit_factor
+from gkestimator.profiling.parsers.spans import Facts
 from gkestimator.profiling.tools import NCU, find_tool, missing_tool
 
 DURATION = "gpu__time_duration.sum"
@@ -294,7 +295,7 @@ def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | N
     return (x, y, z)
 
 
-def _device(actions: Sequence[Action], problems: list[str]) -> dict[str, str | int | float]:
+def _device(actions: Sequence[Action], problems: list[str]) -> Facts:
     """Return the attributes that all kernels' devices share: all of them where there is one device."""
     shared: set[tuple[str, str | float]] | None = None
     for action in actions:
@@ -308,7 +309,7 @@ def _device(actions: Sequence[Action], problems: list[str]) -> dict[str, str | i
         shared = facts if shared is None else shared & facts
     if len({a.words.get(f"{_DEVICE}display_name") for a in actions}) > 1:
         problems.append("kernels of several GPUs; facts are those that they share")
-    device: dict[str, str | int | float] = {}
+    device: Facts = {}
     for name, fact in sorted(shared or (), key=lambda pair: pair[0]):
         whole = isinstance(fact, float) and fact.is_integer()
         device[name] = int(fact) if whole else fact

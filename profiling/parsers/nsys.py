@@ -15,6 +15,7 @@ from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.labels import looks_like_label, parse_label, printable_name
 from gkestimator.profiling.parsers.spans import (
+    Facts,
     HostCall,
     LabelledRange,
     Placed,
@@ -66,7 +67,6 @@ _WHERE = (
     ("streamId", int),
     ("graphNodeId", int),
 )
-Facts = dict[str, str | int | float]
 _GRID = tuple((f"{what}{axis}", int) for what in ("grid", "block") for axis in "XYZ")
 
 

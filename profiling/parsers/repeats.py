@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from gkestimator.core.errors import one_line
 from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 
-Signature = tuple[str, str, tuple[int, int, int] | None, tuple[int, int, int] | None]
+Repeats = tuple[tuple[CapturedLaunch, ...], ...]
 
 
-def _signature(launch: CapturedLaunch) -> Signature:
-    return (launch.kind, launch.name, launch.grid, launch.block)
+def _signature(launch: CapturedLaunch) -> tuple[object, ...]:
+    return launch.kind, launch.name, launch.grid, launch.block
 
 
 def geometry_text(launch: CapturedLaunch) -> str:
@@ -20,7 +20,7 @@ def geometry_text(launch: CapturedLaunch) -> str:
     return name if launch.grid is None else f"{name} {launch.grid}x{launch.block}"
 
 
-def split_repeats(measured: EntryRange) -> tuple[tuple[tuple[CapturedLaunch, ...], ...] | None, str | None]:
+def split_repeats(measured: EntryRange) -> tuple[Repeats | None, str | None]:
     """Return the launches of each repeat, and a problem in one line.
 
     The launches must be ``measured.repeats`` times the same sequence of kinds, names, grids and blocks. Where
@@ -53,14 +53,15 @@ def split_repeats(measured: EntryRange) -> tuple[tuple[tuple[CapturedLaunch, ...
     return None, f"{measured.entry_id}: {problem}{_difference(launches, repeats)}"
 
 
-def _cut(launches: Sequence[CapturedLaunch], repeats: int) -> tuple[tuple[CapturedLaunch, ...], ...] | None:
+def _cut(launches: Sequence[CapturedLaunch], repeats: int) -> Repeats | None:
     length, extra = divmod(len(launches), repeats)
     if extra or not length:
         return None
-    signatures = [_signature(launch) for launch in launches]
-    if any(signatures[i] != signatures[i - length] for i in range(length, len(signatures))):
+    signatures = list(map(_signature, launches))
+    if signatures[length:] != signatures[:-length]:
         return None
-    return tuple(tuple(launches[i : i + length]) for i in range(0, len(launches), length))
+    starts = range(0, len(launches), length)
+    return tuple(tuple(launches[i : i + length]) for i in starts)
 
 
 def _difference(launches: Sequence[CapturedLaunch], repeats: int) -> str:

@@ -6,12 +6,16 @@ Ranges of one thread nest, so a sweep with a stack answers all calls in one pass
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 
+Span = tuple[int, int]
+"""Start and end in ns."""
+Facts = dict[str, str | int | float]
+"""What a trace tells of a device."""
 OUTSIDE = "outside the ranges of entries"
 
 
@@ -37,7 +41,7 @@ Placed = dict[int, list[tuple[int, int, CapturedLaunch]]]
 """Launches by the index of their range, each behind the two numbers that it is ordered by."""
 
 
-def innermost(spans: Sequence[tuple[int, int]], calls: Sequence[tuple[int, int]]) -> list[int | None]:
+def innermost(spans: Sequence[Span], calls: Sequence[Span]) -> list[int | None]:
     """Return for every call (start, end) of a thread the index of the span (start, end) of the same thread
     that started last among those that hold the call's start, both ends included; None where there is none.
     O(n log n)."""
@@ -91,9 +95,7 @@ def common_place(candidates: Iterable[int], places: Sequence[int | None]) -> tup
     return distinct.pop(), OUTSIDE
 
 
-def entry_ranges(
-    ranges: Sequence[LabelledRange], placed: Mapping[int, list[tuple[int, int, CapturedLaunch]]]
-) -> tuple[EntryRange, ...]:
+def entry_ranges(ranges: Sequence[LabelledRange], placed: Placed) -> tuple[EntryRange, ...]:
     """Return the ranges that ended, with their launches in order."""
     entries = []
     for i, each in enumerate(ranges):
@@ -111,7 +113,7 @@ def entry_ranges(
     return tuple(entries)
 
 
-def overlapping(spans: Iterable[tuple[int, int]]) -> int:
+def overlapping(spans: Iterable[Span]) -> int:
     """Return how many spans (start, end) begin before an earlier one has ended."""
     count = 0
     latest: int | None = None
@@ -123,7 +125,7 @@ def overlapping(spans: Iterable[tuple[int, int]]) -> int:
 
 def tell_of_nested(ranges: Iterable[LabelledRange], problems: list[str]) -> None:
     """Say how many ranges lie within others."""
-    threads: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+    threads: dict[Hashable, list[Span]] = defaultdict(list)
     for each in ranges:
         if each.end is not None:
             threads[each.thread].append((each.start, each.end))

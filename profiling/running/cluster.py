@@ -95,7 +95,8 @@ def run_on_cluster(
             stack.enter_context(each.folder)
         _open(ray, types, plan, options, machine)
         with stop_on_signals(stop):
-            _Driver(ray, types, machine, stop, progress).work()
+            begun_types = [(t, t.campaign) for t in types if t.campaign is not None]
+            _Driver(ray, begun_types, machine, stop, progress).work()
         parts = tuple(t.report(begun) for t in types)
     return together(str(raw), parts)
 
@@ -178,16 +179,16 @@ def _described(ray: Any, each: _Type, request: Request, machine: Machine) -> Mea
     raise UsageError(f"gpu-type {each.name}: no node answered: {one_line(error, limit=200)}")
 
 
+@dataclass
 class _Driver:
-    def __init__(
-        self, ray: Any, types: list[_Type], machine: Machine, stop: Stop, progress: Progress | None
-    ) -> None:
-        self.ray = ray
-        self.machine = machine
-        self.stop = stop
-        self.progress = progress
-        self.types = [(t, t.campaign) for t in types if t.campaign is not None]
-        self.tasks: RayTasks[tuple[_Type, Campaign, ChunkJob]] = RayTasks(ray, measure)
+    ray: Any
+    types: list[tuple[_Type, Campaign]]
+    machine: Machine
+    stop: Stop
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        self.tasks: RayTasks[tuple[_Type, Campaign, ChunkJob]] = RayTasks(self.ray, measure)
         self.looked = time.monotonic()
 
     def work(self) -> None:

@@ -17,8 +17,11 @@ def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple
         launches, repeats = measured.launches, measured.repeats
         if launches and repeats > 1 and len(launches) % repeats == 0:
             each = len(launches) // repeats
-            starts = range(0, len(launches), each)
-            return tuple(sum(x.duration_ns for x in launches[i : i + each]) / 1e3 for i in starts)
+            totals = []
+            for start in range(0, len(launches), each):
+                repeat = launches[start : start + each]
+                totals.append(sum(launch.duration_ns for launch in repeat) / 1e3)
+            return tuple(totals)
     if record.kernels:
         durations = [kernel.durations_us for kernel in record.kernels]
         lengths = set(map(len, durations))

@@ -15,7 +15,7 @@ from gkestimator.jobs.stopping import Progress
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
 from gkestimator.profiling.building.contents import Problems, RawContents
 from gkestimator.profiling.building.devices import DeviceNames
-from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.building.entries import Measured, MeasuredEntry, MeasuredLatency
 from gkestimator.profiling.building.folders import read_folders, why_nothing
 from gkestimator.profiling.building.provenance import (
     beside,
@@ -146,7 +146,7 @@ def _choose(
     return chosen, sum(len(others) for others in passed.values())
 
 
-def _key(measured: MeasuredLatency | MeasuredEntry, gpu: GpuSpec) -> _Key:
+def _key(measured: Measured, gpu: GpuSpec) -> _Key:
     return measured.entry.id, gpu.name, measured.chunk.executor
 
 

@@ -102,9 +102,14 @@ def _stream(measured: RepeatedLaunch) -> int:
 
 def _timeline(launches: Sequence[RepeatedLaunch], stream: np.ndarray, busy: float) -> Timeline:
     """Return the launches where the profiler saw them; only their order and overlap are used of it."""
-    first = min((m.launch.start_ns for m in launches if m.launch is not None), default=0)
-    start = np.array([0.0 if m.launch is None else (m.launch.start_ns - first) / 1e3 for m in launches])
-    end = start + np.array([0.0 if m.launch is None else m.launch.duration_ns / 1e3 for m in launches])
+    seen = [m.launch for m in launches]
+    first = min((launch.start_ns for launch in seen if launch is not None), default=0)
+    start = np.zeros(len(seen))
+    end = np.zeros(len(seen))
+    for i, launch in enumerate(seen):
+        if launch is not None:
+            start[i] = (launch.start_ns - first) / 1e3
+            end[i] = start[i] + launch.duration_ns / 1e3
     return Timeline(
         start_us=start,
         end_us=end,
