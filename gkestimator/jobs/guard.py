@@ -30,8 +30,8 @@ _EMPTY_LOOKS = 3
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """Return the command that runs ``command`` under the guard. Whoever starts it keeps its standard input open as long
-    as it may run."""
+    """Return the command that runs ``command`` under the guard. Whoever starts it keeps its standard input
+    open as long as it may run."""
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--", *command]
 
 

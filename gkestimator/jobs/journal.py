@@ -15,9 +15,9 @@ from gkestimator.jobs.disk import lock_alone
 
 
 class LineJournal(ABC):
-    """Keep the journal at ``path``, locked while the context is open. Lines of earlier runs are taken (:meth:`take`)
-    when it is opened; what a killed run left of a line is cut off. Raises UsageError where another run holds it,
-    TableError where it is no such journal, OutputError."""
+    """Keep the journal at ``path``, locked while the context is open. Lines of earlier runs are taken
+    (:meth:`take`) when it is opened; what a killed run left of a line is cut off. Raises UsageError where
+    another run holds it, TableError where it is no such journal, OutputError."""
 
     content: ClassVar[str]
     """What it is a journal of, in words."""
@@ -31,7 +31,8 @@ class LineJournal(ABC):
 
     @abstractmethod
     def take(self, line: dict[str, Any]) -> None:
-        """Take one line of an earlier run. Raises ValueError, TypeError or KeyError where it is none of this kind."""
+        """Take one line of an earlier run. Raises ValueError, TypeError or KeyError where it is none of this
+        kind."""
 
     @property
     @abstractmethod

@@ -23,9 +23,9 @@ def work_in_processes(
     compute: Callable[[Job], Result],
     lost: Callable[[Job, str], Result],
 ) -> Iterator[tuple[Job, Result]]:
-    """Yield each of ``jobs`` with its result, as they are finished. A job whose process dies (killed, out of memory) is
-    tried once more by itself, then answered by ``lost`` with the reason. ``compute`` is sent to the processes: a
-    function of a module."""
+    """Yield each of ``jobs`` with its result, as they are finished. A job whose process dies (killed, out of
+    memory) is tried once more by itself, then answered by ``lost`` with the reason. ``compute`` is sent to
+    the processes: a function of a module."""
     if processes <= 1:
         for job in jobs:
             yield job, compute(job)
@@ -53,8 +53,8 @@ def _work(
     compute: Callable[[Job], Result],
     died: list[tuple[Job, int]],
 ) -> Generator[tuple[Job, Result], None, int]:
-    """Yield results until all of ``turn`` is done or a process ``died``; return how many jobs were handed out. No more
-    than ``most`` wait in the pool at a time: one that breaks loses no more."""
+    """Yield results until all of ``turn`` is done or a process ``died``; return how many jobs were handed
+    out. No more than ``most`` wait in the pool at a time: one that breaks loses no more."""
     waiting: dict[Future[Result], tuple[Job, int]] = {}
     begun = 0
     while begun < len(turn) and not died:

@@ -16,9 +16,9 @@ _AHEAD = 2  # tasks for each CPU of the cluster that wait in Ray at a time
 
 @contextlib.contextmanager
 def connected() -> Iterator[Any]:
-    """Yield the module ``ray``, connected: to where the program is already, else to ``$RAY_ADDRESS``, else to the
-    cluster of this machine; what was connected here is let go at the end. Raises UsageError where Ray or a cluster is
-    missing."""
+    """Yield the module ``ray``, connected: to where the program is already, else to ``$RAY_ADDRESS``, else to
+    the cluster of this machine; what was connected here is let go at the end. Raises UsageError where Ray or
+    a cluster is missing."""
     try:
         import ray
     except ImportError as e:
@@ -85,8 +85,9 @@ def work_on_ray(
     arguments: Callable[[Job], Sequence[Any]],
     lost: Callable[[Job, str], Any],
 ) -> Iterator[tuple[Job, Any]]:
-    """Yield each of ``jobs`` with what ``task(job, *arguments(job))`` returns on a node, as they are finished. A task
-    whose node or process dies is given out again, three times in all, then answered by ``lost`` with the reason."""
+    """Yield each of ``jobs`` with what ``task(job, *arguments(job))`` returns on a node, as they are
+    finished. A task whose node or process dies is given out again, three times in all, then answered by
+    ``lost`` with the reason."""
     room = max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 1)))
     todo = [(job, 1) for job in reversed(jobs)]
     tasks: RayTasks[tuple[Job, int]] = RayTasks(ray, task)

@@ -64,8 +64,8 @@ def stop_on_signals(stop: Stop) -> Iterator[None]:
 
 
 class RunLog:
-    """Hold what a run tells people: ``problems`` (each once), ``messages``, and why it ended before its work was done
-    (``stopped``; None: it did not) with the exit status that goes with it."""
+    """Hold what a run tells people: ``problems`` (each once), ``messages``, and why it ended before its work
+    was done (``stopped``; None: it did not) with the exit status that goes with it."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []

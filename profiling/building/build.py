@@ -14,7 +14,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.jobs.stopping import Progress
 from gkestimator.profiling.building.checks import Check, check_rows
 from gkestimator.profiling.building.choosing import EntryKey, Rank, best_of, rank
-from gkestimator.profiling.building.contents import Problems, RawContents
+from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.describing import Description, describe
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import MeasuredEntry
@@ -27,7 +27,6 @@ from gkestimator.profiling.building.provenance import (
 )
 from gkestimator.profiling.building.rows import rows_of
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_table
-from gkestimator.profiling.building.tools import Tools
 from gkestimator.tables import KernelMeasurement
 
 _TABLE = "gkest profile table makes the table of whole models"

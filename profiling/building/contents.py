@@ -1,16 +1,43 @@
-"""What a raw folder holds, and what went wrong with single entries, in as few lines as tell it."""
+"""What is read of a raw folder and with which tools, and what went wrong with single entries."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.profiling.collectors import parse_capture
+from gkestimator.profiling.environment import during, judge
+from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
+from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.plan import SweepPlan
-from gkestimator.profiling.raw import EnvironmentSample, RunInfo
+from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, RunInfo
+from gkestimator.profiling.records import EntryRecord
+
+Split: TypeAlias = "tuple[Sequence[Sequence[CapturedLaunch]] | None, str | None]"
+"""The launches of each repeat, or None and why a range cannot be cut into its repeats."""
+
+
+@frozen
+class Tools:
+    """Hold how to ``parse`` the file of a collector (by its name), ``split`` a range into repeats, ``join`` a
+    timeline with counters, find the samples taken ``during`` an entry, and ``judge`` the quality of a
+    measurement (the last argument: it was latencies of a CPU); what is known of a device, and a specification
+    made of what it says."""
+
+    parse: Callable[[str, Path], Capture] = parse_capture
+    split: Callable[[EntryRange], Split] = split_repeats
+    join: Callable[[Capture, Capture], Capture] = join
+    during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]] = during
+    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = judge
+    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
+    gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
 
 
 class Problems:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.jobs.stopping import Progress
-from gkestimator.profiling.building.contents import Problems, RawContents
+from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.reading import read_raw
-from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.raw import run_folders
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
-from gkestimator.profiling.building.contents import NotMeasured, Problems, RawContents
+from gkestimator.profiling.building.contents import NotMeasured, Problems, RawContents, Tools
 from gkestimator.profiling.building.entries import MeasuredLatency, meanwhile
 from gkestimator.profiling.building.soundness import sound_record, sound_sample
-from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, read_environment
 from gkestimator.profiling.records import EntryRecord, read_records

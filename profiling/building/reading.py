@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, TableError
-from gkestimator.profiling.building.contents import Problems, RawContents
+from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.entries import (
     MeasuredEntry,
     RepeatedLaunch,
@@ -20,7 +20,6 @@ from gkestimator.profiling.building.entries import (
 )
 from gkestimator.profiling.building.latencies import Chunk, read_latencies
 from gkestimator.profiling.building.soundness import check_chunk, check_run
-from gkestimator.profiling.building.tools import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.collectors import collector_class, records_launches
 from gkestimator.profiling.collectors.claims import false_claim

@@ -1,18 +1,21 @@
-"""Measured entries to rows of the kernel dataset."""
+"""Measured entries to rows of the kernel dataset, launch geometry brought to occupancy on the way."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.launch import Launch as Geometry
 from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
-from gkestimator.profiling.building.geometry import GeometryNumbers, geometry_numbers, geometry_of
 from gkestimator.profiling.captures import CapturedLaunch
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
@@ -143,3 +146,30 @@ def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
             cells["dram_bytes"] = round(sum(counters[n] for n in names))
             break
     return cells
+
+
+GeometryNumbers: TypeAlias = "tuple[float, float, float, float]"
+"""Blocks of the grid, threads of a block, registers of a thread, bytes of shared memory of a block."""
+
+
+def geometry_numbers(launch: CapturedLaunch) -> GeometryNumbers | None:
+    """Return those of a launch; None where one of them was not told."""
+    shared = launch.smem_bytes
+    if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:
+        shared = launch.static_smem_bytes + launch.dynamic_smem_bytes
+    registers = launch.registers_per_thread
+    if launch.grid is None or launch.block is None or registers is None or shared is None:
+        return None
+    return _product(launch.grid), _product(launch.block), float(registers), float(shared)
+
+
+def geometry_of(numbers: Sequence[GeometryNumbers]) -> Geometry:
+    """Return several launches (at least one) as columns."""
+    grid, block, registers, shared = np.array(numbers).T
+    return Geometry(
+        grid_blocks=grid, block_threads=block, registers_per_thread=registers, shared_bytes=shared
+    )
+
+
+def _product(sizes: tuple[int, int, int]) -> float:
+    return float(prod(max(1, size) for size in sizes))

@@ -15,7 +15,6 @@ from typing import Any
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch
 from gkestimator.profiling.parsers.json_stream import stream_object
-from gkestimator.profiling.parsers.labels import parse_label, printable_name
 from gkestimator.profiling.parsers.spans import (
     OUTSIDE,
     Facts,
@@ -25,7 +24,9 @@ from gkestimator.profiling.parsers.spans import (
     busiest_device,
     common_place,
     entry_ranges,
+    parse_label,
     places_of,
+    printable_name,
     tell_of_nested,
 )
 

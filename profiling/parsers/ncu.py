@@ -21,13 +21,11 @@ from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
-from gkestimator.profiling.parsers.labels import parse_label, printable_name
-from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
-from gkestimator.profiling.parsers.ncu_values import unit_factor
-from gkestimator.profiling.parsers.spans import Facts
+from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, unit_factor
+from gkestimator.profiling.parsers.spans import Facts, parse_label, printable_name
 from gkestimator.profiling.tools import NCU, find_tool, missing_tool
 
 DURATION = "gpu__time_duration.sum"

@@ -13,8 +13,7 @@ from typing import IO
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
-from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
-from gkestimator.profiling.parsers.ncu_values import decimal_mark, number, unit_factor
+from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, decimal_mark, number, unit_factor
 
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 16 * 2**20

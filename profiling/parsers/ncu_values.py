@@ -1,11 +1,15 @@
-"""Numbers and units as Nsight Compute prints them, brought to the units that ``ncu_report`` uses: ns, bytes, per
-second, percent."""
+"""What both ways of reading a report of Nsight Compute give: profiled actions, their numbers in the units that
+``ncu_report`` uses (ns, bytes, per second, percent).
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+
+from gkestimator.core.records import frozen
 
 _TIMES_NS = {
     "nsecond": 1.0,
@@ -103,3 +107,24 @@ def number(text: str, mark: str | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+@frozen
+class Action:
+    """Hold a profiled kernel, or a range or graph (``workload``). ``ranges``: (domain, text) of the NVTX
+    push/pop ranges around it. ``metrics``: numbers in base units. ``words``: metrics that are text."""
+
+    name: str
+    workload: str = "kernel"
+    ranges: tuple[tuple[str | None, str], ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@frozen
+class ReadReport:
+    """Hold the actions in the order they ran; ``reader``: what read them; ``problems``: one line each."""
+
+    reader: str
+    actions: tuple[Action, ...]
+    problems: tuple[str, ...] = ()

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
-from gkestimator.profiling.parsers.labels import looks_like_label, parse_label, printable_name
 from gkestimator.profiling.parsers.spans import (
     Facts,
     HostCall,
@@ -22,7 +21,10 @@ from gkestimator.profiling.parsers.spans import (
     busiest_device,
     common_place,
     entry_ranges,
+    looks_like_label,
+    parse_label,
     places_of,
+    printable_name,
     tell_of_nested,
 )
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite

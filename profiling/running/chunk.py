@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from gkestimator.core.errors import GkestimatorError, OutputError, TableError, one_line
 from gkestimator.jobs.children import last_words, log_end
 from gkestimator.jobs.disk import is_disk_full
-from gkestimator.profiling.captures import Capture
+from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import SweepPlan, write_plan
@@ -26,7 +27,6 @@ from gkestimator.profiling.running.folder import QUALITY_FILE
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine, child_device
 from gkestimator.profiling.running.salvage import keep_files, write_draft
-from gkestimator.profiling.running.spread import ranges_of, repeat_totals_us
 from gkestimator.profiling.running.supervise import Ending, supervise
 from gkestimator.profiling.variation import judged_variation
 from gkestimator.tables import write_bytes
@@ -350,3 +350,35 @@ def _judge_qualities(job: ChunkJob, folder: Path, machine: Machine, outcome: _Ou
         if record.status == "ok":
             variation = judged_variation(record, repeat_totals_us(record, ranges.get(entry, [])))
             outcome.qualities[entry] = machine.judge(samples, record, variation, on_cpu)
+
+
+def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple[float, ...] | None:
+    """Return the microseconds of each repeat: of its launches on the device where a collector saw them and
+    their number divides evenly, else of the executor's own pieces, else what the host took. None where
+    nothing tells."""
+    for measured in ranges:
+        launches, repeats = measured.launches, measured.repeats
+        if launches and repeats > 1 and len(launches) % repeats == 0:
+            each = len(launches) // repeats
+            totals = []
+            for start in range(0, len(launches), each):
+                repeat = launches[start : start + each]
+                totals.append(sum(launch.duration_ns for launch in repeat) / 1e3)
+            return tuple(totals)
+    if record.kernels:
+        durations = [kernel.durations_us for kernel in record.kernels]
+        lengths = set(map(len, durations))
+        if len(lengths) == 1 and lengths.pop() > 1:
+            return tuple(map(sum, zip(*durations, strict=True)))
+    if record.host_us and len(record.host_us) > 1:
+        return record.host_us
+    return None
+
+
+def ranges_of(capture: Capture | None) -> dict[str, list[EntryRange]]:
+    """Return the ranges of a capture by entry."""
+    by_entry: dict[str, list[EntryRange]] = defaultdict(list)
+    if capture is not None:
+        for measured in capture.ranges:
+            by_entry[measured.entry_id].append(measured)
+    return by_entry

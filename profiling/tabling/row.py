@@ -1,20 +1,62 @@
-"""One whole model as measured: a row of the requirement table."""
+"""One whole model as measured, with its work and tensors by the estimator's own rules: a row of the requirement table."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.kernels import Family
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.lowering import lower
+from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.profiling.building.describing import lowering_options
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import MemoryUse
 from gkestimator.profiling.tabling.use import LaunchUse, launch_use
-from gkestimator.profiling.tabling.work import Work
 from gkestimator.tables import Requirement
+
+
+@frozen
+class Work:
+    """Hold columns of the requirement table that follow from the model alone; all None where ``problem`` says
+    why."""
+
+    weights_bytes: int | None = None
+    input_bytes: int | None = None
+    output_bytes: int | None = None
+    flops: int | None = None
+    problem: str | None = None
+
+
+def work_of(entry: PlanEntry, runtime: str, gpu: GpuSpec) -> Work:
+    """Return the work of a whole model under ``runtime`` on ``gpu``, as an estimate of it counts work.
+    Executors run a convolution with a folded BatchNorm as the file has it, so it is not unfolded here."""
+    options = replace(lowering_options(runtime, entry.dtype, gpu), unfold_batchnorm=False)
+    try:
+        graph = lower(fragment_graph(entry.fragment), options)
+    except GkestimatorError as e:
+        return Work(problem=str(e))
+    # What the file makes of shapes (position ids) goes in with its values: no input of the model's user.
+    made = {t.name for t in entry.fragment.tensors if t.role == "input" and t.values is not None}
+    return Work(
+        weights_bytes=sum(graph.weights.values()),
+        input_bytes=sum(size for name, size in graph.inputs.items() if name not in made),
+        output_bytes=sum(graph.outputs.values()),
+        flops=sum(
+            kernel.flops * step.repeat
+            for step in graph.steps
+            for kernel in step.kernels
+            if kernel.family is not Family.HOST
+        ),
+    )
+
 
 FEWEST_FOR_SPREAD = 20
 """Repeats below which a 5th and a 95th percentile lie beyond the least and the largest of them."""

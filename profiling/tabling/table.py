@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -11,9 +12,10 @@ from typing import Any
 from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.jobs.stopping import Progress
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
-from gkestimator.profiling.building.contents import Problems, RawContents
+from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.entries import Measured, MeasuredEntry, MeasuredLatency
 from gkestimator.profiling.building.folders import read_folders, why_nothing
@@ -25,9 +27,7 @@ from gkestimator.profiling.building.provenance import (
     provenance,
     source_of_raw,
 )
-from gkestimator.profiling.building.tools import Tools
-from gkestimator.profiling.tabling.row import MeasuredModel, measured_row
-from gkestimator.profiling.tabling.work import work_of
+from gkestimator.profiling.tabling.row import MeasuredModel, measured_row, work_of
 from gkestimator.tables import REQUIREMENTS, Requirement, render
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
@@ -239,3 +239,34 @@ def _work_notes(chosen: Sequence[MeasuredModel]) -> list[str]:
     return [
         f"work and tensors of {len(lacking)} rows not known (first: {first.latency.entry.id}: {first.work.problem})"
     ]
+
+
+def summary_words(result: TableResult) -> str:
+    """Say in one line: rows, models, GPUs, and what was measured besides latency."""
+    rows = result.rows
+    gpus = ", ".join(f"{name} ({n:,})" for name, n in Counter(r.gpu for r in rows).items())
+    return (
+        f"{len(rows):,} rows of {len({r.model for r in rows}):,} models on {gpus}: "
+        f"{_with(rows, 'kernels'):,} with launches, {_with(rows, 'sm_util_mean_pct'):,} with SM utilisation, "
+        f"{_with(rows, 'reserved_bytes'):,} with reserved memory, {_with(rows, 'mreq_bytes'):,} with all memory; "
+        f"{sum(bool(r.warnings) for r in rows):,} with a warning"
+    )
+
+
+def _with(rows: Sequence[Requirement], column: str) -> int:
+    return sum(getattr(row, column) is not None for row in rows)
+
+
+def _unfolds(row: Requirement) -> bool:
+    traits = RUNTIMES.get(row.runtime)
+    return traits is not None and traits.unfolds_batchnorm
+
+
+def closing_words(result: TableResult) -> tuple[str, ...]:
+    """Say how to compare the table with estimates: as what ran, which is the file's operators as they are."""
+    table = result.files[0]
+    specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)
+    line = f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}"
+    if any(map(_unfolds, result.rows)):
+        line += " --no-unfold-batchnorm  (convolutions ran as in the files, BatchNorms folded into them)"
+    return (line,)

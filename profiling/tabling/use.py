@@ -14,7 +14,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import LONG_BLOCKS, occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.entries import RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
-from gkestimator.profiling.building.geometry import geometry_numbers, geometry_of
+from gkestimator.profiling.building.rows import geometry_numbers, geometry_of
 
 
 @frozen

@@ -29,7 +29,7 @@ from gkestimator.hardware.gpus import gpu_catalogue, load_gpu_file
 from gkestimator.kernel_models.launch import Launch as Geometry
 from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building import build_dataset
-from gkestimator.profiling.building.tools import Tools
+from gkestimator.profiling.building.contents import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import document_of, read_chunk

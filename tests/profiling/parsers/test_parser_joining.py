@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.parsers.joining import base_name
-from gkestimator.profiling.parsers.labels import parse_label
+from gkestimator.profiling.parsers.spans import parse_label
 
 
 def launch(name: str, *, grid: int = 1, kind: str = "kernel", **other: object) -> CapturedLaunch:
