@@ -29,6 +29,7 @@ def start_guarded(
         stderr=subprocess.STDOUT,
         cwd=folder,
         env=dict(environment),
+        # Ctrl-C at the terminal reaches the owner alone, which then says how its children end.
         start_new_session=True,
     )
 
@@ -42,6 +43,7 @@ def close_input(process: subprocess.Popen[bytes]) -> None:
 
 def end_guarded(process: subprocess.Popen[bytes]) -> int:
     """Kill a guarded child with everything below it, wait for it, and return its status."""
+    # The guard watches its standard input: a closed pipe is its order to kill.
     close_input(process)
     try:
         return process.wait(_END_S)

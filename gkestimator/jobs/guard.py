@@ -23,8 +23,8 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 KILLED = 137
+# What is left below when the command has ended (a profiler's agent) may take this long to leave by itself.
 _GRACE_S = 1.0
-"""What is left below when the command has ended (a profiler's agent) may take this long to leave by itself."""
 _REAP_S = 10.0
 _EMPTY_LOOKS = 3
 

@@ -41,6 +41,7 @@ class LineJournal(ABC):
 
     def __enter__(self) -> Self:
         try:
+            # Asked before it is opened, which makes it.
             self._new = not self.path.exists()
             stream = open(self.path, "a+b")
         except OSError as e:
@@ -75,6 +76,7 @@ class LineJournal(ABC):
         try:
             self._stream.write(line.encode())
             self._stream.flush()
+            # A line that was said to be kept must survive the machine, not only the process.
             os.fsync(self._stream.fileno())
         except OSError as e:
             raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
@@ -94,4 +96,5 @@ class LineJournal(ABC):
                 self.take(document)
             except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as e:
                 raise TableError(f"{self.path}: line {number}: no line of {self.content}: {e}") from e
+        # The next line would otherwise be appended to half a line.
         stream.truncate(complete)

@@ -57,6 +57,7 @@ def _work(
     out. No more than ``most`` wait in the pool at a time: one that breaks loses no more."""
     waiting: dict[Future[Result], tuple[Job, int]] = {}
     begun = 0
+    # A broken pool takes no more jobs: those that were not begun go to the next pool.
     while begun < len(turn) and not died:
         begun += 1
         try:

@@ -54,6 +54,7 @@ class RayTasks(Generic[Job]):
 
     def start(self, job: Job, arguments: Sequence[Any], **needs: Any) -> None:
         """Have a node that has what the task ``needs`` call it with ``arguments``."""
+        # Ray would repeat a task that kills its worker without a word; the driver counts and says it.
         reference = self._task.options(num_cpus=1, max_retries=0, **needs).remote(*arguments)
         self._jobs[reference] = job
 
@@ -89,6 +90,7 @@ def work_on_ray(
     finished. A task whose node or process dies is given out again, three times in all, then answered by
     ``lost`` with the reason."""
     room = max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 1)))
+    # Popped from the end, so that the first jobs are the first to go.
     todo = [(job, 1) for job in reversed(jobs)]
     tasks: RayTasks[tuple[Job, int]] = RayTasks(ray, task)
     while todo or len(tasks):

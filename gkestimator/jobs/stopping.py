@@ -13,8 +13,8 @@ from typing import Any
 INTERRUPTED = "interrupted"
 OUT_OF_TIME = "the time that was given is over"
 _MOST_PROBLEMS = 200
+# Called with (stage, done, total).
 Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, total)."""
 
 
 class Stop:
@@ -75,11 +75,13 @@ class RunLog:
 
     def problem(self, line: str) -> None:
         """Keep one line for people, each once, not without end."""
+        # A sweep of thousands of entries can fail the same way in each of them.
         if line not in self.problems and len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(line)
 
     def stop(self, line: str, status: int = 1) -> None:
         """Begin nothing more; the first reason stays."""
+        # What comes after the first reason is most often its consequence.
         if self.stopped is None:
             self.stopped = line
             self.stop_status = status

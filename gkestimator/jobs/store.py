@@ -65,6 +65,7 @@ class ChunkStore:
     def making(self, name: str) -> Iterator[Path]:
         """Yield a new empty folder for the chunk ``name``; what was not committed goes when the context ends."""
         folder = self.path / f"{_ASIDE}{name}"
+        # A killed run may have left one of the same name.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
@@ -74,6 +75,7 @@ class ChunkStore:
 
     def commit(self, folder: Path) -> None:
         """Flush a folder that :meth:`making` made and rename it: from here on the chunk counts."""
+        # The order matters: files first, then the name that makes them count, then the folder that holds the name.
         sync_folder(folder)
         folder.rename(self.path / folder.name.removeprefix(_ASIDE))
         sync(self.path)

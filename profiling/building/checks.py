@@ -14,19 +14,19 @@ from gkestimator.profiling.building.describing import Description
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
 
 _EXAMPLES = 3
+# A time below this share of what is physically possible is refused: GPUs clock above the boost clock of
+# their data sheet by a few percent.
 _FLOOR_TOLERANCE = 0.95
-"""A time below this share of what is physically possible is refused: GPUs clock above the boost clock of their data
-sheet by a few percent."""
 NEIGHBOURS = 16
+# Neighbours are this near in the logarithms: within a factor of seven or so of each other's size.
 NEAR = 2.0
-"""Neighbours are this near in the logarithms: within a factor of seven or so of each other's size."""
 _FEWEST = 8
 _MOST_REFERENCES = 8192
 _ROBUST_Z = 8.0
 _LEAST_SPREAD = 0.1
+# An outlier is eight robust standard deviations from its neighbours, of at least 10 % each, and off by a
+# factor of two or more.
 _LEAST_FACTOR = 2.0
-"""An outlier is eight robust standard deviations from its neighbours, of at least 10 % each, and off by a factor of
-two or more."""
 
 
 @frozen
@@ -70,6 +70,7 @@ def check_rows(
     """
     groups = entries_of(rows)
     of = len(groups)
+    # Only a floor that physics sets refuses a row; what is merely odd is said and kept.
     too_fast, judged = _too_fast(groups, descriptions)
     zero = {key: "" for key, group in groups.items() if any(not r.duration_us for r in group)}
     broken = _schema_breaks(rows)

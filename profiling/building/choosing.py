@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from gkestimator.tables import QUALITIES, KernelMeasurement
 
-Measured = TypeVar("Measured")
+T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 Rank = tuple[int, bool, int, float]
+# (entry, GPU, runtime).
 EntryKey = tuple[str, str, str]
-"""(entry, GPU, runtime)."""
 
 
 def entry_key(row: KernelMeasurement) -> EntryKey:
@@ -42,12 +42,12 @@ def rank(quality: str, repeats: int | None, cv: float | None, *, counted: bool =
 
 
 def best_of(
-    measured: Iterable[Measured], key: Callable[[Measured], Key], ranked: Callable[[Measured], Rank]
-) -> tuple[list[Measured], dict[Key, list[Measured]]]:
+    measured: Iterable[T], key: Callable[[T], Key], ranked: Callable[[T], Rank]
+) -> tuple[list[T], dict[Key, list[T]]]:
     """Return the best of each ``key`` in the order in which keys first came (the first of equals), and those passed
     over."""
-    best: dict[Key, Measured] = {}
-    passed: dict[Key, list[Measured]] = {}
+    best: dict[Key, T] = {}
+    passed: dict[Key, list[T]] = {}
     for each in measured:
         name = key(each)
         if name not in best:

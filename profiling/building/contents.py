@@ -20,8 +20,8 @@ from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
 
+# The launches of each repeat, or None and why a range cannot be cut into its repeats.
 Split: TypeAlias = "tuple[Sequence[Sequence[CapturedLaunch]] | None, str | None]"
-"""The launches of each repeat, or None and why a range cannot be cut into its repeats."""
 
 
 @frozen

@@ -21,9 +21,9 @@ from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.plan import PlanEntry
 
 _HALF = {"fp16": Precision.FP16, "bf16": Precision.BF16}
+# Winograd's F(4x4, 3x3) needs 36 products where the definition needs 144: a convolution may do a quarter of
+# its nominal FLOPs.
 _FEWEST_PRODUCTS = 4.0
-"""Winograd's F(4x4, 3x3) needs 36 products where the definition needs 144: a convolution may do a quarter of its
-nominal FLOPs."""
 
 
 @frozen

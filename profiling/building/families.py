@@ -17,9 +17,9 @@ from pathlib import Path
 from gkestimator.core.kernels import Family
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES
 
+# Words of matrix and convolution libraries: which family it is, the operator says (an implicit GEMM is a
+# convolution's).
 MATRIX = "matrix"
-"""Words of matrix and convolution libraries: which family it is, the operator says (an implicit GEMM is a
-convolution's)."""
 
 _NAMES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 _TABLES: list[tuple[str, frozenset[str]]] = []

@@ -19,7 +19,7 @@ MAX_RECORDS_BYTES = 512 * 2**20
 
 
 @frozen
-class Chunk:
+class RawChunk:
     """Name one chunk: ``info`` says what it is of, ``entries`` are those of the plan that are wanted and
     ``others`` the ids that are passed over; what it holds goes to ``contents``, what is wrong with it to
     ``problems``. ``where``: its name for people."""
@@ -102,7 +102,7 @@ class Chunk:
         return sound
 
 
-def read_latencies(chunk: Chunk, seen: set[str]) -> None:
+def read_latencies(chunk: RawChunk, seen: set[str]) -> None:
     """Add the latencies of whole models to the contents, and the ids of all records to ``seen``. Raises
     TableError."""
     records = chunk.records()
@@ -116,7 +116,7 @@ def read_latencies(chunk: Chunk, seen: set[str]) -> None:
 
 
 def _latency(
-    chunk: Chunk, record: EntryRecord, samples: Sequence[EnvironmentSample]
+    chunk: RawChunk, record: EntryRecord, samples: Sequence[EnvironmentSample]
 ) -> MeasuredLatency | None:
     times = record.latency_us
     if not times or not min(times) > 0:

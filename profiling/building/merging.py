@@ -112,6 +112,7 @@ def merge_datasets(
     best, passed = best_of(inputs.groups, lambda g: g.key, _Group.rank)
     identical = conflicts = 0
     for group in best:
+        # A dataset that was merged before brings the same rows again: those are no conflict.
         others = passed.get(group.key, [])
         alike = sum(other.rows == group.rows for other in others)
         identical += alike

@@ -28,8 +28,8 @@ _MEASURES = (
     ("power_w", "power, W", "#588157"),
     ("temperature_c", "temperature, °C", _AMBER),
 )
+# Rows of operator calls by family.
 Groups = dict[str, list[list[KernelMeasurement]]]
-"""Rows of operator calls by family."""
 
 
 def pictures(result: BuildResult) -> tuple[list[tuple[str, str, bytes]], list[str]]:
@@ -55,12 +55,14 @@ def _figure(width: float, height: float, columns: int = 1, rows: int = 1, **how:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    # Not pyplot: it would look for a window system and keep every figure.
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, **how)
 
 
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
+    # Without the version of matplotlib the same data gives the same bytes.
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()
 
@@ -326,6 +328,7 @@ def _left_out(result: BuildResult) -> bytes | None:
     return _png(figure)
 
 
+# File name, caption and how it is drawn (None: nothing to show).
 PICTURES: tuple[tuple[str, str, Callable[[BuildResult], bytes | None]], ...] = (
     ("coverage.png", "What was measured", _coverage),
     ("roofline.png", "Measured against roofline", _roofline),
@@ -334,4 +337,3 @@ PICTURES: tuple[tuple[str, str, Callable[[BuildResult], bytes | None]], ...] = (
     ("conditions.png", "The device meanwhile", _conditions),
     ("left_out.png", "What is not in the dataset, and why", _left_out),
 )
-"""File name, caption and how it is drawn (None: nothing to show)."""

@@ -18,7 +18,7 @@ from gkestimator.profiling.building.entries import (
     meanwhile,
     typical,
 )
-from gkestimator.profiling.building.latencies import Chunk, read_latencies
+from gkestimator.profiling.building.latencies import RawChunk, read_latencies
 from gkestimator.profiling.building.soundness import check_chunk, check_run
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.collectors import collector_class, records_launches
@@ -38,6 +38,7 @@ def read_raw(raw: Path, tools: Tools, problems: Problems, *, whole: bool = False
     contents = RawContents(path=raw, run=run, plan=plan)
     contents.unfinished = _unfinished(raw)
     entries = {entry.id: entry for entry in plan.entries if (entry.model is not None) == whole}
+    # Operators and whole models of one plan end in different tables.
     others = frozenset(entry.id for entry in plan.entries) - entries.keys()
     contents.planned = len(entries)
     contents.others = len(others)
@@ -51,7 +52,7 @@ def read_raw(raw: Path, tools: Tools, problems: Problems, *, whole: bool = False
             if info.entries and others.issuperset(info.entries):
                 continue  # all of the other kind: its captures need not be read
             contents.chunks += 1
-            chunk = Chunk(
+            chunk = RawChunk(
                 where=where,
                 folder=folder,
                 info=info,
@@ -73,6 +74,7 @@ def read_raw(raw: Path, tools: Tools, problems: Problems, *, whole: bool = False
                 _read_timeline(chunk, set())  # what has a timeline alone was not reached
         except GkestimatorError as e:
             problems.line(str(e))
+    # At the end: counters may lie in chunks before the timeline that they belong to.
     for where, capture in counters:
         _join_counters(contents, where, capture, tools, problems)
     contents.unreached = len(entries.keys() - seen)
@@ -104,7 +106,7 @@ def _capture(folder: Path, info: ChunkInfo, tools: Tools) -> Capture | None:
     )
 
 
-def _read_timeline(chunk: Chunk, seen: set[str]) -> None:
+def _read_timeline(chunk: RawChunk, seen: set[str]) -> None:
     """Add what a chunk of the timeline pass measured to the contents, and the ids of all records to ``seen``.
     Raises TableError."""
     contents = chunk.contents
@@ -134,7 +136,7 @@ def _read_timeline(chunk: Chunk, seen: set[str]) -> None:
 
 
 def _measured(
-    chunk: Chunk,
+    chunk: RawChunk,
     record: EntryRecord,
     samples: Sequence[EnvironmentSample],
     launches: tuple[RepeatedLaunch, ...],
@@ -163,7 +165,7 @@ def _measured(
 
 
 def _launches(
-    chunk: Chunk, record: EntryRecord, measured: EntryRange | None
+    chunk: RawChunk, record: EntryRecord, measured: EntryRange | None
 ) -> tuple[tuple[RepeatedLaunch, ...], int]:
     """Return the launches of an entry, and of how many calls they are; none, with what is wrong said, where
     it cannot be used."""
@@ -197,7 +199,7 @@ def _launches(
     return launches, calls
 
 
-def _range_fits(chunk: Chunk, record: EntryRecord, ranges: Sequence[EntryRange]) -> bool:
+def _range_fits(chunk: RawChunk, record: EntryRecord, ranges: Sequence[EntryRange]) -> bool:
     """Return whether there is the one range that the entry should have; a problem is said."""
     name = record.entry_id
     if not ranges:

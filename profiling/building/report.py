@@ -112,6 +112,7 @@ def _unstable(result: BuildResult) -> list[str]:
     lines: list[str] = []
     rows: list[tuple[str, int, str]] = []
     for operator in sorted(result.table.operators, key=lambda o: -len(o.sequences))[:_MOST_UNSTABLE]:
+        # Sorted by how many sequences there are: all that follow have one.
         if not operator.unstable:
             break
         signature = f"{operator.op_type} {operator.attributes or ''} {operator.shapes_class} {operator.dtype}"

@@ -148,8 +148,8 @@ def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
     return cells
 
 
+# Blocks of the grid, threads of a block, registers of a thread, bytes of shared memory of a block.
 GeometryNumbers: TypeAlias = "tuple[float, float, float, float]"
-"""Blocks of the grid, threads of a block, registers of a thread, bytes of shared memory of a block."""
 
 
 def geometry_numbers(launch: CapturedLaunch) -> GeometryNumbers | None:

@@ -16,13 +16,13 @@ from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.tables import KernelMeasurement
 
 Group = Sequence[KernelMeasurement]
+# Kind, name and family of each launch of a call.
 Names = tuple[tuple[str, str, str], ...]
-"""Kind, name and family of each launch of a call."""
 LOWERING_VERSION = 1
 _SIGNATURE = ("gpu", "runtime", "op_type", "op_domain", "attributes", "dtype")
+# Percent of operators that became 1, 2, 3 and 4 kernels in USHER (OSDI 2024, section 3.2): of its own set
+# of operators in TensorFlow and PyTorch, so beside ours, not against it.
 USHER_PCT = (2.0, 8.0, 56.0, 34.0)
-"""Percent of operators that became 1, 2, 3 and 4 kernels in USHER (OSDI 2024, section 3.2): of its own set of
-operators in TensorFlow and PyTorch, so beside ours, not against it."""
 
 
 @frozen
@@ -106,6 +106,7 @@ def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
     launches: Counter[str] = Counter()
     by_family: dict[str, Counter[int]] = {}
     for group in entries_of(rows).values():
+        # Such a call is one row whatever it launched.
         if any(r.kernel_name is None for r in group):
             continue
         first = group[0]

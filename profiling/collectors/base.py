@@ -11,9 +11,9 @@ from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
 
+# ``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that
+# slows the host; ``counters``: hardware counters, under ncu.
 PASSES = ("latency", "timeline", "counters")
-"""``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that
-slows the host; ``counters``: hardware counters, under ncu."""
 
 
 class CollectorError(GkestimatorError):

@@ -15,16 +15,17 @@ from statistics import median
 from gkestimator.profiling.captures import LAUNCH_KINDS, CapturedLaunch, EntryRange
 from gkestimator.profiling.records import EntryRecord
 
+# Clocks of host and device are brought together by the profiler; a launch may seem to begin this much too
+# early.
 _CLOCK_SKEW_NS = 1_000_000
-"""Clocks of host and device are brought together by the profiler; a launch may seem to begin this much too
-early."""
+# Launches of one stream follow each other. Programmatic dependent launches overlap their neighbours, hence
+# not 1.
 _MOST_BUSY = 4.0
-"""Launches of one stream follow each other. Programmatic dependent launches overlap their neighbours, hence
-not 1."""
+# An empty kernel takes about a microsecond on every GPU.
 _SHORTEST_KERNEL_NS = 100
-"""An empty kernel takes about a microsecond on every GPU."""
+# Between the child's clock and the profiler's, for the same calls: well above any overhead, well below
+# 1000.
 _MOST_APART = 30.0
-"""Between the child's clock and the profiler's, for the same calls: well above any overhead, well below 1000."""
 
 
 def false_claim(

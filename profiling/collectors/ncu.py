@@ -16,6 +16,8 @@ from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NCU, complaint
 
+# What is counted: duration, achieved occupancy, SM and DRAM throughput, DRAM bytes, L2 hits, and the
+# launch's geometry, by which it is joined with the timeline's.
 COUNTERS = (
     "gpu__time_duration.sum",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
@@ -37,8 +39,6 @@ COUNTERS = (
     "launch__occupancy_limit_warps",
     "launch__occupancy_limit_blocks",
 )
-"""What is counted: duration, achieved occupancy, SM and DRAM throughput, DRAM bytes, L2 hits, and the launch's
-geometry, by which it is joined with the timeline's."""
 _STEM = "counters"
 _REMEDIES = (
     (

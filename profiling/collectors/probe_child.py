@@ -14,8 +14,8 @@ _PTX = b""".version %s
 .address_size 64
 .visible .entry gkestimator_probe() { ret; }
 \0"""
+# ISA and chip: the oldest that any driver compiles, then newer ones, for drivers that give the oldest up.
 _TARGETS = ((b"6.0", 50), (b"7.0", 75), (b"8.0", 90))
-"""ISA and chip: the oldest that any driver compiles, then newer ones, for drivers that give the oldest up."""
 _PAUSE_S = 0.005
 
 

@@ -18,12 +18,12 @@ from gkestimator.profiling.records import EntryRecord
 
 _SAMPLE_S = 0.2
 _MOST_SAMPLES = 20_000
+# What the pair at hand may still take when the time that was given is over.
 _OVERTIME_S = 10.0
-"""What the pair at hand may still take when the time that was given is over."""
+# What ending the workers and the daemon takes, of the time that was given.
 _CLOSING_S = 2.0
-"""What ending the workers and the daemon takes, of the time that was given."""
+# So many workers that broke without a pair measured in between: the next would break as well.
 BREAKS_IN_A_ROW = 3
-"""So many workers that broke without a pair measured in between: the next would break as well."""
 
 
 class Stopped(GkestimatorError):  # noqa: N818 - a wish, not a defect
@@ -69,6 +69,7 @@ class PairCampaign(RunLog):
             if self._progress is not None:
                 self._progress(" beside ".join(map(model_name, job.entries)), done, len(known))
             left = self._stop.seconds_left()
+            # Half a pair tells nothing: one that does not fit into the time is not begun.
             if left is not None and left < session.expected_s(job) + _CLOSING_S:
                 raise Stopped("stopped")
             try:
@@ -81,6 +82,7 @@ class PairCampaign(RunLog):
                 return
 
     def _measure(self, session: WorkerSession, job: PairJob) -> None:
+        # A model that failed by itself would fail beside every other: a worker's start is saved.
         for entry in job.entries:
             if entry.id in self._failing:
                 raise PairFailed(self._failing[entry.id])

@@ -163,8 +163,10 @@ class WorkerFleet:
     def _start(self, slots: Iterable[Slot]) -> None:
         starting: dict[Slot, WorkerProcess] = {}
         try:
+            # All are started before the first is waited for: runtimes take seconds to load.
             for side, share in slots:
                 log = self._folder / f"worker-{side}-{share:g}.log"
+                # The share is fixed when CUDA is initialised: another share needs another process.
                 starting[side, share] = WorkerProcess(self._command, self._environment(share), log)
             for slot in list(starting):
                 hello = starting[slot].answer(0, within_s=_START_S, tick=self.tick)

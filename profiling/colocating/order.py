@@ -10,16 +10,16 @@ from itertools import islice
 from gkestimator.core.records import frozen
 from gkestimator.profiling.plan import PlanEntry
 
+# Pairs of one run: some ten hours.
 MOST_PAIRS = 20_000
-"""Pairs of one run: some ten hours."""
+# Models that are paired among each other before others come: preparing a model and measuring it alone takes
+# as long as a pair, and eight models make 28 pairs.
 _BLOCK = 8
-"""Models that are paired among each other before others come: preparing a model and measuring it alone takes
-as long as a pair, and eight models make 28 pairs."""
+# Pairs at one share before the next share is measured.
 _IN_A_ROW = 8
-"""Pairs at one share before the next share is measured."""
 Shares = tuple[float, float]
+# Side (``A`` or ``B``) and percent of the SMs.
 Slot = tuple[str, float]
-"""Side (``A`` or ``B``) and percent of the SMs."""
 Pair = tuple[PlanEntry, PlanEntry]
 
 

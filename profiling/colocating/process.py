@@ -53,6 +53,7 @@ class WorkerProcess:
         except OSError as e:
             raise WorkerError(f"{command[0]}: cannot be started: {e.strerror or e}") from e
         assert self._process.stdout is not None
+        # A thread reads, so that waiting for an answer can end at a deadline.
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
 
     def _read(self, stream: IO[bytes]) -> None:

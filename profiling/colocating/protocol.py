@@ -15,10 +15,10 @@ from gkestimator.core.errors import GkestimatorError
 
 VERSION = 1
 PREFIX = b"@@gkest-pairs "
+# Bytes of a line: one that is longer is no line of ours.
 MOST_LINE = 4 * 2**20
-"""Bytes of a line: one that is longer is no line of ours."""
+# Calls of a run that are told one by one; those after them keep the GPU busy and are not told.
 MOST_CALLS = 100_000
-"""Calls of a run that are told one by one; those after them keep the GPU busy and are not told."""
 
 
 class ProtocolError(GkestimatorError):

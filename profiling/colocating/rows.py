@@ -106,6 +106,7 @@ def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None
         whole_ms = _first(rows, "latency_ms")
     if whole_ms is None:
         return {}
+    # The same bytes and FLOPs spread over more time.
     slower = whole_ms / side.latency_alone_ms
     for name, value in asked.items():
         if value is not None:

@@ -78,6 +78,7 @@ def measure_pairs(
             write_together({**names.made_files(), output: encode(COLOCATION, rows)})
             log.problems += problems
             log.messages += names.made_notes()
+        # Counts are over the whole journal, earlier runs included.
         known = [journal.of(job.key) for job in wanted]
         return PairsReport(
             output=str(output),

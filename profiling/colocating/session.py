@@ -18,23 +18,23 @@ from gkestimator.profiling.colocating.process import WorkerError
 from gkestimator.profiling.colocating.window import NO_TIMES, Loop, Times, loop_of, side_by_side, times
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 
+# Calls of a model that must count for its median to be one.
 LEAST_CALLS = 3
-"""Calls of a model that must count for its median to be one."""
+# Between the order and the start: both hear of it, and warm up meanwhile.
 _LEAD_S = 0.3
-"""Between the order and the start: both hear of it, and warm up meanwhile."""
 _ALONE_S = 1.0
 _CALLS_WANTED = 10
 _MOST_RUN_S = 60.0
 _HANG_S = 30.0
 _HANG_CALLS = 20
+# Beside another a model is not faster than alone; below this part of its time alone the latter is measured
+# anew.
 _FASTER = 0.9
-"""Beside another a model is not faster than alone; below this part of its time alone the latter is measured
-anew."""
 _IMPLAUSIBLE = 0.5
 Sides = Sequence[tuple[Worker, PlanEntry]]
 Requests = Callable[[Sides], Sequence[Mapping[str, Any]]]
+# The wall clock's nanoseconds between which something was measured.
 Span = tuple[int, int]
-"""The wall clock's nanoseconds between which something was measured."""
 
 
 @frozen
@@ -152,6 +152,7 @@ class WorkerSession:
         by side. Raises PairFailed."""
         sides = self._ready(job)
         alone, together, span = self._compare(sides)
+        # What is faster beside another was disturbed when it was alone.
         if any(t.median_ms < _FASTER * a.median_ms for a, t in zip(alone, together, strict=True)):
             for worker, entry in sides:
                 worker.alone.pop(entry.id, None)
@@ -169,6 +170,7 @@ class WorkerSession:
         alone = [self._alone(worker, entry) for worker, entry in sides]
         slowest_s = max(t.median_ms for t in alone) / 1e3
         seconds = self._side_by_side_s(slowest_s)
+        # Slow calls may not overlap often enough: once more, and longer, before giving up.
         for tries in (1, 4):
             began = time.time_ns()
             loops = self._run(sides, seconds * tries, seconds * tries, slowest_s, of_entry=False)
@@ -272,6 +274,7 @@ class WorkerSession:
 
     def _free(self, sides: Sides) -> None:
         """Memory ran out: close what no side needs, in all workers."""
+        # The models of other pairs can be prepared again; this pair cannot go on without its own.
         needed = {id(worker): [entry.id] for worker, entry in sides}
         for worker in self.fleet.all():
             keep = needed.get(id(worker), [])

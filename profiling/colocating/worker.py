@@ -39,11 +39,11 @@ from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
 
 _PR_SET_PDEATHSIG = 1
+# What a call may still take when the input is closed, before the process ends in the middle of it.
 _CLOSING_S = 5.0
-"""What a call may still take when the input is closed, before the process ends in the middle of it."""
 _OUT_OF_MEMORY = "out of memory"  # how faults.judged begins what memory caused
+# When the first call that counts began, and nanoseconds from there to the end of each call.
 Calls = tuple[int, list[int]]
-"""When the first call that counts began, and nanoseconds from there to the end of each call."""
 
 
 @dataclass

@@ -112,6 +112,7 @@ def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | Non
             return None
         passes += [tuple(launch for launch in repeat if launch.kind == "kernel") for repeat in repeats]
     first = passes[0]
+    # Replays of one launch must show the same kernels, else their mean is of nothing.
     keys = list(map(_key, first))
     for other in passes[1:]:
         if list(map(_key, other)) != keys:

@@ -20,8 +20,8 @@ MAX_CHARACTERS = 8 * 2**30
 MAX_ELEMENT = 16 * 2**20
 _CHUNK = 2**20
 _SPACE = " \t\n\r"
+# As C++ prints what is no number; kineto writes such words into a kernel's figures.
 _BARE = re.compile(r"-?(?:nan|inf)\b")
-"""As C++ prints what is no number; kineto writes such words into a kernel's figures."""
 
 
 class _Reader:

@@ -16,8 +16,8 @@ MAGIC = b"NVR\0"
 _MAX_HEADER = 64 * 2**20
 _MAX_BLOCKS = 1_000_000
 _RESULTS = 2
+# Field numbers of a block's header: how many results (kernels) it holds, and the bytes of its payload.
 _PAYLOAD = 5
-"""Field numbers of a block's header: how many results (kernels) it holds, and the bytes of its payload."""
 
 
 def count_results(path: Path) -> int:

@@ -21,8 +21,8 @@ _TIMES_NS = {
     "second": 1e9,
     "s": 1e9,
 }
+# Nsight Compute counts in thousands, also bytes.
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""Nsight Compute counts in thousands, also bytes."""
 _SCALED = re.compile(r"([KMGT])([a-z]+)\Z")
 _PLAIN = re.compile(r"(?:[a-z_()# ]+|%|)\Z", re.IGNORECASE)
 

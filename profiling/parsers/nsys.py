@@ -39,8 +39,9 @@ _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _FILLS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+# 2023 and later; 2022 and before.
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-"""2023 and later; 2022 and before."""
+# CUPTI's kinds of copies, as the exports label them.
 _DIRECTIONS = (
     "Unknown",
     "Host-to-Device",
@@ -54,12 +55,11 @@ _DIRECTIONS = (
     "Host-to-Host",
     "Peer-to-Peer",
 )
-"""CUPTI's kinds of copies, as the exports label them."""
 _PUSH_POP = 59
 _START_END = 60
 _DOMAIN_CREATED = 75
+# Mask of a globalTid: machine and process without the thread, which is the globalPid.
 _PROCESS = ~0xFFFFFF
-"""Mask of a globalTid: machine and process without the thread, which is the globalPid."""
 
 _TIMES = (("start", int), ("end", int))
 _WHERE = (
@@ -80,8 +80,8 @@ class _Tied(NamedTuple):
     launch: CapturedLaunch
 
 
+# Indices of the host's calls by process and correlation id.
 Calls = dict[tuple[int | None, int | None], list[int]]
-"""Indices of the host's calls by process and correlation id."""
 
 
 def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
@@ -133,6 +133,7 @@ def _strings(file: SqliteFile) -> dict[int, str]:
         return {}
     strings: dict[int, str] = {}
     length = 0
+    # SQLite sorts the names out; Python would make a string of each of hundreds of thousands.
     wanted = f"WHERE id IN ({' UNION '.join(users)})"
     for key, value in file.rows("StringIds", [("id", int), ("value", str)], where=wanted):
         length += len(value)

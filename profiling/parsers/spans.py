@@ -45,10 +45,10 @@ def printable_name(name: str) -> str:
     return one_line(name, limit=_MAX_NAME)
 
 
+# Start and end in ns.
 Span = tuple[int, int]
-"""Start and end in ns."""
+# What a trace tells of a device.
 Facts = dict[str, str | int | float]
-"""What a trace tells of a device."""
 OUTSIDE = "outside the ranges of entries"
 
 
@@ -70,8 +70,8 @@ class HostCall(NamedTuple):
     thread: Hashable
 
 
+# Launches by the index of their range, each behind the two numbers that it is ordered by.
 Placed = dict[int, list[tuple[int, int, CapturedLaunch]]]
-"""Launches by the index of their range, each behind the two numbers that it is ordered by."""
 
 
 def innermost(spans: Sequence[Span], calls: Sequence[Span]) -> list[int | None]:

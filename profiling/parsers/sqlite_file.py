@@ -14,8 +14,8 @@ from typing import Any
 from gkestimator.core.errors import TableError
 
 MAX_FILE_BYTES = 32 * 2**30
+# The longest value SQLite may hand out: names of kernels are some kilobytes at most.
 MAX_TEXT_BYTES = 4 * 2**20
-"""The longest value SQLite may hand out: names of kernels are some kilobytes at most."""
 _MAGIC = b"SQLite format 3\0"
 _STEPS_BETWEEN_LOOKS = 20_000
 

@@ -23,9 +23,9 @@ from gkestimator.profiling.running.states import Known, PassQueues, PendingPass
 CRASHES_IN_A_ROW = 3
 LOST_COUNTERS_IN_A_ROW = 2
 PROBE_AFTER_LOST = 3
+# So many captures lost in a row have the profiler tried out; so many end the run. Halving a full chunk down
+# to one bad entry loses ten.
 LOST_IN_A_ROW = 12
-"""So many captures lost in a row have the profiler tried out; so many end the run. Halving a full chunk down
-to one bad entry loses ten."""
 
 
 class Campaign(RunLog):
@@ -85,6 +85,7 @@ class Campaign(RunLog):
             return
         known.asked = True
         if known.status is None or (known.status == "failed" and self.options.retry_failed):
+            # Counters are deterministic: they are never measured again for being noisy.
             attempt = 1 if pass_name == "counters" else known.attempts + 1
             self._queues.add(PendingPass(entry=entry, pass_name=pass_name, attempt=attempt))
         elif known.status == "ok":
@@ -106,6 +107,7 @@ class Campaign(RunLog):
         some)."""
         if self.stopped is not None or not self._queues:
             return None
+        # A chunk that the deadline cuts off costs its start and its capture for nothing.
         budget = self.options.chunk_seconds
         if seconds_left is not None:
             budget = min(budget, max(seconds_left, 0.0))
@@ -136,6 +138,7 @@ class Campaign(RunLog):
         first = queue.popleft()
         items = [first]
         seconds = self._pace.seconds(first)
+        # Alone, a lost capture has one entry to blame.
         most = 1 if first.alone else first.most
         while queue and len(items) < most and queue[0].kind == first.kind:
             seconds += self._pace.seconds(queue[0])
@@ -153,6 +156,7 @@ class Campaign(RunLog):
         self.chunks += len(left) < len(items)
         if result.kind == "whole" and not left and result.working_s is not None:
             self._pace.learn(items, result.working_s)
+        # Halving finds the one entry that breaks the capture of all others.
         if result.kind == "lost":
             left = [_after_loss(i, len(items)) for i in left]
         self._queues.put_back(left)
@@ -173,6 +177,7 @@ class Campaign(RunLog):
     def _count(self, job: ChunkJob, result: ChunkResult) -> None:
         """Count what went wrong in a row, and say it."""
         kind, line = result.kind, result.line
+        # One good record says that device, runtime and profiler work.
         if "ok" in result.statuses.values():
             self._crashes = self._lost = 0
         elif kind in ("crashed", "device"):
@@ -183,6 +188,7 @@ class Campaign(RunLog):
         if kind == "disk":
             self.disk_full()
         elif kind == "usage":
+            # With something measured the run has partly failed; without, the command was wrong.
             begun = any(known.status for known in self._firsts())
             self.stop(f"stopped: {line}", 1 if begun else 2)
         else:

@@ -101,6 +101,7 @@ def _ask_device(job: ChunkJob, machine: Machine, outcome: _Outcome) -> None:
     if present or (present is None and outcome.kind != "device"):
         outcome.kind = "crashed" if outcome.kind == "device" else outcome.kind
         return
+    # Records are in the order of measuring: the last failed one is where the device went away.
     last = next(reversed(outcome.records.values()), None)
     if last is not None and last.status == "failed":
         del outcome.records[last.entry_id]
@@ -151,6 +152,7 @@ def _run(
         "repeats": options.repeats,
         "min-ms": options.min_ms,
     }
+    # Options that are None are the child's to choose.
     child = machine.child_command()
     for name, value in arguments.items():
         if value is not None:
@@ -182,6 +184,7 @@ def _judge(job: ChunkJob, folder: Path, ending: Ending, collector: Collector) ->
     outcome.line = line
     if outcome.kind == "crashed" and line is not None:
         asked = (e.id for e in job.entries)
+        # The child names an entry before it begins it: without a record, that is where it died.
         outcome.fail([i for i in asked if i == ending.entry and i not in outcome.records], line)
     ok = [i for i, r in outcome.records.items() if r.status == "ok"]
     if ok:
@@ -297,6 +300,7 @@ def _check_claims(job: ChunkJob, outcome: _Outcome, collector: Collector) -> Non
 
 def _make_ready(job: ChunkJob, folder: Path, machine: Machine, outcome: _Outcome, info: ChunkInfo) -> None:
     """Leave in the folder what a chunk holds, and nothing else."""
+    # Profilers leave streams and scratch files that nobody reads again.
     keep_files(folder, {RECORDS, LOG, _ENVIRONMENT, *outcome.files})
     log = folder / LOG
     if log.exists() and log.stat().st_size > _LOG_KEPT_BYTES:

@@ -34,8 +34,8 @@ ACCELERATOR = "accelerator_type:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TICK_S = 0.25
 _LOOK_S = 2.0
+# A type none of whose nodes is alive for so long is given up; the same command goes on when they are back.
 NODES_AWAY_S = 30.0
-"""A type none of whose nodes is alive for so long is given up; the same command goes on when they are back."""
 _DESCRIBE_S = 600.0
 _OVERTIME_S = 60.0
 _LOST_TASKS_IN_A_ROW = 5
@@ -145,6 +145,7 @@ def _slots(resource: str, nodes: Nodes) -> int:
 
 def _open(ray: Any, types: list[_Type], plan: SweepPlan, options: RunOptions, machine: Machine) -> None:
     """Open each type's campaign; one that cannot be begun leaves the others alone, all of them are an error."""
+    # One GPU type that cannot begin must not cost the others their run.
     failures: list[GkestimatorError] = []
     for each in types:
 
@@ -223,6 +224,7 @@ class _Driver:
         offered = _offered(self.ray)
         for each, campaign in self.types:
             each.slots = _slots(each.resource, offered.get(each.resource, []))
+            # A node that restarts within half a minute is no reason to give its type up.
             each.away_since = None if each.slots else each.away_since or now
             if each.away_since is not None and now - each.away_since > NODES_AWAY_S:
                 self._cancel(each)

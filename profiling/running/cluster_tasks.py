@@ -35,6 +35,7 @@ def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tupl
     stop = Stop(None if seconds_left is None else seconds_left / 60)
     try:
         facts = _facts(machine, job.device)
+        # A resource is given by hand: nothing keeps two kinds of GPUs from bearing one name.
         if facts.name != job.facts.name:
             line = f"{platform.node()} has {facts.name}, expected {job.facts.name} as the other nodes of its type"
             return ChunkResult(kind="device", line=line), None
@@ -42,6 +43,7 @@ def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tupl
             folder = Path(scratch) / "chunk"
             folder.mkdir()
             result = run_job(replace(job, facts=facts), folder, machine, stop)
+            # The full disk is the node's, not that of the raw folder: others may go on.
             if result.kind == "disk":
                 line = f"{platform.node()}: the disk of {tempfile.gettempdir()} is full"
                 return ChunkResult(kind="device", line=line), None

@@ -95,6 +95,7 @@ class RawFolder:
             return
         if not self.path.is_dir():
             raise UsageError(f"{self.path}: is a file, expected a folder for raw measurements")
+        # A home or project folder given by mistake is not written into.
         names = {p.name for p in self.path.iterdir()}
         strange = sorted(names - {"lock", "plan.json", "chunks"} - set(_scraps(self.path)))
         if strange and "run.json" not in names:
@@ -161,6 +162,7 @@ class RawFolder:
 
     def next_number(self) -> int:
         """Return one more than the highest number of a committed chunk."""
+        # Numbers only grow, so that folders sort in the order of measuring.
         numbers = [int(f.name[:6]) for f in chunk_folders(self.path) if f.name[:6].isdigit()]
         return max(numbers, default=0) + 1
 

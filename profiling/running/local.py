@@ -74,6 +74,7 @@ def work_off(
     with stop_on_signals(stop):
         for thread in threads:
             thread.start()
+        # Short waits, not one join: Python handles signals between them.
         while any(t.is_alive() for t in threads):
             if threads[0].is_alive():
                 threads[0].join(_TICK_S)

@@ -8,24 +8,25 @@ from dataclasses import replace
 from gkestimator.profiling.running.states import PendingPass
 from gkestimator.profiling.running.supervise import Limits
 
+# What an operator of which the plan does not know how long it takes is taken to need, until chunks show
+# better.
 UNKNOWN_S = 1.0
-"""What an operator of which the plan does not know how long it takes is taken to need, until chunks show better."""
+# The same of a pass of a whole model: a second or two to make its weights (some 400 MB a second), up to two
+# seconds of calls that warm up, one to four of calls that count. Four or so share a chunk of 20 seconds,
+# and a start of the runtime.
 UNKNOWN_MODEL_S = 5.0
-"""The same of a pass of a whole model: a second or two to make its weights (some 400 MB a second), up to two
-seconds of calls that warm up, one to four of calls that count. Four or so share a chunk of 20 seconds, and a
-start of the runtime."""
+# What the plan expects of a whole model is for its latency and its timeline together; each makes the
+# weights anew.
 MODEL_PASSES = 2
-"""What the plan expects of a whole model is for its latency and its timeline together; each makes the weights
-anew."""
+# ncu runs each launch once for each group of counters, with memory saved and restored in between: an entry
+# may take so many times as long.
 COUNTERS_PATIENCE = 5
-"""ncu runs each launch once for each group of counters, with memory saved and restored in between: an entry
-may take so many times as long."""
+# A whole model may take so many times what the plan expects, where that is longer than an operator may
+# take: a slow device is not a hung one. That is six times a pass: calls on a GPU that nobody has measured
+# may take twice what was estimated, and its weights are made by a host of which the plan knows nothing.
 MODEL_PATIENCE = 3
-"""A whole model may take so many times what the plan expects, where that is longer than an operator may take:
-a slow device is not a hung one. That is six times a pass: calls on a GPU that nobody has measured may take
-twice what was estimated, and its weights are made by a host of which the plan knows nothing."""
+# No estimate of a plan, which may be a stranger's, makes the runner wait longer than this.
 MOST_ENTRY_S = 3600.0
-"""No estimate of a plan, which may be a stranger's, makes the runner wait longer than this."""
 _WEIGHT = 0.3
 _RANGE = (0.02, 50.0)
 

@@ -16,8 +16,8 @@ from gkestimator.profiling.records import read_records, record_line
 from gkestimator.profiling.running.folder import RawFolder
 from gkestimator.tables import write_bytes
 
+# The ChunkInfo of a chunk in the making, its entries those that were asked for.
 DRAFT_FILE = "draft.json"
-"""The ChunkInfo of a chunk in the making, its entries those that were asked for."""
 
 
 def write_draft(folder: Path, info: ChunkInfo) -> None:

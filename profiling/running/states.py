@@ -11,6 +11,7 @@ from gkestimator.core.records import frozen
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.running.jobs import MAX_CHUNK_ENTRIES
 
+# Queues in the order in which they are worked off, and what is said of each while it is.
 _STAGES = {
     "latencies": "latency",
     "models": "timeline",
@@ -19,7 +20,6 @@ _STAGES = {
     "counters": "counters",
     "alone": "last",
 }
-"""Queues in the order in which they are worked off, and what is said of each while it is."""
 
 
 @frozen
@@ -79,6 +79,7 @@ class PassQueues:
 
     def put_back(self, items: Iterable[PendingPass]) -> None:
         """Queue what was not measured before others of its kind; what is to be measured alone comes last."""
+        # From the back, so that the first ends up in front.
         for item in reversed(list(items)):
             if item.alone:
                 self.add(item)

@@ -67,6 +67,7 @@ class _Watch:
             entry = self._current.read_text(encoding="utf-8")[:200].strip() or entry
         with contextlib.suppress(OSError):
             size = self._records.stat().st_size
+        # A new entry or a longer file of records is a sign of life; CPU time is not, for a hung driver spins.
         if (entry, size) != (self.entry, self._bytes):
             self.entry, self._bytes, self.since = entry, size, now
             if self.first is None and entry is not None:
@@ -147,6 +148,7 @@ def _loop(
         if closing is not None:
             if now - closing > limits.finish_s:
                 return Ending(status=end_guarded(process), why=why, entry=watch.entry, tool_hung=True)
+        # From here on the child is gone and the profiler writes what it has.
         elif wish == "soft" or now - watch.since > watch.limit():
             closing = now
             begun = watch.entry is not None

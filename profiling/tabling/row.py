@@ -1,4 +1,4 @@
-"""One whole model as measured, with its work and tensors by the estimator's own rules: a row of the requirement table."""
+"""One whole model as measured, with its work by the estimator's own rules: a row of the requirement table."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def work_of(entry: PlanEntry, runtime: str, gpu: GpuSpec) -> Work:
     )
 
 
+# Repeats below which a 5th and a 95th percentile lie beyond the least and the largest of them.
 FEWEST_FOR_SPREAD = 20
-"""Repeats below which a 5th and a 95th percentile lie beyond the least and the largest of them."""
 _OF_USE = (
     *("occupancy_max_pct", "occupancy_mean_pct", "kernels"),
     *("sm_util_max_pct", "sm_util_mean_pct", "sm_util_busy_mean_pct"),
 )
+# Launches that take this much longer together than the call without a profiler are worth a word.
 _LONGER = 1.05
-"""Launches that take this much longer together than the call without a profiler are worth a word."""
 
 
 @frozen
@@ -134,6 +134,7 @@ def _memory(use: MemoryUse | None, measured: MeasuredModel) -> dict[str, Any]:
     """Return the columns of measured memory, and what memory in the row is from."""
     reserved = None if use is None else use.reserved_bytes
     device = None if use is None else use.device_bytes
+    # What the driver counts and the allocator does not: context, modules, workspaces of libraries.
     context = None
     if reserved is not None and device is not None and device >= reserved:
         context = device - reserved

@@ -33,8 +33,8 @@ from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
 
 FORMS = ("csv", "json", "parquet")
+# What follows the table's stem in the name of its provenance.
 PROVENANCE = ".provenance.json"
-"""What follows the table's stem in the name of its provenance."""
 _Key = tuple[str, str, str]
 
 
