@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping
@@ -14,13 +15,18 @@ from gkestimator.profiling.colocating.mps import find_mps
 from gkestimator.profiling.environment import sampling
 from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
-from gkestimator.profiling.running.jobs import require
+from gkestimator.profiling.running.jobs import A_SEED, require, require_seconds, require_within
 from gkestimator.profiling.running.machine import Machine, child_device
 
 UNCONFINED = (100.0, 100.0)
 DEFAULT_SHARES = (UNCONFINED, (50.0, 50.0), (20.0, 80.0), (80.0, 20.0))
 MPS = ("auto", "off", "required")
 _MOST_SHARES = 16
+_BOUNDS = {
+    "seconds": (0.05, 600, "0.05 to 600"),
+    "pairs": (1, math.inf, "a whole number from 1"),
+    "seed": A_SEED,
+}
 
 
 @frozen
@@ -47,16 +53,13 @@ class PairOptions:
 
     def __post_init__(self) -> None:
         shares = self.shares or ()
+        minutes = self.minutes
+        require("minutes", minutes, minutes is None or 0 < minutes < 1e6, "a number above 0")
+        require("mps", self.mps, self.mps in MPS, ", ".join(MPS))
+        require_within(self, _BOUNDS)
+        require_seconds("entry-timeout", self.entry_s, 86_400)
         few = self.shares is None or 1 <= len(shares) <= _MOST_SHARES
-        require(
-            ("minutes", self.minutes, self.minutes is None or 0 < self.minutes < 1e6, "a number above 0"),
-            ("seconds", self.seconds, 0.05 <= self.seconds <= 600, "0.05 to 600"),
-            ("pairs", self.pairs, self.pairs is None or self.pairs >= 1, "a whole number from 1"),
-            ("mps", self.mps, self.mps in MPS, ", ".join(MPS)),
-            ("seed", self.seed, 0 <= self.seed < 2**63, "a whole number from 0"),
-            ("entry-timeout", self.entry_s, 0 < self.entry_s <= 86_400, "seconds above 0, at most 86400"),
-            ("shares", self.shares, few, f"1 to {_MOST_SHARES} of them"),
-        )
+        require("shares", self.shares, few, f"1 to {_MOST_SHARES} of them")
         for one, other in shares:
             if not (1 <= one <= 100 and 1 <= other <= 100):
                 raise UsageError(

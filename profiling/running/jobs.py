@@ -13,6 +13,13 @@ from gkestimator.profiling.running.supervise import Limits
 
 MAX_CHUNK_ENTRIES = 200
 ENGINES = ("local", "ray")
+A_SEED = (0, 2**63 - 1, "a whole number from 0")
+_BOUNDS = {
+    "repeats": (1, 10_000, "1 to 10000"),
+    "warmup": (1, 10_000, "1 to 10000"),
+    "retries": (0, 20, "0 to 20"),
+    "seed": A_SEED,
+}
 
 
 @frozen
@@ -47,30 +54,34 @@ class RunOptions:
     command: str = ""
 
     def __post_init__(self) -> None:
-        require(
-            ("engine", self.engine, self.engine in ENGINES, "local or ray"),
-            ("repeats", self.repeats, self.repeats is None or 1 <= self.repeats <= 10_000, "1 to 10000"),
-            ("warmup", self.warmup, self.warmup is None or 1 <= self.warmup <= 10_000, "1 to 10000"),
-            ("minutes", self.minutes, self.minutes is None or 0 < self.minutes < 1e6, "a positive number"),
-            ("retries", self.retries, 0 <= self.retries <= 20, "0 to 20"),
-            ("seed", self.seed, 0 <= self.seed < 2**63, "a whole number from 0"),
-        )
-        for name, seconds, most in (
-            ("chunk-seconds", self.chunk_seconds, 3600),
-            ("entry-timeout", self.limits.entry_s, 86_400),
-        ):
-            require((name, seconds, 0 < seconds <= most, f"seconds above 0, at most {most}"))
+        require("engine", self.engine, self.engine in ENGINES, "local or ray")
+        require_within(self, _BOUNDS)
+        minutes = self.minutes
+        require("minutes", minutes, minutes is None or 0 < minutes < 1e6, "a positive number")
+        require_seconds("chunk-seconds", self.chunk_seconds, 3600)
+        require_seconds("entry-timeout", self.limits.entry_s, 86_400)
         if self.gpu_types and self.engine != "ray":
             raise UsageError("gpu-type: goes with engine ray alone; choose GPUs of this machine with device")
         if self.devices and self.engine == "ray":
             raise UsageError("device: goes with engine local alone; on a cluster choose with gpu-type")
 
 
-def require(*checks: tuple[str, object, bool, str]) -> None:
-    """Raise UsageError for the first of (option, value, whether it is good, what is expected) that is not good."""
-    for name, value, good, expected in checks:
-        if not good:
-            raise UsageError(f"{name}: found {value!r}, expected {expected}")
+def require(option: str, value: object, good: bool, expected: str) -> None:
+    """Raise UsageError where the value of an option is not good."""
+    if not good:
+        raise UsageError(f"{option}: found {value!r}, expected {expected}")
+
+
+def require_seconds(option: str, seconds: float, most: int) -> None:
+    """Raise UsageError where an option's seconds are not above 0, or more than ``most``."""
+    require(option, seconds, 0 < seconds <= most, f"seconds above 0, at most {most}")
+
+
+def require_within(options: object, bounds: Mapping[str, tuple[float, float, str]]) -> None:
+    """Raise UsageError where an option of ``bounds`` (least, most, in words) is beyond them; None is not."""
+    for name, (least, most, expected) in bounds.items():
+        value = getattr(options, name)
+        require(name, value, value is None or least <= value <= most, expected)
 
 
 @frozen
