@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
-from gkestimator.core.errors import one_line
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NSYS, ToolError, complaint, run_tool
@@ -26,8 +24,6 @@ _STEM = "capture"
 _HELP_S = 30.0
 _EXPORT_S = 120.0
 _EXPORT_BYTES_PER_S = 2e6
-_PUSH_POP = 59
-_DOMAIN_CREATED = 75
 # Options that not every version has; those that the help does not name are left out.
 _IF_KNOWN = (
     ("--stats", "false"),
@@ -39,7 +35,6 @@ _IF_KNOWN = (
 _IF_KNOWN_GPU = (("--cuda-graph-trace", "node"),)
 _SESSION_FILE = re.compile(r"(?:sem\.nsys_sem_|sem\.NSys-process_waiter-|quadd-agent-instance-)(\d+)(?:-|\Z)")
 _STALE_S = 600.0
-_STATEMENT_STEPS = 2_000_000
 
 
 class NsysCollector(ToolCollector):
@@ -172,72 +167,28 @@ def _left_locked(log: str) -> str:
 
 
 def nsys_ranges(database: Path) -> frozenset[str]:
-    """Entry ids of the push/pop ranges of our domain in an exported database. Raises CollectorError."""
-    with closing(_opened(database)) as connection:
-        try:
-            tables = {
-                name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            }
-            if "NVTX_EVENTS" not in tables:
-                return frozenset()
-            columns = {row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)")}
-            text = "e.text"
-            join = ""
-            if "textId" in columns and "StringIds" in tables:
-                text = "COALESCE(e.text, s.value)"
-                join = "LEFT JOIN StringIds s ON s.id = e.textId"
-            rows = connection.execute(
-                f"SELECT e.eventType, {text}, e.domainId, e.end FROM NVTX_EVENTS e {join} "
-                f"WHERE e.eventType IN ({_PUSH_POP}, {_DOMAIN_CREATED})"
-            ).fetchall()
-        except sqlite3.Error as e:
-            raise CollectorError(f"{database}: not a whole export of nsys: {one_line(e)}") from e
-    ours = {domain for kind, name, domain, _ in rows if kind == _DOMAIN_CREATED and name == NVTX_DOMAIN}
-    return frozenset(
-        str(name).rpartition("#")[0]
-        for kind, name, domain, end in rows
-        if kind == _PUSH_POP and domain in ours and end is not None and "#" in str(name)
-    )
+    """Return the entry ids of our ranges that ended, in an exported database. Raises CollectorError."""
+    from gkestimator.profiling.parsers.nsys import recorded_entries
+
+    try:
+        return recorded_entries(database)
+    except TableError as e:
+        reason = str(e).removeprefix(f"{database}: ")
+        raise CollectorError(f"{database}: not a whole export of nsys: {reason}") from e
 
 
 def _check_cuda(database: Path, label: str) -> None:
-    """A child on a GPU calls CUDA for every entry, if only to wait: none recorded means that CUPTI did not
-    start."""
-    with closing(_opened(database)) as connection:
-        try:
-            calls = connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
-            ).fetchone()[0]
-        except sqlite3.Error:
-            calls = 0
-        if calls:
-            return
-        try:
-            told = connection.execute(
-                "SELECT text FROM DIAGNOSTIC_EVENT ORDER BY severity DESC LIMIT 1"
-            ).fetchone()
-        except sqlite3.Error:  # before 2024
-            told = None
-    why = f": {one_line(told[0], limit=200)}" if told else ""
+    """Raise CollectorError where no call of CUDA was recorded: a child on a GPU makes some for every entry, if only to
+    wait, so that CUPTI did not start."""
+    from gkestimator.profiling.parsers.nsys import first_complaint, has_cuda_calls
+
+    if has_cuda_calls(database):
+        return
+    complained = first_complaint(database)
+    why = f": {complained}" if complained else ""
     raise CollectorError(
         f"{label} recorded no CUDA call{why}; is this nsys older than the driver, or another profiler at work?"
     )
-
-
-def _opened(database: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    except sqlite3.Error as e:
-        raise CollectorError(f"{database}: cannot be opened: {one_line(e)}") from e
-    steps = 0
-
-    def ended() -> int:
-        nonlocal steps
-        steps += 1
-        return int(steps > _STATEMENT_STEPS)
-
-    connection.set_progress_handler(ended, 1000)
-    return connection
 
 
 def _stream_left(folder: Path) -> str:

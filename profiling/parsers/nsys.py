@@ -8,6 +8,7 @@ with the release, and a lazy export leaves empty tables out, so nothing is taken
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,9 @@ _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _FILLS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+_RANGE_NAMES = (("NVTX_EVENTS", "textId"),)
+_NAMES = ((_KERNELS, "demangledName"), (_KERNELS, "shortName"), *_RANGE_NAMES)
 # 2023 and later; 2022 and before.
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 # CUPTI's kinds of copies, as the exports label them.
@@ -92,7 +96,7 @@ def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
     with open_sqlite(path, limit_s=limit_s) as file:
         meta = _meta(file)
         problems: list[str] = []
-        strings = _strings(file)
+        strings = _strings(file, _NAMES)
         ranges = _ranges(file, strings, problems)
         launches = [*_kernels(file, strings), *_memory_operations(file)]
         unjoined: Counter[str] = Counter()
@@ -111,6 +115,32 @@ def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
     )
 
 
+def recorded_entries(path: Path, *, limit_s: float = LIMIT_S) -> frozenset[str]:
+    """Return the ids of entries with a range that ended in the export at ``path``. Raises TableError."""
+    with open_sqlite(path, limit_s=limit_s) as file:
+        ranges = _ranges(file, _strings(file, _RANGE_NAMES), [])
+    return frozenset(r.entry_id for r in ranges if r.end is not None)
+
+
+def has_cuda_calls(path: Path, *, limit_s: float = LIMIT_S) -> bool:
+    """Return whether the export at ``path`` holds a call of CUDA. Raises TableError."""
+    with open_sqlite(path, limit_s=limit_s) as file:
+        calls = file.rows(_CALLS, (), [("start", int)], where="LIMIT 1") if file.has(_CALLS) else iter(())
+        return next(calls, None) is not None
+
+
+def first_complaint(path: Path, *, limit_s: float = LIMIT_S) -> str | None:
+    """Return the gravest message of nsys in the export at ``path``; None before 2024, which has none. Raises
+    TableError."""
+    with open_sqlite(path, limit_s=limit_s) as file:
+        if not file.has(_DIAGNOSTICS) or "severity" not in file.columns(_DIAGNOSTICS):
+            return None
+        gravest = "ORDER BY severity DESC LIMIT 1"
+        for (text,) in file.rows(_DIAGNOSTICS, (), [("text", str)], where=gravest):
+            return None if text is None else one_line(text, limit=200)
+    return None
+
+
 def _meta(file: SqliteFile) -> dict[str, str]:
     for table in _META:
         if file.has(table):
@@ -120,13 +150,13 @@ def _meta(file: SqliteFile) -> dict[str, str]:
     return {}
 
 
-def _strings(file: SqliteFile) -> dict[int, str]:
-    """Return the strings that kernels and NVTX events refer to; of hundreds of thousands most belong to other
+def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int, str]:
+    """Return the strings that columns (table, name) refer to; of hundreds of thousands most belong to other
     things."""
     if not file.has("StringIds"):
         return {}
     users = []
-    for table, column in ((_KERNELS, "demangledName"), (_KERNELS, "shortName"), ("NVTX_EVENTS", "textId")):
+    for table, column in referring:
         if file.has(table) and column in file.columns(table):
             users.append(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")
     if not users:
