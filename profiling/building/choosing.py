@@ -55,6 +55,7 @@ def best_of(
             continue
         worse = each
         if ranked(each) < ranked(best[name]):
-            worse, best[name] = best[name], each
+            worse = best[name]
+            best[name] = each
         passed.setdefault(name, []).append(worse)
     return list(best.values()), passed

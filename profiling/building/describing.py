@@ -95,8 +95,12 @@ def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description
         return Description(**own, problem=str(e))
     kernels = [kernel for step in lowered.steps for kernel in step.kernels]
     sides = None
+    roofline_us = None
+    floor_us = None
     if gpu is not None and kernels:
         sides = roofline(KernelTable.from_kernels(kernels), gpu)
+        roofline_us = float(sides.roofline_us.sum())
+        floor_us = physical_floor_us(kernels, sides, gpu)
     return Description(
         **own,
         batch_size=graph.batch_size if graph.batch_size >= 1 else None,
@@ -106,8 +110,8 @@ def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description
         flops=sum(k.flops for k in kernels),
         families=_by_size(kernels, sides),
         rule_kernels=len(kernels),
-        roofline_us=None if sides is None else float(sides.roofline_us.sum()),
-        floor_us=None if sides is None or gpu is None else physical_floor_us(kernels, sides, gpu),
+        roofline_us=roofline_us,
+        floor_us=floor_us,
         problem=None if kernels else "our rules say that it launches nothing",
     )
 

@@ -143,7 +143,13 @@ def meanwhile(samples: Sequence[EnvironmentSample]) -> Meanwhile:
     powers = [s.power_w for s in at_work if s.power_w is not None]
     tenants = [s.tenants for s in samples if s.tenants is not None]
     return Meanwhile(
-        sm_clock_mhz=sum(clocks) / len(clocks) if clocks else None,
-        power_w=sum(powers) / len(powers) if powers else None,
+        sm_clock_mhz=_mean(clocks),
+        power_w=_mean(powers),
         tenants=max(tenants, default=None),
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    if not values:
+        return None
+    return sum(values) / len(values)

@@ -128,7 +128,8 @@ def _latency(
     cv = judged_variation(record, None)
     near = chunk.tools.during(samples, record)
     # A sample beside the repeats, which will do for clocks, has the power of an idle device.
-    began, ended = record.started_unix_ns, record.ended_unix_ns
+    began = record.started_unix_ns
+    ended = record.ended_unix_ns
     inside = []
     if began is not None and ended is not None:
         inside = [s for s in near if began <= s.unix_ns <= ended]

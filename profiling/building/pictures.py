@@ -16,7 +16,8 @@ from gkestimator.profiling.raw import EnvironmentSample
 from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
 from gkestimator.tables import QUALITIES, KernelMeasurement
 
-_RED, _AMBER = "#c8553d", "#d9a441"
+_RED = "#c8553d"
+_AMBER = "#d9a441"
 _COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e6c8a", "#b08968", "#1b998b", "#d9a441", "#6c757d")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "o")
 _QUALITY = dict(zip(QUALITIES, (BLUE, _AMBER, _RED), strict=True))
@@ -89,7 +90,8 @@ def _few(families: Groups) -> Groups:
 def _scatter(axis: Any, number: int, name: str, points: Sequence[tuple[float, float]], size: int) -> None:
     """Draw the points of a family in its colour."""
     across, up = zip(*points, strict=True) if points else ((), ())
-    marker, colour = _MARKERS[number], _COLOURS[number]
+    marker = _MARKERS[number]
+    colour = _COLOURS[number]
     axis.scatter(across, up, s=size, lw=0, alpha=0.75, color=colour, marker=marker, label=name)
 
 
@@ -121,7 +123,8 @@ def _coverage(result: BuildResult) -> bytes:
     for number, (name, groups) in enumerate(_few(families).items()):
         points = []
         for group in groups:
-            moved, flops = _moved(group[0]), group[0].flops
+            moved = _moved(group[0])
+            flops = group[0].flops
             if moved and flops:
                 points.append((moved, flops))
         _scatter(plane, number, name, points, 8)

@@ -128,7 +128,10 @@ def _read_timeline(chunk: RawChunk, seen: set[str]) -> None:
         own = ranges.get(record.entry_id, [])
         if recorded and not _range_fits(chunk, record, own):
             continue
-        launches, calls = _launches(chunk, record, own[0] if recorded else None)
+        measured_range = None
+        if recorded:
+            measured_range = own[0]
+        launches, calls = _launches(chunk, record, measured_range)
         if any(d < 0 or not math.isfinite(d) for m in launches for d in m.durations_us):
             chunk.say("a launch with a negative duration", record.entry_id)
         elif launches:

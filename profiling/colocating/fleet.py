@@ -185,7 +185,10 @@ class WorkerFleet:
         if self.sharing == "cpu":
             # A core for each: two runtimes that both take all cores measure their threads' quarrels.
             base.setdefault("OMP_NUM_THREADS", "1")
-        return client_environment(base, self._pipes, share if self.sharing == "mps" else None)
+        confined = None
+        if self.sharing == "mps":
+            confined = share
+        return client_environment(base, self._pipes, confined)
 
     def all(self) -> list[Worker]:
         """Return the workers that run."""

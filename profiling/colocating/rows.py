@@ -129,7 +129,8 @@ def slowdowns(records: Iterable[PairRecord]) -> tuple[float, ...]:
 
 def worst_words(records: Iterable[PairRecord]) -> str | None:
     """Name the model that was slowed most, and beside which; None without any."""
-    worst, words = -1.0, None
+    worst = -1.0
+    words: str | None = None
     for record in records:
         for side, other in (record.sides, record.sides[::-1]):
             factor = side.latency_together_ms / side.latency_alone_ms

@@ -80,9 +80,12 @@ def measure_pairs(
             log.messages += names.made_notes()
         # Counts are over the whole journal, earlier runs included.
         known = [journal.of(job.key) for job in wanted]
+        sharing = None
+        if journal.header is not None:
+            sharing = journal.header.sharing
         return PairsReport(
             output=str(output),
-            sharing=None if journal.header is None else journal.header.sharing,
+            sharing=sharing,
             pairs=len(records),
             failed=sum(r is not None and r.reason is not None for r in known),
             left=known.count(None),

@@ -204,10 +204,13 @@ def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
     if dropped:
         problems.append(f"{dropped} of {len(events.asked)} launches without a kernel: CUPTI dropped records")
     schema = rest.get("schemaVersion")
+    schema_text = None
+    if schema is not None:
+        schema_text = one_line(schema, limit=20)
     return Capture(
         tool="kineto",
         tool_version=None,
-        schema=None if schema is None else one_line(schema, limit=20),
+        schema=schema_text,
         ranges=entry_ranges(events.ranges, placed),
         device=_device(rest, events, problems),
         unjoined=dict(unjoined),

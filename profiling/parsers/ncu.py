@@ -264,6 +264,9 @@ def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
         )
     static = _whole(metrics, "launch__shared_mem_per_block_static")
     dynamic = _whole(metrics, "launch__shared_mem_per_block_dynamic")
+    shared = None
+    if static is not None and dynamic is not None:
+        shared = static + dynamic
     return CapturedLaunch(
         kind="kernel",
         name=printable_name(action.name),
@@ -276,7 +279,7 @@ def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
         registers_per_thread=_whole(metrics, "launch__registers_per_thread"),
         static_smem_bytes=static,
         dynamic_smem_bytes=dynamic,
-        smem_bytes=None if static is None or dynamic is None else static + dynamic,
+        smem_bytes=shared,
         counters={name: value for name, value in metrics.items() if not name.startswith(_DEVICE)},
     )
 

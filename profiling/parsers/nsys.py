@@ -277,6 +277,9 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Tied]:
             raise TableError(
                 f"{file.path}: {_KERNELS}: the name of a kernel (string {demangled}) is not among StringIds"
             )
+        shared = None
+        if static is not None and dynamic is not None:
+            shared = static + dynamic
         launch = CapturedLaunch(
             kind="kernel",
             name=printable_name(name),
@@ -289,7 +292,7 @@ def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Tied]:
             registers_per_thread=registers,
             static_smem_bytes=static,
             dynamic_smem_bytes=dynamic,
-            smem_bytes=static + dynamic if static is not None and dynamic is not None else None,
+            smem_bytes=shared,
             in_graph=bool(node),
         )
         kernels.append(_Tied(process, correlation, launch))
@@ -345,13 +348,16 @@ def _join(
         candidates = of_key.get((process, tied.correlation), [])
         place, reason = common_place(candidates, places)
         if tied.launch.duration_ns < 0:
-            place, reason = None, "with an end before the start"
+            place = None
+            reason = "with an end before the start"
         elif place is not None:
             end = ranges[place].end
             if end is None:
-                place, reason = None, "in a range that never ended"
+                place = None
+                reason = "in a range that never ended"
             elif any(calls[c].end > end for c in candidates):
-                place, reason = None, "by a call that outlasts its range"
+                place = None
+                reason = "by a call that outlasts its range"
         if place is None:
             unjoined[reason] += 1
         else:

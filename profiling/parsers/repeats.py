@@ -69,7 +69,8 @@ def _difference(launches: Sequence[CapturedLaunch], repeats: int) -> str:
     rounded down)."""
     length = max(1, len(launches) // repeats)
     for i in range(length, len(launches)):
-        launch, before = launches[i], launches[i - length]
+        launch = launches[i]
+        before = launches[i - length]
         if _signature(launch) != _signature(before):
             return (
                 f": launch {i + 1} is {geometry_text(launch)}, expected {geometry_text(before)} as {length} launches "

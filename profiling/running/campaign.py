@@ -176,7 +176,8 @@ class Campaign(RunLog):
 
     def _count(self, job: ChunkJob, result: ChunkResult) -> None:
         """Count what went wrong in a row, and say it."""
-        kind, line = result.kind, result.line
+        kind = result.kind
+        line = result.line
         # One good record says that device, runtime and profiler work.
         if "ok" in result.statuses.values():
             self._crashes = self._lost = 0
@@ -190,7 +191,10 @@ class Campaign(RunLog):
         elif kind == "usage":
             # With something measured the run has partly failed; without, the command was wrong.
             begun = any(known.status for known in self._firsts())
-            self.stop(f"stopped: {line}", 1 if begun else 2)
+            status = 2
+            if begun:
+                status = 1
+            self.stop(f"stopped: {line}", status)
         else:
             self._give_up(job, result)
 
@@ -229,7 +233,8 @@ class Campaign(RunLog):
 
     def progress(self) -> tuple[str, int, int]:
         """Return what is being measured, how much is done, and of how much, over all passes."""
-        latencies, timelines = self._of_models("latency"), self._of_models("timeline")
+        latencies = self._of_models("latency")
+        timelines = self._of_models("timeline")
         done = sum(known.status is not None for known in (*self._firsts(), *timelines))
         # A model's timeline is queued once its latency is there.
         coming = sum(known.status is None for known in latencies) if self._records_launches else 0
@@ -268,12 +273,15 @@ class Campaign(RunLog):
         latencies = self._of_models("latency")
         pairs = zip(latencies, self._of_models("timeline"), strict=True)
         timelines = Counter(timeline.status for latency, timeline in pairs if latency.status == "ok")
+        left = 0
+        if self._records_launches:
+            left = timelines[None]
         return ModelCounts(
             models=len(latencies),
             latencies=timelines.total(),
             timelines=timelines["ok"],
             timelines_failed=timelines["failed"],
-            timelines_left=timelines[None] if self._records_launches else 0,
+            timelines_left=left,
         )
 
 

@@ -361,7 +361,8 @@ def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple
     their number divides evenly, else of the executor's own pieces, else what the host took. None where
     nothing tells."""
     for measured in ranges:
-        launches, repeats = measured.launches, measured.repeats
+        launches = measured.launches
+        repeats = measured.repeats
         if launches and repeats > 1 and len(launches) % repeats == 0:
             each = len(launches) // repeats
             totals = []

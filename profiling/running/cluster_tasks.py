@@ -32,7 +32,10 @@ def describe(request: Request, device: str, machine: Machine) -> tuple[Measuring
 def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tuple[ChunkResult, Files | None]:
     """Measure a chunk on this node; return its result and its files, None where there is nothing to
     keep."""
-    stop = Stop(None if seconds_left is None else seconds_left / 60)
+    minutes = None
+    if seconds_left is not None:
+        minutes = seconds_left / 60
+    stop = Stop(minutes)
     try:
         facts = _facts(machine, job.device)
         # A resource is given by hand: nothing keeps two kinds of GPUs from bearing one name.

@@ -129,9 +129,11 @@ class RawFolder:
             text = json.dumps(document_of(info), indent=1, allow_nan=False) + "\n"
             write_bytes(self.path / "run.json", text.encode())
             return
-        before, now = _compared(earlier), _compared(info)
+        before = _compared(earlier)
+        now = _compared(info)
         for what in dict.fromkeys((*before, *now)):
-            was, wanted = before.get(what, "none"), now.get(what, "none")
+            was = before.get(what, "none")
+            wanted = now.get(what, "none")
             if was != wanted:
                 raise UsageError(
                     f"{self.path}: was measured with {what} {was}, found {wanted}: expected the same, or a folder of "

@@ -35,7 +35,10 @@ class _Crew:
         except BaseException as e:  # noqa: BLE001 - it is raised again in the thread that waits
             with self.changed:
                 self.defect = self.defect or e
-                self.campaign.stop(f"stopped: {e}" if isinstance(e, GkestimatorError) else "stopped")
+                line = "stopped"
+                if isinstance(e, GkestimatorError):
+                    line = f"stopped: {e}"
+                self.campaign.stop(line)
                 self.changed.notify_all()
 
     def _next(self, device: str) -> ChunkJob | None:
@@ -86,7 +89,10 @@ def work_off(
                 progress(*shown)
     if crew.defect is not None:
         raise crew.defect
-    say_why_left(campaign, stop, "all devices are" if len(devices) > 1 else "the device is")
+    gone = "the device is"
+    if len(devices) > 1:
+        gone = "all devices are"
+    say_why_left(campaign, stop, gone)
 
 
 def say_why_left(campaign: Campaign, stop: Stop, gone: str = "the device is") -> None:

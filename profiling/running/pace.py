@@ -62,7 +62,10 @@ def _planned_s(item: PendingPass) -> float:
     planned = item.entry.estimated_s
     if planned is None:
         return UNKNOWN_MODEL_S if item.whole else UNKNOWN_S
-    return max(planned / MODEL_PASSES if item.whole else planned, 1e-3)
+    expected = planned
+    if item.whole:
+        expected = planned / MODEL_PASSES
+    return max(expected, 1e-3)
 
 
 def limits_of(items: Sequence[PendingPass], limits: Limits) -> Limits:

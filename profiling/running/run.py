@@ -100,9 +100,12 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         counters, messages = _counters(request.counters, devices[0], machine)
     profilers = {c.name: c.version() for c in (collector, counters) if c is not None}
     known = {name: version for name, version in profilers.items() if version is not None}
+    counting = None
+    if counters is not None:
+        counting = counters.name
     return MeasuringMeans(
         collector=collector.name,
-        counters=None if counters is None else counters.name,
+        counters=counting,
         facts=facts,
         versions=python_versions() | dict(machine.versions(request.executor, devices[0])) | known,
         messages=messages,

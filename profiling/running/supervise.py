@@ -61,7 +61,8 @@ class _Watch:
 
     def look(self, now: float) -> None:
         """Take in what the child has written by ``now``."""
-        entry, size = self.entry, 0
+        entry = self.entry
+        size = 0
         # A child that is done removes its word of what it is at; the last one it gave still counts.
         with contextlib.suppress(OSError, UnicodeDecodeError):
             entry = self._current.read_text(encoding="utf-8")[:200].strip() or entry
@@ -69,7 +70,9 @@ class _Watch:
             size = self._records.stat().st_size
         # A new entry or a longer file of records is a sign of life; CPU time is not, for a hung driver spins.
         if (entry, size) != (self.entry, self._bytes):
-            self.entry, self._bytes, self.since = entry, size, now
+            self.entry = entry
+            self._bytes = size
+            self.since = now
             if self.first is None and entry is not None:
                 self.first = now
 
@@ -152,7 +155,10 @@ def _loop(
         elif wish == "soft" or now - watch.since > watch.limit():
             closing = now
             begun = watch.entry is not None
-            alive = watch.signal(process.pid, signal.SIGTERM if wish else signal.SIGKILL)
+            sent = signal.SIGKILL
+            if wish:
+                sent = signal.SIGTERM
+            alive = watch.signal(process.pid, sent)
             if wish:
                 why = "stopped"
             elif not begun:

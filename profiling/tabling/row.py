@@ -94,13 +94,25 @@ def measured_row(measured: MeasuredModel) -> Requirement:
     cpu = latency.chunk.device.kind == "cpu"
     times = np.array(latency.latency_us)
     latency_ms = float(np.median(times)) / 1e3
-    low, high = (None, None)
+    low = None
+    high = None
     if times.size >= FEWEST_FOR_SPREAD:
         low, high = (float(np.percentile(times, q)) / 1e3 for q in (5, 95))
+    throughput = None
+    if point.batch_size is not None:
+        throughput = point.batch_size / latency_ms * 1e3
     use = None
+    memory = None
+    power = None
+    if not cpu:
+        memory = latency.record.memory
+        power = latency.power_w
     timeline = measured.timeline
     if timeline is not None and not cpu:
         use = launch_use(timeline.launches, measured.gpu, latency_us=latency_ms * 1e3, calls=timeline.calls)
+    occupancy_source = None
+    if use is not None and use.occupancy_max_pct is not None:
+        occupancy_source = "analytical"
     return Requirement(
         model=point.name,
         gpu=measured.gpu.name,
@@ -111,17 +123,17 @@ def measured_row(measured: MeasuredModel) -> Requirement:
         latency_ms=latency_ms,
         latency_low_ms=low,
         latency_high_ms=high,
-        throughput_rps=None if point.batch_size is None else point.batch_size / latency_ms * 1e3,
+        throughput_rps=throughput,
         host_bound=_host_bound(latency, use),
         **_columns(use),
-        power_w=None if cpu else latency.power_w,
-        **_memory(None if cpu else latency.record.memory, measured),
+        power_w=power,
+        **_memory(memory, measured),
         weights_bytes=work.weights_bytes,
         input_bytes=work.input_bytes,
         output_bytes=work.output_bytes,
         flops=work.flops,
         source="measured",
-        occupancy_source=None if use is None or use.occupancy_max_pct is None else "analytical",
+        occupancy_source=occupancy_source,
         warnings="; ".join(_warnings(measured, use, cpu=cpu)),
     )
 

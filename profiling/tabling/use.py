@@ -60,8 +60,11 @@ def launch_use(
         if known is not None:
             numbers.append(known)
     count, rest = divmod(len(launches), calls)
+    per_call = None
+    if not rest:
+        per_call = count
     facts = LaunchUse(
-        kernels=None if rest else count,
+        kernels=per_call,
         busy_us=busy,
         told=len(numbers),
         of=len(kernels),
