@@ -112,7 +112,10 @@ def _coverage(result: BuildResult) -> bytes:
     names = list(families)[::-1]
     left = [0] * len(names)
     for quality in QUALITIES:
-        counts = [sum(group[0].quality == quality for group in families[name]) for name in names]
+        counts = []
+        for name in names:
+            qualities = [group[0].quality for group in families[name]]
+            counts.append(qualities.count(quality))
         if any(counts):
             colour = _QUALITY[quality]
             bars.barh(range(len(names)), counts, left=left, height=0.62, color=colour, label=quality)
@@ -270,7 +273,11 @@ def _conditions(result: BuildResult) -> bytes | None:
 
 def _measures(samples: Sequence[EnvironmentSample]) -> list[tuple[str, str, str]]:
     """Return those of the measures of the environment that some of the samples hold."""
-    return [m for m in _MEASURES if any(getattr(s, m[0]) is not None for s in samples)]
+    held = []
+    for measure in _MEASURES:
+        if any(getattr(s, measure[0]) is not None for s in samples):
+            held.append(measure)
+    return held
 
 
 def _draw_conditions(

@@ -83,10 +83,11 @@ def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:
 
 def counted(rows: Sequence[object], **columns: str) -> dict[str, dict[str, int]]:
     """Return how many rows have each value of ``columns``, by the names that counts have."""
-    return {
-        name: dict(sorted(Counter(getattr(row, column) for row in rows).items()))
-        for name, column in columns.items()
-    }
+    counts = {}
+    for name, column in columns.items():
+        values = Counter(getattr(row, column) for row in rows)
+        counts[name] = dict(sorted(values.items()))
+    return counts
 
 
 def source_of_raw(contents: RawContents) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def source_of_raw(contents: RawContents) -> dict[str, Any]:
         "executor": run.executor,
         "collector": run.collector,
         "versions": dict(sorted(run.versions.items())),
-        "devices": [{name: getattr(d, name) for name in _OF_DEVICES} for d in run.devices],
+        "devices": [_fields(device, _OF_DEVICES) for device in run.devices],
         "started": run.started,
         "ended": max(ended, default=None),
         "chunks": contents.chunks,
@@ -114,6 +115,10 @@ def source_of_raw(contents: RawContents) -> dict[str, Any]:
         "not_measured": dict(not_measured.most_common()),
         "varying_between_repeats": len(contents.unstable),
     }
+
+
+def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def provenance(
@@ -140,7 +145,7 @@ def provenance(
         "licence": None,
         **counts,
         "sources": list(sources),
-        "checks": [{name: getattr(c, name) for name in _OF_CHECKS} for c in checks],
+        "checks": [_fields(check, _OF_CHECKS) for check in checks],
         "notes": list(notes),
         "problems": list(problems[:_MOST_PROBLEMS]),
     }

@@ -62,12 +62,12 @@ def _markdown(result: BuildResult, drawn: Sequence[tuple[str, str]]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    cells = [[printable(str(c)).replace("|", "\\|") for c in row] for row in rows]
-    return [
-        f"| {' | '.join(head)} |",
-        f"|{'|'.join(['---'] + ['---:'] * (len(head) - 1))}|",
-        *(f"| {' | '.join(row)} |" for row in cells),
-    ]
+    ruler = ["---"] + ["---:"] * (len(head) - 1)
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join(ruler)}|"]
+    for row in rows:
+        cells = [printable(str(cell)).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _kernels(result: BuildResult) -> list[str]:

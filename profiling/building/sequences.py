@@ -88,7 +88,7 @@ def shapes_class(input_shapes: str) -> str:
     about this size."""
     try:
         shapes = json.loads(input_shapes)
-        classes = [[_power_of_two(size) for size in shape] for shape in shapes]
+        classes = [list(map(_power_of_two, shape)) for shape in shapes]
     except (ValueError, TypeError, RecursionError):
         return "?"
     return json.dumps(classes, separators=(",", ":"))
@@ -169,13 +169,16 @@ def _share(group: Group, i: int) -> float:
 def lowering_document(table: LoweringTable, *, dataset: str, varying: Mapping[str, str]) -> dict[str, Any]:
     """Return the table as JSON values. ``varying``: entries whose repeats launched different kernels (so that
     they are in no row), with what differed."""
+    by_family = {}
+    for family, counts in table.by_family.items():
+        by_family[family] = {str(kernels): calls for kernels, calls in counts.items()}
     return {
         "schema_version": LOWERING_VERSION,
         "dataset": dataset,
         "kernels_per_operator": {str(k): n for k, n in table.counts.items()},
         "percent_1_2_3_4": list(table.percent()),
         "usher_percent_1_2_3_4": list(USHER_PCT),
-        "by_family": {f: {str(k): n for k, n in c.items()} for f, c in table.by_family.items()},
+        "by_family": by_family,
         "varying_between_repeats": dict(varying),
         "operators": [_operator_document(operator) for operator in table.operators],
     }

@@ -63,7 +63,8 @@ class KinetoCollector(Collector):
         trace = folder / self.file
         if not trace.is_file() or trace.stat().st_size == 0:
             said = complaint(log)
-            raise CollectorError(f"kineto wrote no trace{f'; the child said: {said}' if said else ''}")
+            why = f"; the child said: {said}" if said else ""
+            raise CollectorError(f"kineto wrote no trace{why}")
         ranged, cuda, blind = kineto_ranges(trace)
         missing = [entry for entry in entries if entry not in ranged]
         if missing:

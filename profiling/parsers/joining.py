@@ -110,7 +110,8 @@ def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | Non
         repeats, _ = split_repeats(measured_range)
         if repeats is None:
             return None
-        passes += [tuple(launch for launch in repeat if launch.kind == "kernel") for repeat in repeats]
+        for repeat in repeats:
+            passes.append(tuple(launch for launch in repeat if launch.kind == "kernel"))
     first = passes[0]
     # Replays of one launch must show the same kernels, else their mean is of nothing.
     keys = list(map(_key, first))
@@ -129,7 +130,11 @@ def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | Non
 def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each counter that every pass has."""
     common = set.intersection(*map(set, counters))
-    return {name: fmean(c[name] for c in counters) for name in counters[0] if name in common}
+    means = {}
+    for name in counters[0]:
+        if name in common:
+            means[name] = fmean(each[name] for each in counters)
+    return means
 
 
 def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from gkestimator.core.records import frozen
 
 
@@ -111,10 +114,14 @@ class RunReport:
 def together(raw: str, parts: tuple[RunReport, ...]) -> RunReport:
     """Return the report of a run whose parts have reports of their own: their counts summed."""
     wholes = [part.whole for part in parts]
-    counts = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
-    models = {name: sum(getattr(whole, name) for whole in wholes) for name in _MODEL_COUNTS}
+    counts = _sums(parts, _COUNTS)
+    models = _sums(wholes, _MODEL_COUNTS)
     minutes = max(part.minutes for part in parts)
     return RunReport(raw=raw, minutes=minutes, parts=parts, whole=ModelCounts(**models), **counts)
+
+
+def _sums(records: Sequence[object], names: Sequence[str]) -> dict[str, Any]:
+    return {name: sum(getattr(record, name) for record in records) for name in names}
 
 
 _MODEL_COUNTS = ("models", "latencies", "timelines", "timelines_failed", "timelines_left")

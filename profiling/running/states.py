@@ -88,10 +88,8 @@ class PassQueues:
 
     def drop(self, pass_name: str) -> None:
         """Give up all that waits for that pass."""
-        self._queues = {
-            name: deque(item for item in queue if item.pass_name != pass_name)
-            for name, queue in self._queues.items()
-        }
+        for name, queue in self._queues.items():
+            self._queues[name] = deque(item for item in queue if item.pass_name != pass_name)
 
     def current(self) -> deque[PendingPass]:
         """Return the queue that is worked off now; an empty one where nothing waits."""

@@ -45,16 +45,16 @@ def work_of(entry: PlanEntry, runtime: str, gpu: GpuSpec) -> Work:
         return Work(problem=str(e))
     # What the file makes of shapes (position ids) goes in with its values: no input of the model's user.
     made = {t.name for t in entry.fragment.tensors if t.role == "input" and t.values is not None}
+    flops = 0
+    for step in graph.steps:
+        for kernel in step.kernels:
+            if kernel.family is not Family.HOST:
+                flops += kernel.flops * step.repeat
     return Work(
         weights_bytes=sum(graph.weights.values()),
         input_bytes=sum(size for name, size in graph.inputs.items() if name not in made),
         output_bytes=sum(graph.outputs.values()),
-        flops=sum(
-            kernel.flops * step.repeat
-            for step in graph.steps
-            for kernel in step.kernels
-            if kernel.family is not Family.HOST
-        ),
+        flops=flops,
     )
 
 

@@ -101,7 +101,8 @@ def build_table(
         output: data,
     }
     write_together(files)
-    named = (beside(output, f".{gpu}.toml") for gpu in dict.fromkeys(row.gpu for row in rows))
+    gpus = dict.fromkeys(row.gpu for row in rows)
+    named = [beside(output, f".{gpu}.toml") for gpu in gpus]
     return TableResult(
         rows=tuple(rows),
         files=tuple(reversed(files)),
@@ -244,7 +245,8 @@ def _work_notes(chosen: Sequence[MeasuredModel]) -> list[str]:
 def summary_words(result: TableResult) -> str:
     """Say in one line: rows, models, GPUs, and what was measured besides latency."""
     rows = result.rows
-    gpus = ", ".join(f"{name} ({n:,})" for name, n in Counter(r.gpu for r in rows).items())
+    by_gpu = Counter(row.gpu for row in rows)
+    gpus = ", ".join(f"{name} ({count:,})" for name, count in by_gpu.items())
     return (
         f"{len(rows):,} rows of {len({r.model for r in rows}):,} models on {gpus}: "
         f"{_with(rows, 'kernels'):,} with launches, {_with(rows, 'sm_util_mean_pct'):,} with SM utilisation, "
