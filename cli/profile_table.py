@@ -28,7 +28,7 @@ def command(raws: tuple[Path, ...], output: Path, gpu_specs: tuple[Path, ...]) -
     status: 0 done, 1 a part could not be used, 2 nothing could or the command was wrong.
     """
     from gkestimator.profiling.tabling import build_table
-    from gkestimator.profiling.tabling.words import closing_words, summary_words
+    from gkestimator.profiling.tabling.table import closing_words, summary_words
 
     with Progress() as progress:
         result = build_table(raws, output, gpu_specs=gpu_specs, progress=progress)

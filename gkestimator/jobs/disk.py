@@ -12,8 +12,8 @@ from gkestimator.core.errors import OutputError
 
 
 def lock_alone(stream: IO[Any], path: Path) -> None:
-    """Lock an open file until it is closed. Raises BlockingIOError where another process holds it, OutputError (which
-    names ``path``) where it cannot be locked."""
+    """Lock an open file until it is closed. Raises BlockingIOError where another process holds it,
+    OutputError (which names ``path``) where it cannot be locked."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:

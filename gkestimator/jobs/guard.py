@@ -23,19 +23,20 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 KILLED = 137
+# What is left below when the command has ended (a profiler's agent) may take this long to leave by itself.
 _GRACE_S = 1.0
-"""What is left below when the command has ended (a profiler's agent) may take this long to leave by itself."""
 _REAP_S = 10.0
 _EMPTY_LOOKS = 3
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """``command`` under the guard. Whoever starts it keeps its standard input open as long as it may run."""
+    """Return the command that runs ``command`` under the guard. Whoever starts it keeps its standard input
+    open as long as it may run."""
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--", *command]
 
 
 def descendants(root: int) -> list[int]:
-    """Ids of the processes below ``root``, as far as /proc tells; empty where there is no /proc."""
+    """Return the ids of the processes below ``root``, as far as /proc tells; none where there is no /proc."""
     below: dict[int, list[int]] = {}
     dead = set()
     with contextlib.suppress(OSError):
@@ -48,13 +49,13 @@ def descendants(root: int) -> list[int]:
                 below.setdefault(int(fields[1]), []).append(int(name))
                 if fields[0] in "ZX":
                     dead.add(int(name))  # what it started may still be listed under it
-    found = []
-    open_ = [root]
-    while open_:
-        children = below.get(open_.pop(), [])
-        found += [c for c in children if c not in dead]
-        open_ += children
-    return found
+    living = []
+    parents = [root]
+    while parents:
+        children = below.get(parents.pop(), [])
+        living += [c for c in children if c not in dead]
+        parents += children
+    return living
 
 
 def _kill_all() -> None:
@@ -63,9 +64,9 @@ def _kill_all() -> None:
     end = time.monotonic() + _REAP_S
     empty = 0
     while empty < _EMPTY_LOOKS and time.monotonic() < end:
-        found = descendants(os.getpid())
-        empty = 0 if found else empty + 1
-        for pid in found:
+        living = descendants(os.getpid())
+        empty = 0 if living else empty + 1
+        for pid in living:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -118,16 +119,16 @@ def _guard(command: Sequence[str]) -> int:
 
 
 def _reap(main: int) -> int | None:
-    """Take the dead away, adopted ones too; the status of the command if it was among them."""
-    found = None
+    """Take the dead away, adopted ones too; return the status of the command if it was among them."""
+    status = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, raw = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
             if pid == main:
-                found = _status(raw)
-    return found
+                status = _status(raw)
+    return status
 
 
 def _leave(status: int) -> int:

@@ -8,7 +8,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from gkestimator.core.errors import OutputError, TableError, UsageError
@@ -16,9 +15,9 @@ from gkestimator.jobs.disk import lock_alone
 
 
 class LineJournal(ABC):
-    """The journal at ``path``, locked while the context is open. Lines of earlier runs are taken (:meth:`take`) when it
-    is opened; what a killed run left of a line is cut off. Raises UsageError where another run holds it, TableError
-    where it is no such journal, OutputError."""
+    """Keep the journal at ``path``, locked while the context is open. Lines of earlier runs are taken
+    (:meth:`take`) when it is opened; what a killed run left of a line is cut off. Raises UsageError where
+    another run holds it, TableError where it is no such journal, OutputError."""
 
     content: ClassVar[str]
     """What it is a journal of, in words."""
@@ -31,8 +30,9 @@ class LineJournal(ABC):
         self._new = False
 
     @abstractmethod
-    def take(self, found: dict[str, Any]) -> None:
-        """Take one line of an earlier run. Raises ValueError, TypeError or KeyError where it is none of this kind."""
+    def take(self, line: dict[str, Any]) -> None:
+        """Take one line of an earlier run. Raises ValueError, TypeError or KeyError where it is none of this
+        kind."""
 
     @property
     @abstractmethod
@@ -41,6 +41,7 @@ class LineJournal(ABC):
 
     def __enter__(self) -> Self:
         try:
+            # Asked before it is opened, which makes it.
             self._new = not self.path.exists()
             stream = open(self.path, "a+b")
         except OSError as e:
@@ -57,9 +58,7 @@ class LineJournal(ABC):
         self._stream = stream
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stream is None:
             return
         if self._new and not self.begun:  # a wrong command leaves nothing behind
@@ -77,6 +76,7 @@ class LineJournal(ABC):
         try:
             self._stream.write(line.encode())
             self._stream.flush()
+            # A line that was said to be kept must survive the machine, not only the process.
             os.fsync(self._stream.fileno())
         except OSError as e:
             raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
@@ -90,10 +90,11 @@ class LineJournal(ABC):
         complete = whole.rfind(b"\n") + 1
         for number, line in enumerate(whole[:complete].split(b"\n")[:-1], start=1):
             try:
-                found = json.loads(line)
-                if not isinstance(found, dict) or found.pop("v", None) != self.version:
+                document = json.loads(line)
+                if not isinstance(document, dict) or document.pop("v", None) != self.version:
                     raise ValueError(f"expected an object of version {self.version}")
-                self.take(found)
+                self.take(document)
             except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as e:
                 raise TableError(f"{self.path}: line {number}: no line of {self.content}: {e}") from e
+        # The next line would otherwise be appended to half a line.
         stream.truncate(complete)

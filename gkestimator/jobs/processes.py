@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -23,61 +23,70 @@ def work_in_processes(
     compute: Callable[[Job], Result],
     lost: Callable[[Job, str], Result],
 ) -> Iterator[tuple[Job, Result]]:
-    """Yield each of ``jobs`` with its result, as they are finished. A job whose process dies (killed, out of memory) is
-    tried once more by itself, then answered by ``lost`` with the reason. ``compute`` is sent to the processes: a
-    function of a module."""
+    """Yield each of ``jobs`` with its result, as they are finished. A job whose process dies (killed, out of
+    memory) is tried once more by itself, then answered by ``lost`` with the reason. ``compute`` is sent to
+    the processes: a function of a module."""
     if processes <= 1:
         for job in jobs:
             yield job, compute(job)
         return
-    left = list(enumerate(jobs))
-    tries = [0] * len(jobs)
+    left = [(job, 1) for job in jobs]
     while left:
-        alone = max(tries[n] for n, _ in left) > 0
-        died: list[tuple[int, Job]] = []
+        # After a death one at a time: so it is seen whose fault it was.
+        alone = any(attempt > 1 for _, attempt in left)
+        turn = left[:1] if alone else left
+        died: list[tuple[Job, int]] = []
         with _pool(1 if alone else processes) as pool:
-            waiting: dict[Future[Result], tuple[int, Job]] = {}
-            todo = iter(left[:1] if alone else left)
-            rest = left[1:] if alone else []
-            # Two jobs a process are handed out at a time: a pool that breaks loses no more.
-            for n, job in todo:
-                try:
-                    waiting[pool.submit(compute, job)] = (n, job)
-                except BrokenProcessPool:  # a process died while others were being handed out
-                    died.append((n, job))
-                    break
-                if len(waiting) < 2 * processes:
-                    continue
-                yield from _finished(waiting, died)
-                if died:
-                    break
-            while waiting:
-                yield from _finished(waiting, died)
-            rest += list(todo)
-        for n, _ in died:
-            tries[n] += 1
-        given_up = [(n, job) for n, job in died if tries[n] >= _TRIES]
-        for _, job in given_up:
-            yield job, lost(job, DIED_TWICE)
-        left = [(n, job) for n, job in died if tries[n] < _TRIES] + rest
+            begun = yield from _work(pool, turn, 2 * processes, compute, died)
+        left = left[begun:]
+        for job, attempt in reversed(died):
+            if attempt < _TRIES:
+                left.insert(0, (job, attempt + 1))
+            else:
+                yield job, lost(job, DIED_TWICE)
+
+
+def _work(
+    pool: ProcessPoolExecutor,
+    turn: Sequence[tuple[Job, int]],
+    most: int,
+    compute: Callable[[Job], Result],
+    died: list[tuple[Job, int]],
+) -> Generator[tuple[Job, Result], None, int]:
+    """Yield results until all of ``turn`` is done or a process ``died``; return how many jobs were handed
+    out. No more than ``most`` wait in the pool at a time: one that breaks loses no more."""
+    waiting: dict[Future[Result], tuple[Job, int]] = {}
+    begun = 0
+    # A broken pool takes no more jobs: those that were not begun go to the next pool.
+    while begun < len(turn) and not died:
+        begun += 1
+        try:
+            waiting[pool.submit(compute, turn[begun - 1][0])] = turn[begun - 1]
+        except BrokenProcessPool:  # a process died while others were being handed out
+            died.append(turn[begun - 1])
+        if len(waiting) >= most:
+            yield from _finished(waiting, died)
+    while waiting:
+        yield from _finished(waiting, died)
+    return begun
 
 
 def _finished(
-    waiting: dict[Future[Result], tuple[int, Job]], died: list[tuple[int, Job]]
+    waiting: dict[Future[Result], tuple[Job, int]], died: list[tuple[Job, int]]
 ) -> Iterator[tuple[Job, Result]]:
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
-        n, job = waiting.pop(future)
+        job, attempt = waiting.pop(future)
         try:
-            found = future.result()
+            result = future.result()
         except BrokenProcessPool:
-            died.append((n, job))
+            died.append((job, attempt))
         else:
-            yield job, found
+            yield job, result
 
 
 @contextlib.contextmanager
-def _pool(processes: int) -> Iterator[Any]:
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     # One thread each: several processes that each use every core are slower than one.
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ.update(dict.fromkeys(before, "1"))
@@ -87,4 +96,7 @@ def _pool(processes: int) -> Iterator[Any]:
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gkestimator.core.errors import UsageError, one_line
 
@@ -16,9 +16,9 @@ _AHEAD = 2  # tasks for each CPU of the cluster that wait in Ray at a time
 
 @contextlib.contextmanager
 def connected() -> Iterator[Any]:
-    """Yield the module ``ray``, connected: to where the program is already, else to ``$RAY_ADDRESS``, else to the
-    cluster of this machine; what was connected here is let go at the end. Raises UsageError where Ray or a cluster is
-    missing."""
+    """Yield the module ``ray``, connected: to where the program is already, else to ``$RAY_ADDRESS``, else to
+    the cluster of this machine; what was connected here is let go at the end. Raises UsageError where Ray or
+    a cluster is missing."""
     try:
         import ray
     except ImportError as e:
@@ -40,6 +40,45 @@ def connected() -> Iterator[Any]:
         ray.shutdown()
 
 
+class RayTasks(Generic[Job]):
+    """Tasks under way on a cluster, each with the job that it is for. Ray itself tries none of them again: whether
+    one that was lost is worth another try is the driver's to say."""
+
+    def __init__(self, ray: Any, task: Callable[..., Any]) -> None:
+        self._ray = ray
+        self._task = ray.remote(task)
+        self._jobs: dict[Any, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def start(self, job: Job, arguments: Sequence[Any], **needs: Any) -> None:
+        """Have a node that has what the task ``needs`` call it with ``arguments``."""
+        # Ray would repeat a task that kills its worker without a word; the driver counts and says it.
+        reference = self._task.options(num_cpus=1, max_retries=0, **needs).remote(*arguments)
+        self._jobs[reference] = job
+
+    def finished(self, within_s: float | None = None) -> Iterator[tuple[Job, Any, Exception | None]]:
+        """Wait for a task to end; yield its job, and its result or the error by which it was lost. None where none
+        ends ``within_s`` seconds."""
+        done, _ = self._ray.wait(list(self._jobs), num_returns=1, timeout=within_s)
+        for reference in done:
+            job = self._jobs.pop(reference)
+            try:
+                result = self._ray.get(reference)
+            except self._ray.exceptions.RayError as e:
+                yield job, None, e
+            else:
+                yield job, result, None
+
+    def cancel(self, which: Callable[[Job], bool]) -> Iterator[Job]:
+        """End the tasks of those jobs, and yield the jobs."""
+        for reference, job in list(self._jobs.items()):
+            if which(job):
+                self._ray.cancel(reference, force=True)
+                yield self._jobs.pop(reference)
+
+
 def work_on_ray(
     ray: Any,
     jobs: Sequence[Job],
@@ -47,25 +86,21 @@ def work_on_ray(
     arguments: Callable[[Job], Sequence[Any]],
     lost: Callable[[Job, str], Any],
 ) -> Iterator[tuple[Job, Any]]:
-    """Yield each of ``jobs`` with what ``task(job, *arguments(job))`` returns on a node, as they are finished. A task
-    whose node or process dies is given out again, three times in all, then answered by ``lost`` with the reason."""
-    from ray.exceptions import RayError
-
-    remote = ray.remote(task).options(num_cpus=1, max_retries=0)
+    """Yield each of ``jobs`` with what ``task(job, *arguments(job))`` returns on a node, as they are
+    finished. A task whose node or process dies is given out again, three times in all, then answered by
+    ``lost`` with the reason."""
     room = max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 1)))
-    todo = [(job, 0) for job in reversed(jobs)]
-    waiting: dict[Any, tuple[Job, int]] = {}
-    while todo or waiting:
-        while todo and len(waiting) < room:
-            job, tried = todo.pop()
-            waiting[remote.remote(job, *arguments(job))] = (job, tried + 1)
-        done, _ = ray.wait(list(waiting), num_returns=1)
-        for reference in done:
-            job, tried = waiting.pop(reference)
-            try:
-                yield job, ray.get(reference)
-            except RayError as e:
-                if tried < _TRIES:
-                    todo.append((job, tried))
-                else:
-                    yield job, lost(job, f"lost {tried} times on the cluster: {one_line(e, limit=200)}")
+    # Popped from the end, so that the first jobs are the first to go.
+    todo = [(job, 1) for job in reversed(jobs)]
+    tasks: RayTasks[tuple[Job, int]] = RayTasks(ray, task)
+    while todo or len(tasks):
+        while todo and len(tasks) < room:
+            job, attempt = todo.pop()
+            tasks.start((job, attempt), (job, *arguments(job)))
+        for (job, attempt), result, error in tasks.finished():
+            if error is None:
+                yield job, result
+            elif attempt < _TRIES:
+                todo.append((job, attempt + 1))
+            else:
+                yield job, lost(job, f"lost {attempt} times on the cluster: {one_line(error, limit=200)}")

@@ -21,16 +21,17 @@ from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.plan import PlanEntry
 
 _HALF = {"fp16": Precision.FP16, "bf16": Precision.BF16}
+# Winograd's F(4x4, 3x3) needs 36 products where the definition needs 144: a convolution may do a quarter of
+# its nominal FLOPs.
 _FEWEST_PRODUCTS = 4.0
-"""Winograd's F(4x4, 3x3) needs 36 products where the definition needs 144: a convolution may do a quarter of its
-nominal FLOPs."""
 
 
 @frozen
 class Description:
-    """Entry-level columns. Bytes and FLOPs are sums over the kernels of our rule and None without one (``problem``
-    says why). ``families``: of those kernels, that of the longest first. ``roofline_us``: theirs, one after the
-    other; ``floor_us``: what no device of the type can be faster than (:func:`physical_floor_us`)."""
+    """Hold entry-level columns. Bytes and FLOPs are sums over the kernels of our rule and None without one
+    (``problem`` says why). ``families``: of those kernels, that of the longest first. ``roofline_us``:
+    theirs, one after the other; ``floor_us``: what no device of the type can be faster than
+    (:func:`physical_floor_us`)."""
 
     op_type: str
     op_domain: str
@@ -49,10 +50,15 @@ class Description:
     floor_us: float | None = None
     problem: str | None = None
 
+    @property
+    def moved_bytes(self) -> int:
+        """Return the bytes that its operands have, each once; 0 where they are not known."""
+        return (self.input_bytes or 0) + (self.weight_bytes or 0) + (self.output_bytes or 0)
+
 
 def lowering_options(runtime: str, dtype: str, gpu: GpuSpec | None) -> LoweringOptions:
-    """Options for an entry of ``dtype`` that ran on ``gpu``. A precision that the specification lacks, though the
-    device ran it, is taken at its word. Raises UsageError for an unknown runtime."""
+    """Return the options for an entry of ``dtype`` that ran on ``gpu``. A precision that the specification
+    lacks, though the device ran it, is taken at its word. Raises UsageError for an unknown runtime."""
     profile = load_runtime(runtime)
     if gpu is not None:
         try:
@@ -78,21 +84,23 @@ def lowering_options(runtime: str, dtype: str, gpu: GpuSpec | None) -> LoweringO
 
 
 def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description:
-    """Everything of ``entry`` that needs no measurement. A fragment that cannot be lowered keeps what it says of
+    """Describe all of ``entry`` that needs no measurement. A fragment that cannot be lowered keeps what it says of
     itself; ``problem`` tells why the rest is missing."""
     fragment = entry.fragment
     own = _own(fragment)
     try:
         graph = fragment_graph(fragment)
-        kernels = [
-            kernel
-            for step in lower(graph, lowering_options(runtime, entry.dtype, gpu)).steps
-            for kernel in step.kernels
-        ]
+        lowered = lower(graph, lowering_options(runtime, entry.dtype, gpu))
     except GkestimatorError as e:
         return Description(**own, problem=str(e))
-    table = KernelTable.from_kernels(kernels)
-    sides = roofline(table, gpu) if gpu is not None and kernels else None
+    kernels = [kernel for step in lowered.steps for kernel in step.kernels]
+    sides = None
+    roofline_us = None
+    floor_us = None
+    if gpu is not None and kernels:
+        sides = roofline(KernelTable.from_kernels(kernels), gpu)
+        roofline_us = float(sides.roofline_us.sum())
+        floor_us = physical_floor_us(kernels, sides, gpu)
     return Description(
         **own,
         batch_size=graph.batch_size if graph.batch_size >= 1 else None,
@@ -102,39 +110,35 @@ def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description
         flops=sum(k.flops for k in kernels),
         families=_by_size(kernels, sides),
         rule_kernels=len(kernels),
-        roofline_us=None if sides is None else float(sides.roofline_us.sum()),
-        floor_us=None if sides is None or gpu is None else physical_floor_us(kernels, sides, gpu),
+        roofline_us=roofline_us,
+        floor_us=floor_us,
         problem=None if kernels else "our rules say that it launches nothing",
     )
 
 
 def _own(fragment: Fragment) -> dict[str, Any]:
-    domain = fragment.nodes[0].domain
-    single = len(fragment.nodes) == 1
-    if single:
-        attributes = {
-            k: list(v) if isinstance(v, tuple) else v for k, v in sorted(fragment.nodes[0].attributes.items())
-        }
-    else:
-        attributes = {}
+    first = fragment.nodes[0]
     shapes = {t.name: list(t.shape) for t in fragment.tensors}
-    # An omitted input keeps its place, so that the second list is the second input's.
-    if single:
-        listed = [shapes.get(n, []) for n in fragment.nodes[0].inputs]
-    else:
-        listed = list(shapes.values())
+    attributes: dict[str, Any] = {}
+    listed = list(shapes.values())
+    if len(fragment.nodes) == 1:
+        for name, value in sorted(first.attributes.items()):
+            attributes[name] = list(value) if isinstance(value, tuple) else value
+        # An omitted input keeps its place, so that the second list is the second input's.
+        listed = [shapes.get(name, []) for name in first.inputs]
+    text = json.dumps(attributes, separators=(",", ":"), allow_nan=False)
     return {
         "op_type": fragment.op_type,
         "op_domain": fragment.op_domain,
-        "opset": fragment.opsets.get(domain),
+        "opset": fragment.opsets.get(first.domain),
         "graph": fragment.text(),
-        "attributes": json.dumps(attributes, separators=(",", ":"), allow_nan=False) if attributes else None,
+        "attributes": text if attributes else None,
         "input_shapes": json.dumps(listed, separators=(",", ":")),
     }
 
 
 def _by_size(kernels: list[Kernel], sides: Roofline | None) -> tuple[Family, ...]:
-    """Families, that of the longest kernel first."""
+    """Return the families, that of the longest kernel first."""
     if sides is None:
         size = np.array([k.flops / 16 + k.read_bytes + k.write_bytes for k in kernels], dtype=float)
     else:
@@ -144,11 +148,12 @@ def _by_size(kernels: list[Kernel], sides: Roofline | None) -> tuple[Family, ...
 
 
 def physical_floor_us(kernels: list[Kernel], sides: Roofline, gpu: GpuSpec) -> float:
-    """Time of ``kernels`` that this GPU cannot beat, in microseconds, warm caches and clever algorithms granted.
+    """Return the time of ``kernels`` that this GPU cannot beat, in microseconds, warm caches and clever
+    algorithms granted.
 
-    Compute: FLOPs at the peak rate, a quarter of them for convolutions (Winograd). Memory: compulsory bytes of the
-    whole operator less one L2, which repeats on the same tensors may find their data in; what passes between its
-    kernels is not counted. The larger of both, since kernels of one call may overlap.
+    Compute: FLOPs at the peak rate, a quarter of them for convolutions (Winograd). Memory: compulsory bytes
+    of the whole operator less one L2, which repeats on the same tensors may find their data in; what passes
+    between its kernels is not counted. The larger of both, since kernels of one call may overlap.
     """
     share = np.array([1 / _FEWEST_PRODUCTS if k.family is Family.CONV else 1.0 for k in kernels])
     compute = float((sides.compute_us * share).sum())

@@ -9,68 +9,81 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import GpuSpec, load_gpu_file
+from gkestimator.profiling.building.contents import Problems
+from gkestimator.profiling.building.entries import Measured
+from gkestimator.profiling.building.provenance import beside
 from gkestimator.profiling.raw import DeviceFacts
 
 
 class DeviceNames:
-    """GPU types of the devices that measured. ``gpu_specs``: the user's files; one that nobody else answers to is
-    taken for a device that the catalogue does not know, if there is one such file and one such device.
+    """Tell the GPU types of the devices that measured. ``gpu_specs``: the user's files; one that nobody else
+    answers to is taken for a device that the catalogue does not know, if there is one such file and one such
+    device.
 
-    ``place`` tells where the file of a new type goes: one that is there with other figures (the user was asked to check
-    them) is taken and kept. ``made`` maps canonical names to the text of specifications that were made of what a device
-    says of itself.
+    The file of a new type goes beside ``output``: one that is there with other figures (the user was asked to check
+    them) is taken and kept. ``made`` maps canonical names to the text of specifications that
+    were made of what a device says of itself.
     """
 
     def __init__(
         self,
+        output: Path,
         gpu_specs: Sequence[Path],
         *,
         known_gpu: Callable[[DeviceFacts], GpuSpec | None],
         gpu_toml: Callable[[DeviceFacts], str],
-        place: Callable[[str], Path] | None = None,
     ) -> None:
-        self._place = place
+        self._output = output
         self._known_gpu = known_gpu
         self._gpu_toml = gpu_toml
-        self._given = {path: load_gpu_file(path) for path in gpu_specs}
-        self._found: dict[tuple[str, str], GpuSpec] = {}
+        self._files = {path: load_gpu_file(path) for path in gpu_specs}
+        self._specs: dict[tuple[str, str], GpuSpec] = {}
         self._taken: dict[Path, str] = {}
         self.made: dict[str, str] = {}
         self.notes: list[str] = []
 
     def spec(self, facts: DeviceFacts) -> GpuSpec:
-        """The type of the device. Raises SpecError or UsageError where it cannot be told."""
+        """Return the type of the device. Raises SpecError or UsageError where it cannot be told."""
         key = (facts.kind, facts.name)
-        if key not in self._found:
-            self._found[key] = self._search(facts)
-        return self._found[key]
+        if key not in self._specs:
+            self._specs[key] = self._search(facts)
+        return self._specs[key]
+
+    def spec_of(self, measured: Measured, problems: Problems) -> GpuSpec | None:
+        """Return the type of the device that measured an entry; None, which is said, where it cannot be told."""
+        try:
+            return self.spec(measured.chunk.device)
+        except GkestimatorError as e:
+            problems.of_entry(measured.origin, str(e), measured.entry.id)
+            return None
 
     def made_notes(self) -> list[str]:
-        """A line for each specification that was made of what a device says."""
+        """Return a line for each specification that was made of what a device says."""
         return [
-            f"{name} is not in the catalogue: {self._place(name).name if self._place else name} says what the device "
-            "tells of itself; check its figures"
+            f"{name} is not in the catalogue: {self._place(name).name} says what the device tells of itself; check its "
+            "figures"
             for name in self.made
         ]
 
     def made_files(self) -> dict[Path, bytes]:
-        """The specifications that were made, where they go."""
-        if self._place is None:
-            return {}
+        """Return the specifications that were made, where they go."""
         return {self._place(name): text.encode() for name, text in self.made.items()}
 
+    def _place(self, name: str) -> Path:
+        return beside(self._output, f".{name}.toml")
+
     def _search(self, facts: DeviceFacts) -> GpuSpec:
-        for path, spec in self._given.items():
+        for path, spec in self._files.items():
             if _same(facts.name, (spec.name, *spec.aliases)):
                 self._taken[path] = facts.name
                 return spec
         known = self._known_gpu(facts)
         if known is not None:
             return known
-        free = [path for path in self._given if path not in self._taken]
-        if len(self._given) == 1 and free:
+        free = [path for path in self._files if path not in self._taken]
+        if len(self._files) == 1 and free:
             self._taken[free[0]] = facts.name
-            spec = self._given[free[0]]
+            spec = self._files[free[0]]
             self.notes.append(f"device {facts.name!r} is taken as {spec.name} of {free[0]}")
             return spec
         try:
@@ -81,21 +94,22 @@ class DeviceNames:
                 f"says of itself ({e}); give one with --gpu-spec FILE"
             ) from e
         spec = _load(text)
-        there = None if self._place is None else self._place(spec.name)
-        if there is not None and there.exists():
-            kept = load_gpu_file(there)
-            if kept != spec:
+        there = self._place(spec.name)
+        if there.exists():
+            corrected = load_gpu_file(there)
+            if corrected != spec:
                 self.notes.append(
                     f"{there.name}: its figures differ from what the device tells; they are used and kept "
                     "(remove it to have it written anew)"
                 )
-                return kept
+                return corrected
         self.made[spec.name] = text
         return spec
 
 
 def _same(device: str, names: Sequence[str]) -> bool:
-    """Whether a driver's name is one of ``names``: case, spaces, hyphens and the maker's words do not matter."""
+    """Return whether a driver's name is one of ``names``: case, spaces, hyphens and the maker's words do not
+    matter."""
     return _key(device) in {_key(name) for name in names}
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.profiling.building.problems import Problems
-from gkestimator.profiling.building.reading import RawContents, read_raw
-from gkestimator.profiling.building.tools import Tools
+from gkestimator.jobs.stopping import Progress
+from gkestimator.profiling.building.contents import Problems, RawContents, Tools
+from gkestimator.profiling.building.reading import read_raw
 from gkestimator.profiling.raw import run_folders
-
-Progress = Callable[[str, int, int], None]
 
 
 def read_folders(
@@ -22,16 +20,16 @@ def read_folders(
     *,
     whole: bool = False,
 ) -> list[RawContents]:
-    """What the raw folders at ``raws`` (themselves, or up to two levels below) hold of operators, or of whole models;
-    what cannot be read is among the problems."""
+    """Return what the raw folders at ``raws`` (themselves, or up to two levels below) hold of operators, or
+    of whole models; what cannot be read is among the problems."""
     folders: list[Path] = []
     for raw in raws:
-        found = run_folders(raw)
-        if not found:
+        below = run_folders(raw)
+        if not below:
             problems.line(
                 f"{raw}: no raw folder of gkest profile run (no run.json in it, or up to two levels below)"
             )
-        folders += found
+        folders += below
     contents = []
     for done, folder in enumerate(dict.fromkeys(f.resolve() for f in folders)):
         if progress is not None:
@@ -46,21 +44,16 @@ def read_folders(
 def why_nothing(
     raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems, *, made: str, of: str
 ) -> str:
-    """Why nothing came of the raw folders at ``raws``, in one line: ``made`` says what did not (nothing to build),
-    ``of`` what it would have been made of (operator)."""
-    listed = ", ".join(str(r) for r in raws)
+    """Say why nothing came of the raw folders at ``raws``, in one line: ``made`` says what did not (nothing
+    to build), ``of`` what it would have been made of (operator)."""
+    listed = ", ".join(map(str, raws))
     lines = problems.all()
     if lines:
-        if len(lines) > 1:
-            more = f" (and {len(lines) - 1} more)"
-        else:
-            more = ""
-        if lines[0].startswith(f"{listed}:"):
-            where = ""
-        else:
-            where = f"{listed}: "
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        where = "" if lines[0].startswith(f"{listed}:") else f"{listed}: "
         return f"{where}{made}: {lines[0]}{more}"
-    reasons = [f"{n.entry_id}: {n.status}: {n.reason}" for c in contents for n in c.not_measured]
-    if reasons:
-        return f"{listed}: no {of} was measured; {len(reasons)} failed or were skipped, first {reasons[0]}"
+    failed = [n for c in contents for n in c.not_measured]
+    if failed:
+        first = f"{failed[0].entry_id}: {failed[0].status}: {failed[0].reason}"
+        return f"{listed}: no {of} was measured; {len(failed)} failed or were skipped, first {first}"
     return f"{listed}: no {of} was measured yet; gkest profile run goes on where it stopped"

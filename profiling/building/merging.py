@@ -13,26 +13,19 @@ from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.profiling.building.checks import EntryKey
-from gkestimator.profiling.building.choosing import Rank, best_of, rank
+from gkestimator.profiling.building.choosing import EntryKey, Rank, best_of, entries_of, entry_key, rank
 from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
     data_format,
-    dataset_counts,
-    provenance,
+    write_dataset,
 )
 from gkestimator.profiling.building.sequences import (
     LoweringTable,
-    entries_of,
-    lowering_document,
     lowering_table,
 )
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
-from gkestimator.tables.files import json_bytes
 from gkestimator.tables.reading import MAX_FILE_BYTES
-from gkestimator.tables.together import write_together
-from gkestimator.tables.writing import encode_csv, encode_parquet
 
 _SUFFIXES = (".parquet", ".csv", ".json")
 _MAX_BESIDE = 64 * 2**20
@@ -41,15 +34,14 @@ _GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}[A-Za-z0-9]")
 
 @frozen
 class _Group:
-    """The rows of one operator call in one dataset."""
+    """Hold the rows of one operator call in one dataset."""
 
     rows: tuple[KernelMeasurement, ...]
     dataset: int
 
     @property
     def key(self) -> EntryKey:
-        first = self.rows[0]
-        return first.entry_id, first.gpu, first.runtime
+        return entry_key(self.rows[0])
 
     def rank(self) -> Rank:
         worst = max(self.rows, key=lambda r: rank(r.quality, None, None)).quality
@@ -64,20 +56,18 @@ def _has_counters(row: KernelMeasurement) -> bool:
 
 
 def _variation(rows: Sequence[KernelMeasurement]) -> float | None:
-    """Mean variation of the launches, weighted by their time; None where one is not known."""
-    if any(r.duration_cv is None for r in rows):
+    """Return the mean variation of the launches, weighted by their time; None where one is not known."""
+    total = sum(r.duration_us or 0.0 for r in rows)
+    if total <= 0 or any(r.duration_cv is None for r in rows):
         return None
-    weights = [r.duration_us or 0.0 for r in rows]
-    total = sum(weights)
-    if total <= 0:
-        return None
-    return sum(w * (r.duration_cv or 0.0) for w, r in zip(weights, rows, strict=True)) / total
+    return sum((r.duration_us or 0.0) * (r.duration_cv or 0.0) for r in rows) / total
 
 
 @frozen
 class DatasetMerge:
-    """What was merged. ``kept``: operators taken of each dataset, in their order. ``identical``: operators that two
-    datasets hold alike, dropped once; ``conflicts``: operators measured differently, of which the better is kept."""
+    """Say what was merged. ``kept``: operators taken of each dataset, in their order. ``identical``:
+    operators that two datasets hold alike, dropped once; ``conflicts``: operators measured differently, of
+    which the better is kept."""
 
     rows: tuple[KernelMeasurement, ...]
     table: LoweringTable
@@ -90,11 +80,11 @@ class DatasetMerge:
 
     @property
     def exit_status(self) -> int:
-        """1 where a dataset could not be read."""
+        """Return 1 where a dataset could not be read, else 0."""
         return 1 if self.problems else 0
 
     def lines(self) -> list[str]:
-        """What happened, for people."""
+        """Say what happened, for people."""
         lines = [f"{path.name}: {count:,} operators kept" for path, count in self.kept]
         lines.append(
             f"{self.identical:,} identical duplicates dropped, {self.conflicts:,} measured differently: better "
@@ -108,118 +98,141 @@ def merge_datasets(
 ) -> DatasetMerge:
     """Merge ``datasets`` (any version that is read; Parquet, CSV or JSON) into ``output`` (.parquet or .csv).
 
-    Operators are taken whole: one entry on one GPU under one runtime comes from one dataset. Different GPUs stand side
-    by side. A dataset that cannot be read is a problem, the others are merged. Raises TableError where none can.
+    Operators are taken whole: one entry on one GPU under one runtime comes from one dataset. Different GPUs
+    stand side by side. A dataset that cannot be read is a problem, the others are merged. Raises TableError
+    where none can.
     """
     if not datasets:
         raise UsageError("no dataset to merge")
-    form = data_format(output)
+    data_format(output)
     check_beside(output)
-    groups: list[_Group] = []
-    sources: list[dict[str, Any]] = []
-    problems: list[str] = []
-    notes: list[str] = []
-    read: list[Path] = []
-    specs: dict[str, tuple[Path, bytes]] = {}
-    for path in datasets:
-        if path.is_dir():
-            problems.append(
-                f"{path}: found a folder, expected a dataset (gkest profile build makes one of raw folders)"
-            )
-            continue
-        if path.suffix.lower() not in _SUFFIXES:
-            problems.append(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
-            continue
-        try:
-            rows = read_table(path, KERNEL_DATASET)
-        except GkestimatorError as e:
-            problems.append(str(e))
-            continue
-        groups += [_Group(rows=tuple(g), dataset=len(read)) for g in entries_of(rows).values()]
-        sources.append(_source(path, rows, notes))
-        _collect_specs(path, {r.gpu for r in rows}, specs, notes)
-        read.append(path)
-    if not groups:
-        raise TableError(problems[0] if problems else "the datasets hold no rows")
-    for name in [n for n, (_, text) in specs.items() if _differs(beside(output, f".{n}.toml"), text)]:
-        there, (origin, _) = beside(output, f".{name}.toml"), specs.pop(name)
-        notes.append(
-            f"{there.name}: is there with other figures, and is kept (remove it to have that of {origin.name})"
-        )
-    best, passed = best_of(groups, lambda g: g.key, lambda g: g.rank())
-    kept_of = {g.key: g for g in best}
-    identical = sum(other.rows == kept_of[other.key].rows for others in passed.values() for other in others)
-    rows = tuple(row for g in best for row in g.rows)
-    counts = Counter(g.dataset for g in best)
-    conflicts = sum(len(others) for others in passed.values()) - identical
+    inputs = _Inputs(datasets)
+    inputs.leave_corrected_specs(output)
+    notes = inputs.notes
+    best, passed = best_of(inputs.groups, lambda g: g.key, _Group.rank)
+    identical = conflicts = 0
+    for group in best:
+        # A dataset that was merged before brings the same rows again: those are no conflict.
+        others = passed.get(group.key, [])
+        alike = sum(other.rows == group.rows for other in others)
+        identical += alike
+        conflicts += len(others) - alike
+    rows = tuple(row for group in best for row in group.rows)
+    counts = Counter(group.dataset for group in best)
+    kept = [(path, counts[number]) for number, (path, _) in enumerate(inputs.sources)]
+    for (_, count), (_, source) in zip(kept, inputs.sources, strict=True):
+        source["operators_kept"] = count
     table = lowering_table(rows)
-    data = (encode_csv if form == "csv" else encode_parquet)(KERNEL_DATASET, rows)
-    for i, source in enumerate(sources):
-        source["operators_kept"] = counts.get(i, 0)
-    document = provenance(
+    files = write_dataset(
         output,
-        data,
-        dataset_counts(rows),
+        rows,
+        table,
+        {beside(output, f".{name}.toml"): text for name, (_, text) in inputs.specs.items()},
+        varying={},
         made=now().isoformat(timespec="seconds"),
-        table_version=KERNEL_DATASET.version,
-        sources=sources,
-        problems=problems,
+        sources=[source for _, source in inputs.sources],
+        problems=inputs.problems,
         notes=[*notes, f"{identical} identical duplicates dropped, {conflicts} measured differently"],
     )
-    files = {
-        **{beside(output, f".{name}.toml"): text for name, (_, text) in specs.items()},
-        beside(output, ".lowering.json"): json_bytes(
-            lowering_document(table, dataset=output.name, varying={})
-        ),
-        beside(output, ".json"): json_bytes(document),
-        output: data,
-    }
-    write_together(files)
     return DatasetMerge(
         rows=rows,
         table=table,
-        kept=tuple((path, counts.get(i, 0)) for i, path in enumerate(read)),
+        kept=tuple(kept),
         identical=identical,
         conflicts=conflicts,
-        files=tuple(reversed(files)),
+        files=files,
         notes=tuple(notes),
-        problems=tuple(problems),
+        problems=tuple(inputs.problems),
     )
 
 
-def _source(path: Path, rows: Sequence[KernelMeasurement], notes: list[str]) -> dict[str, Any]:
-    """What is known of a dataset that goes in; its own provenance if it is that of this file."""
-    digest = _digest(path)
-    source: dict[str, Any] = {
-        "kind": "dataset",
-        "name": path.name,
-        "sha256": digest,
-        "rows": len(rows),
-        "provenance": None,
-    }
-    try:
-        beside_it = _read_beside(beside(path, ".json"))
-        document = None if beside_it is None else json.loads(beside_it)
-    except (OSError, ValueError, RecursionError) as e:
-        notes.append(f"{path.name}: its provenance cannot be read: {e}")
+class _Inputs:
+    """Hold what goes in: the operator calls of all datasets that could be read, where each dataset is from, and the
+    GPU files beside them. Raises TableError where no dataset could be read."""
+
+    def __init__(self, datasets: Sequence[Path]) -> None:
+        self.groups: list[_Group] = []
+        self.sources: list[tuple[Path, dict[str, Any]]] = []
+        self.specs: dict[str, tuple[Path, bytes]] = {}
+        self.notes: list[str] = []
+        self.problems: list[str] = []
+        for path in datasets:
+            try:
+                self._read(path)
+            except GkestimatorError as e:
+                self.problems.append(str(e))
+        if not self.groups:
+            raise TableError(self.problems[0] if self.problems else "the datasets hold no rows")
+
+    def _read(self, path: Path) -> None:
+        if path.is_dir():
+            raise TableError(
+                f"{path}: found a folder, expected a dataset (gkest profile build makes one of raw folders)"
+            )
+        if path.suffix.lower() not in _SUFFIXES:
+            raise TableError(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
+        rows = read_table(path, KERNEL_DATASET)
+        source = self._source(path, len(rows))
+        number = len(self.sources)
+        self.sources.append((path, source))
+        self.groups += [_Group(rows=tuple(group), dataset=number) for group in entries_of(rows).values()]
+        self._collect_specs(path, {row.gpu for row in rows})
+
+    def _source(self, path: Path, rows: int) -> dict[str, Any]:
+        """Say what is known of a dataset that goes in; its own provenance if it is that of this file."""
+        digest = _digest(path)
+        source = {"kind": "dataset", "name": path.name, "sha256": digest, "rows": rows, "provenance": None}
+        try:
+            text = _read_beside(beside(path, ".json"))
+            document = None if text is None else json.loads(text)
+        except (OSError, ValueError, RecursionError) as e:
+            self.notes.append(f"{path.name}: its provenance cannot be read: {e}")
+            return source
+        if not isinstance(document, dict):
+            self.notes.append(f"{path.name}: no provenance beside it")
+        elif document.get("sha256") != digest:
+            self.notes.append(
+                f"{path.name}: the provenance beside it is that of another file and is left out"
+            )
+        else:
+            source["provenance"] = document
         return source
-    if not isinstance(document, dict):
-        notes.append(f"{path.name}: no provenance beside it")
-    elif document.get("sha256") != digest:
-        notes.append(f"{path.name}: the provenance beside it is that of another file and is left out")
-    else:
-        source["provenance"] = document
-    return source
+
+    def leave_corrected_specs(self, output: Path) -> None:
+        """Drop the GPU files in whose places beside ``output`` others are: those may be corrected by hand."""
+        for name, (origin, text) in list(self.specs.items()):
+            there = beside(output, f".{name}.toml")
+            if _differs(there, text):
+                del self.specs[name]
+                self.notes.append(
+                    f"{there.name}: is there with other figures, and is kept (remove it to have that of {origin.name})"
+                )
+
+    def _collect_specs(self, path: Path, gpus: set[str]) -> None:
+        """Take the GPU files beside a dataset. Of two that differ, the first is kept."""
+        for gpu in sorted(filter(_GPU_NAME.fullmatch, gpus)):
+            try:
+                text = _read_beside(beside(path, f".{gpu}.toml"))
+            except (OSError, ValueError) as e:
+                self.notes.append(f"{path.name}: the specification of {gpu} cannot be read: {e}")
+                continue
+            if text is None:
+                continue
+            first, known = self.specs.setdefault(gpu, (path, text))
+            if known != text:
+                self.notes.append(
+                    f"{path.name}: its specification of {gpu} differs from that of {first.name}, which is kept"
+                )
 
 
 def _digest(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):
-            found.update(block)
+            digest.update(block)
             if stream.tell() > MAX_FILE_BYTES:
                 raise TableError(f"{path}: more than {MAX_FILE_BYTES:,} bytes")
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _read_beside(path: Path) -> bytes | None:
@@ -231,27 +244,8 @@ def _read_beside(path: Path) -> bytes | None:
 
 
 def _differs(path: Path, text: bytes) -> bool:
-    """Whether there is a file at ``path`` that holds something else; one that cannot be read does."""
+    """Return whether there is a file at ``path`` that holds something else; one that cannot be read does."""
     try:
         return path.exists() and _read_beside(path) != text
     except (OSError, ValueError):
         return True
-
-
-def _collect_specs(
-    path: Path, gpus: set[str], specs: dict[str, tuple[Path, bytes]], notes: list[str]
-) -> None:
-    """The GPU files beside a dataset. Of two that differ, the first is kept."""
-    for gpu in sorted(g for g in gpus if _GPU_NAME.fullmatch(g)):
-        try:
-            text = _read_beside(beside(path, f".{gpu}.toml"))
-        except (OSError, ValueError) as e:
-            notes.append(f"{path.name}: the specification of {gpu} cannot be read: {e}")
-            continue
-        if text is None:
-            continue
-        before = specs.setdefault(gpu, (path, text))
-        if before[1] != text:
-            notes.append(
-                f"{path.name}: its specification of {gpu} differs from that of {before[0].name}, which is kept"
-            )

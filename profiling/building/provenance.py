@@ -12,17 +12,25 @@ from typing import Any
 from gkestimator import __version__
 from gkestimator.core.errors import OutputError, UsageError
 from gkestimator.profiling.building.checks import Check
-from gkestimator.profiling.building.reading import RawContents
-from gkestimator.profiling.raw import DeviceFacts
-from gkestimator.tables import QUALITIES, KernelMeasurement
+from gkestimator.profiling.building.choosing import entries_of
+from gkestimator.profiling.building.contents import RawContents
+from gkestimator.profiling.building.entries import Measured
+from gkestimator.profiling.building.sequences import LoweringTable, lowering_document
+from gkestimator.tables import KERNEL_DATASET, QUALITIES, KernelMeasurement
+from gkestimator.tables.files import json_bytes
+from gkestimator.tables.together import write_together
+from gkestimator.tables.writing import encode_csv, encode_parquet
 
 PROVENANCE_VERSION = 1
 _MOST_PROBLEMS = 1000
+_OF_CHECKS = ("name", "count", "of", "what_happens", "entries")
+_OF_DEVICES = ("kind", "name", "compute_capability", "driver", "cuda", "memory_bytes", "clocks_mhz")
 _MOST_BESIDE = 64 * 2**20
 
 
 def data_format(output: Path, forms: Sequence[str] = ("parquet", "csv")) -> str:
-    """One of ``forms``, by suffix (of a dataset not JSON, which is what lies beside). Raises UsageError for another."""
+    """Return one of ``forms``, by suffix (of a dataset not JSON, which is what lies beside). Raises UsageError for
+    another."""
     form = output.suffix.lower().removeprefix(".")
     if form not in forms:
         raise UsageError(
@@ -36,21 +44,19 @@ def data_format(output: Path, forms: Sequence[str] = ("parquet", "csv")) -> str:
 
 
 def beside(output: Path, suffix: str) -> Path:
-    """``kernels.lowering.json`` beside ``kernels.parquet``, for the suffix ``.lowering.json``."""
+    """Return ``kernels.lowering.json`` beside ``kernels.parquet``, for the suffix ``.lowering.json``."""
     return output.with_name(output.stem + suffix)
 
 
 def check_beside(output: Path, suffix: str = ".json") -> None:
-    """See that the provenance of ``output`` would replace none but an earlier one: ``-o plan.parquet`` must not cost
-    the user a ``plan.json``. Raises UsageError."""
+    """See that the provenance of ``output`` would replace none but an earlier one: ``-o plan.parquet`` must
+    not cost the user a ``plan.json``. Raises UsageError."""
     path = beside(output, suffix)
     try:
         if path.is_file():
-            if path.stat().st_size <= _MOST_BESIDE:
-                found = json.loads(path.read_bytes())
-            else:
-                found = None
-            if isinstance(found, dict) and {"dataset", "sha256", "table_version"} <= found.keys():
+            small = path.stat().st_size <= _MOST_BESIDE
+            document = json.loads(path.read_bytes()) if small else None
+            if isinstance(document, dict) and {"dataset", "sha256", "table_version"} <= document.keys():
                 return
         elif not path.exists():
             return
@@ -63,24 +69,32 @@ def check_beside(output: Path, suffix: str = ".json") -> None:
 
 
 def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:
-    """Rows, operators, qualities, GPUs and families of a dataset."""
-    entries = {(r.entry_id, r.gpu, r.runtime): r for r in rows}
-    by_quality = Counter(r.quality for r in entries.values())
+    """Return the counts of rows, operators, qualities, GPUs and families of a dataset."""
+    entries = [group[0] for group in entries_of(rows).values()]
+    by_quality = Counter(r.quality for r in entries)
     return {
         "rows": len(rows),
         "operators": len(entries),
-        "quality": {q: by_quality.get(q, 0) for q in QUALITIES},
-        "gpus": dict(sorted(Counter(r.gpu for r in entries.values()).items())),
-        "runtimes": dict(sorted(Counter(r.runtime for r in entries.values()).items())),
-        "dtypes": dict(sorted(Counter(r.dtype for r in entries.values()).items())),
+        "quality": {q: by_quality[q] for q in QUALITIES},
+        **counted(entries, gpus="gpu", runtimes="runtime", dtypes="dtype"),
         "with_counters": sum(r.achieved_occupancy_pct is not None for r in rows),
     }
 
 
+def counted(rows: Sequence[object], **columns: str) -> dict[str, dict[str, int]]:
+    """Return how many rows have each value of ``columns``, by the names that counts have."""
+    counts = {}
+    for name, column in columns.items():
+        values = Counter(getattr(row, column) for row in rows)
+        counts[name] = dict(sorted(values.items()))
+    return counts
+
+
 def source_of_raw(contents: RawContents) -> dict[str, Any]:
-    """One raw folder, in JSON values. Host names, paths and serial numbers stay in the folder."""
+    """Describe one raw folder in JSON values. Host names, paths and serial numbers stay in the folder."""
     run = contents.run
-    ended = [*(m.chunk.ended for m in contents.measured), *(m.chunk.ended for m in contents.latencies)]
+    measured: list[Measured] = [*contents.measured, *contents.latencies]
+    ended = [m.chunk.ended for m in measured]
     not_measured = Counter(f"{n.status}: {n.reason}"[:200] for n in contents.not_measured)
     return {
         "kind": "raw",
@@ -90,7 +104,7 @@ def source_of_raw(contents: RawContents) -> dict[str, Any]:
         "executor": run.executor,
         "collector": run.collector,
         "versions": dict(sorted(run.versions.items())),
-        "devices": [_device(d) for d in run.devices],
+        "devices": [_fields(device, _OF_DEVICES) for device in run.devices],
         "started": run.started,
         "ended": max(ended, default=None),
         "chunks": contents.chunks,
@@ -103,16 +117,8 @@ def source_of_raw(contents: RawContents) -> dict[str, Any]:
     }
 
 
-def _device(facts: DeviceFacts) -> dict[str, Any]:
-    return {
-        "kind": facts.kind,
-        "name": facts.name,
-        "compute_capability": facts.compute_capability,
-        "driver": facts.driver,
-        "cuda": facts.cuda,
-        "memory_bytes": facts.memory_bytes,
-        "clocks_mhz": dict(facts.clocks_mhz),
-    }
+def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def provenance(
@@ -127,8 +133,8 @@ def provenance(
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The provenance of the dataset or table whose file is ``data``, written ``made`` (ISO 8601). ``counts``: what it
-    holds (:func:`dataset_counts`)."""
+    """Return the provenance of the dataset or table whose file is ``data``, written ``made`` (ISO 8601).
+    ``counts``: what it holds (:func:`dataset_counts`)."""
     return {
         "schema_version": PROVENANCE_VERSION,
         "dataset": output.name,
@@ -139,16 +145,33 @@ def provenance(
         "licence": None,
         **counts,
         "sources": list(sources),
-        "checks": [
-            {
-                "name": c.name,
-                "count": c.count,
-                "of": c.of,
-                "what_happens": c.what_happens,
-                "entries": list(c.entries),
-            }
-            for c in checks
-        ],
+        "checks": [_fields(check, _OF_CHECKS) for check in checks],
         "notes": list(notes),
         "problems": list(problems[:_MOST_PROBLEMS]),
     }
+
+
+def write_dataset(
+    output: Path,
+    rows: Sequence[KernelMeasurement],
+    table: LoweringTable,
+    specs: Mapping[Path, bytes],
+    *,
+    varying: Mapping[str, str],
+    **facts: Any,
+) -> tuple[Path, ...]:
+    """Write a dataset with its lowering table, its provenance (``facts``: see :func:`provenance`) and the GPU files
+    ``specs`` beside it; return all files, the dataset first. Raises OutputError."""
+    encode = encode_csv if data_format(output) == "csv" else encode_parquet
+    data = encode(KERNEL_DATASET, rows)
+    counts = dataset_counts(rows)
+    document = provenance(output, data, counts, table_version=KERNEL_DATASET.version, **facts)
+    lowering = lowering_document(table, dataset=output.name, varying=varying)
+    files = {
+        **specs,
+        beside(output, ".lowering.json"): json_bytes(lowering),
+        beside(output, ".json"): json_bytes(document),
+        output: data,
+    }
+    write_together(files)
+    return tuple(reversed(files))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.building.build import BuildResult
+from gkestimator.profiling.building.choosing import entries_of, longest_of
 from gkestimator.profiling.building.pictures import pictures
-from gkestimator.profiling.building.sequences import USHER_PCT, entries_of, shares_of
+from gkestimator.profiling.building.sequences import USHER_PCT, shares_of
 from gkestimator.profiling.building.words import build_words, summary_words
 from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import printable
@@ -21,7 +22,8 @@ _MOST_UNSTABLE = 40
 
 
 def write_report(result: BuildResult, folder: Path | str) -> tuple[list[Path], list[str]]:
-    """Write the report into ``folder``, which is made where it is missing; the files written and lines worth saying.
+    """Write the report into ``folder``, which is made where it is missing; return the files written and lines worth
+    saying.
 
     Without matplotlib there are no pictures, and a line says how to get them. Raises OutputError.
     """
@@ -60,74 +62,65 @@ def _markdown(result: BuildResult, drawn: Sequence[tuple[str, str]]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    cells = [[printable(str(c)).replace("|", "\\|") for c in row] for row in rows]
-    return [
-        f"| {' | '.join(head)} |",
-        f"|{'|'.join(['---'] + ['---:'] * (len(head) - 1))}|",
-        *(f"| {' | '.join(row)} |" for row in cells),
-    ]
+    ruler = ["---"] + ["---:"] * (len(head) - 1)
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join(ruler)}|"]
+    for row in rows:
+        cells = [printable(str(cell)).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _kernels(result: BuildResult) -> list[str]:
     table = result.table
-    rows: list[list[object]] = [
-        ["all operators", *(f"{p:.1f} %" for p in table.percent()), sum(table.counts.values())]
-    ]
-    rows += [
-        [family, *(f"{p:.1f} %" for p in shares_of(counts)), sum(counts.values())]
-        for family, counts in table.by_family.items()
-    ]
+    rows: list[list[object]] = []
+    for name, counts in (("all operators", table.counts), *table.by_family.items()):
+        shares = [f"{p:.1f} %" for p in shares_of(counts)]
+        rows.append([name, *shares, sum(counts.values())])
     rows.append(["USHER (its own operators, TensorFlow and PyTorch)", *(f"{p:.0f} %" for p in USHER_PCT), ""])
     return _table(["", "1", "2", "3", "4 or more", "operators"], rows)
 
 
 def _families(result: BuildResult) -> list[str]:
-    groups: dict[tuple[str, str, str], list[float | None]] = {}
-    for group in entries_of(result.rows).values():
-        longest = max(group, key=lambda r: r.duration_us or 0.0)
-        key = (longest.gpu, longest.family, longest.dtype)
-        description = result.descriptions.get((longest.entry_id, longest.gpu, longest.runtime))
+    ratios: dict[tuple[str, str, str], list[float | None]] = {}
+    for key, group in entries_of(result.rows).items():
+        longest = longest_of(group)
+        description = result.descriptions.get(key)
         floor = None if description is None else description.roofline_us
         ratio = longest.entry_us / floor if floor and longest.entry_us else None
-        groups.setdefault(key, []).append(ratio)
+        ratios.setdefault((longest.gpu, longest.family, longest.dtype), []).append(ratio)
     rows = []
-    for key, ratios in sorted(groups.items()):
-        known = sorted(r for r in ratios if r is not None)
-        if known:
-            middle = f"{known[len(known) // 2]:.2f}"
-        else:
-            middle = ""
-        rows.append([*key, len(ratios), middle])
+    for family, values in sorted(ratios.items()):
+        known = sorted(value for value in values if value is not None)
+        middle = f"{known[len(known) // 2]:.2f}" if known else ""
+        rows.append([*family, len(values), middle])
     return _table(["GPU", "family", "dtype", "operators", "median of time / roofline"], rows)
 
 
 def _reasons(result: BuildResult) -> list[str]:
     measured = {r.entry_id for r in result.rows}
-    found: Counter[tuple[str, str]] = Counter()
+    reasons: Counter[str] = Counter()
     for contents in result.contents:
-        for one in {n.entry_id: n for n in contents.not_measured}.values():
-            if one.entry_id not in measured:
-                found[one.status, one.reason] += 1
-    if not found:
+        last = {n.entry_id: n for n in contents.not_measured}
+        reasons.update(f"{n.status}: {n.reason}" for n in last.values() if n.entry_id not in measured)
+    if not reasons:
         return []
-    rows = [
-        [f"{status}: {reason}"[:160], count] for (status, reason), count in found.most_common(_MOST_LINES)
-    ]
+    rows = [[reason[:160], count] for reason, count in reasons.most_common(_MOST_LINES)]
     return ["## Not measured", "", *_table(["why", "operators"], rows), ""]
 
 
 def _unstable(result: BuildResult) -> list[str]:
     lines: list[str] = []
-    unstable = sorted((o for o in result.table.operators if o.unstable), key=lambda o: -len(o.sequences))
-    if unstable:
-        rows = [
-            [
-                f"{o.op_type} {o.attributes or ''} {o.shapes_class} {o.dtype}"[:120],
-                len(o.sequences),
-                " / ".join(", ".join(k[1][:40] for k in s.kernels)[:90] for s in o.sequences[:2]),
-            ]
-            for o in unstable[:_MOST_UNSTABLE]
-        ]
+    rows: list[tuple[str, int, str]] = []
+    for operator in sorted(result.table.operators, key=lambda o: -len(o.sequences))[:_MOST_UNSTABLE]:
+        # Sorted by how many sequences there are: all that follow have one.
+        if not operator.unstable:
+            break
+        signature = f"{operator.op_type} {operator.attributes or ''} {operator.shapes_class} {operator.dtype}"
+        first_two = []
+        for sequence in operator.sequences[:2]:
+            first_two.append(", ".join(name[:40] for _, name, _ in sequence.kernels)[:90])
+        rows.append((signature[:120], len(operator.sequences), " / ".join(first_two)))
+    if rows:
         lines += [
             "## Signatures that became different kernels",
             "",
@@ -147,32 +140,32 @@ def _unstable(result: BuildResult) -> list[str]:
 def _sources(result: BuildResult) -> list[str]:
     lines = []
     for c in result.contents:
-        devices = ", ".join(dict.fromkeys(d.name for d in c.run.devices))
-        versions = ", ".join(f"{k} {v}" for k, v in sorted(c.run.versions.items()))
-        lines.append(
-            f"- {printable(c.path.name)}: {c.run.executor} under {c.run.collector} on {printable(devices)}, started "
-            f"{printable(c.run.started)}; {c.chunks} chunks, {len(c.measured)} measurements of "
-            f"{c.planned} planned operators; {printable(versions)}"
+        run = c.run
+        devices = ", ".join(dict.fromkeys(d.name for d in run.devices))
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
+        line = (
+            f"{c.path.name}: {run.executor} under {run.collector} on {devices}, started {run.started}; {c.chunks} "
+            f"chunks, {len(c.measured)} measurements of {c.planned} planned operators; {versions}"
         )
+        lines.append(f"- {printable(line)}")
     return lines
 
 
 def _operators(result: BuildResult) -> bytes:
-    """One line per operator, for spreadsheets."""
+    """Return one line per operator, for spreadsheets."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
+    described = ("roofline_us", "floor_us")
+    measured = ("op_type", "dtype", "input_shapes")
     writer.writerow(
         [
             "entry_id",
             "gpu",
             "runtime",
-            "op_type",
-            "dtype",
-            "input_shapes",
+            *measured,
             "kernels",
             "entry_us",
-            "roofline_us",
-            "floor_us",
+            *described,
             "quality",
             "kernel_names",
         ]
@@ -180,18 +173,7 @@ def _operators(result: BuildResult) -> bytes:
     for key, group in entries_of(result.rows).items():
         first = group[0]
         description = result.descriptions.get(key)
-        writer.writerow(
-            [
-                *key,
-                first.op_type,
-                first.dtype,
-                first.input_shapes,
-                len(group),
-                first.entry_us,
-                None if description is None else description.roofline_us,
-                None if description is None else description.floor_us,
-                first.quality,
-                "; ".join(r.kernel_name or "" for r in group),
-            ]
-        )
+        cells = [*key, *(getattr(first, name) for name in measured), len(group), first.entry_us]
+        cells += [getattr(description, name, None) for name in described]
+        writer.writerow([*cells, first.quality, "; ".join(row.kernel_name or "" for row in group)])
     return buffer.getvalue().encode()

@@ -1,18 +1,21 @@
-"""Measured entries to rows of the kernel dataset."""
+"""Measured entries to rows of the kernel dataset, launch geometry brought to occupancy on the way."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.launch import Launch as Geometry
 from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
-from gkestimator.profiling.building.geometry import GeometryNumbers, geometry_numbers, geometry_of
 from gkestimator.profiling.captures import CapturedLaunch
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
@@ -25,13 +28,18 @@ _DRAM_BYTES = (
     ("dram__bytes_read.sum", "dram__bytes_write.sum"),
     ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
 )
+_DESCRIBED = (
+    *("op_type", "op_domain", "attributes", "opset", "graph", "input_shapes", "batch_size"),
+    *("weight_bytes", "input_bytes", "output_bytes", "flops"),
+)
+_MEASURED = ("sm_clock_mhz", "power_w", "tenants", "entry_us", "repeats", "quality")
 _ROUNDING_PCT = 0.5  # counters of several passes put a full pipe at 100.01 %
 
 
 def rows_of(
     entries: Iterable[tuple[MeasuredEntry, Description, GpuSpec]],
 ) -> list[KernelMeasurement]:
-    """One row per launch, entries in their order, kernels in launch order."""
+    """Return one row per launch, entries in their order, kernels in launch order."""
     cells: list[dict[str, Any]] = []
     geometries: dict[str, _Geometries] = {}
     for measured, description, gpu in entries:
@@ -53,7 +61,7 @@ def rows_of(
 
 
 class _Geometries:
-    """Launches of one GPU whose geometry is wholly known; their occupancy is calculated at once."""
+    """Hold launches of one GPU whose geometry is wholly known; their occupancy is calculated at once."""
 
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
@@ -80,40 +88,27 @@ class _Geometries:
 
 def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
     chunk = measured.chunk
-    run = measured.run
+    versions = measured.run.versions
     record = measured.record
     return {
+        **_columns(description, _DESCRIBED),
+        **_columns(measured, _MEASURED),
+        **_columns(chunk, ("collector", "collector_version", "clock_control")),
         "entry_id": measured.entry.id,
         "gpu": gpu.name,
         "driver": chunk.device.driver,
-        "cuda": chunk.device.cuda or run.versions.get("cuda"),
+        "cuda": chunk.device.cuda or versions.get("cuda"),
         "runtime": chunk.executor,
-        "runtime_version": run.versions.get(chunk.executor),
-        "library_versions": json.dumps(dict(sorted(run.versions.items()))),
-        "collector": chunk.collector,
-        "collector_version": chunk.collector_version,
-        "clock_control": chunk.clock_control,
-        "sm_clock_mhz": measured.sm_clock_mhz,
-        "op_type": description.op_type,
-        "op_domain": description.op_domain,
-        "attributes": description.attributes,
-        "opset": description.opset,
-        "graph": description.graph,
+        "runtime_version": versions.get(chunk.executor),
+        "library_versions": json.dumps(dict(sorted(versions.items()))),
         "dtype": measured.entry.dtype,
-        "input_shapes": description.input_shapes,
-        "batch_size": description.batch_size,
-        "weight_bytes": description.weight_bytes,
-        "input_bytes": description.input_bytes,
-        "output_bytes": description.output_bytes,
         "workspace_bytes": record.workspace_bytes,
-        "flops": description.flops,
-        "entry_us": measured.entry_us,
         "host_us": statistics.median(record.host_us) if record.host_us else None,
-        "power_w": measured.power_w,
-        "tenants": measured.tenants,
-        "repeats": measured.repeats,
-        "quality": measured.quality,
     }
+
+
+def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[str, Any]:
@@ -126,24 +121,18 @@ def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[st
         "duration_cv": coefficient_of_variation(measured.durations_us),
     }
     if launch is not None:
-        cells |= {
-            "grid": _triple(launch.grid),
-            "block": _triple(launch.block),
-            "registers_per_thread": launch.registers_per_thread,
-            "static_smem_bytes": launch.static_smem_bytes,
-            "dynamic_smem_bytes": launch.dynamic_smem_bytes,
-        }
+        cells |= _columns(launch, ("registers_per_thread", "static_smem_bytes", "dynamic_smem_bytes"))
+        cells |= {"grid": _triple(launch.grid), "block": _triple(launch.block)}
     return cells | _counters(measured.counters or {})
 
 
-def _triple(found: tuple[int, int, int] | None) -> str | None:
-    if found is None:
-        return None
-    return ",".join(map(str, found))
+def _triple(sizes: tuple[int, int, int] | None) -> str | None:
+    return None if sizes is None else ",".join(map(str, sizes))
 
 
 def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
-    """Columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be believed."""
+    """Return the columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be
+    believed."""
     cells: dict[str, Any] = {}
     for metric, column in ((_OCCUPANCY, "achieved_occupancy_pct"), (_L2_HITS, "l2_hit_pct")):
         value = counters.get(metric)
@@ -157,3 +146,30 @@ def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
             cells["dram_bytes"] = round(sum(counters[n] for n in names))
             break
     return cells
+
+
+# Blocks of the grid, threads of a block, registers of a thread, bytes of shared memory of a block.
+GeometryNumbers: TypeAlias = "tuple[float, float, float, float]"
+
+
+def geometry_numbers(launch: CapturedLaunch) -> GeometryNumbers | None:
+    """Return those of a launch; None where one of them was not told."""
+    shared = launch.smem_bytes
+    if shared is None and launch.static_smem_bytes is not None and launch.dynamic_smem_bytes is not None:
+        shared = launch.static_smem_bytes + launch.dynamic_smem_bytes
+    registers = launch.registers_per_thread
+    if launch.grid is None or launch.block is None or registers is None or shared is None:
+        return None
+    return _product(launch.grid), _product(launch.block), float(registers), float(shared)
+
+
+def geometry_of(numbers: Sequence[GeometryNumbers]) -> Geometry:
+    """Return several launches (at least one) as columns."""
+    grid, block, registers, shared = np.array(numbers).T
+    return Geometry(
+        grid_blocks=grid, block_threads=block, registers_per_thread=registers, shared_bytes=shared
+    )
+
+
+def _product(sizes: tuple[int, int, int]) -> float:
+    return float(prod(max(1, size) for size in sizes))

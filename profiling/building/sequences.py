@@ -8,24 +8,30 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gkestimator.core.records import frozen
+from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.tables import KernelMeasurement
 
+Group = Sequence[KernelMeasurement]
+# Kind, name and family of each launch of a call.
+Names = tuple[tuple[str, str, str], ...]
 LOWERING_VERSION = 1
+_SIGNATURE = ("gpu", "runtime", "op_type", "op_domain", "attributes", "dtype")
+# Percent of operators that became 1, 2, 3 and 4 kernels in USHER (OSDI 2024, section 3.2): of its own set
+# of operators in TensorFlow and PyTorch, so beside ours, not against it.
 USHER_PCT = (2.0, 8.0, 56.0, 34.0)
-"""Percent of operators that became 1, 2, 3 and 4 kernels in USHER (OSDI 2024, section 3.2): of its own set of
-operators in TensorFlow and PyTorch, so beside ours, not against it."""
 
 
 @frozen
 class KernelSequence:
-    """One sequence of launches, and the entries that showed it. ``kernels``: (kind, name, family); ``grids``: of the
-    first of the entries; ``share``: of the operator's time, median over the entries, per kernel."""
+    """Hold one sequence of launches, and the entries that showed it. ``kernels``: (kind, name, family);
+    ``grids``: of the first of the entries; ``share``: of the operator's time, median over the entries, per
+    kernel."""
 
-    kernels: tuple[tuple[str, str, str], ...]
+    kernels: Names
     grids: tuple[str | None, ...]
     blocks: tuple[str | None, ...]
     entries: tuple[str, ...]
@@ -34,8 +40,8 @@ class KernelSequence:
 
 @frozen
 class OperatorSequences:
-    """One operator signature on one GPU. ``sequences``: the most frequent first; more than one is unstable: the class
-    of shapes does not decide which kernels run."""
+    """Hold one operator signature on one GPU. ``sequences``: the most frequent first; more than one is
+    unstable: the class of shapes does not decide which kernels run."""
 
     gpu: str
     runtime: str
@@ -48,14 +54,15 @@ class OperatorSequences:
 
     @property
     def unstable(self) -> bool:
-        """Whether operators of this signature became different kernels."""
+        """Return whether operators of this signature became different kernels."""
         return len(self.sequences) > 1
 
 
 @frozen
 class LoweringTable:
-    """All signatures. ``counts``: how many operator calls became 1, 2, 3, ... kernels (kinds ``kernel`` and ``host``;
-    copies and memory sets are not kernels); ``by_family``: the same by the family that took most of the time."""
+    """Hold all signatures. ``counts``: how many operator calls became 1, 2, 3, ... kernels (kinds ``kernel``
+    and ``host``; copies and memory sets are not kernels); ``by_family``: the same by the family that took
+    most of the time."""
 
     operators: tuple[OperatorSequences, ...]
     counts: Mapping[int, int]
@@ -63,47 +70,43 @@ class LoweringTable:
     launches: Mapping[str, int]
 
     def percent(self) -> tuple[float, float, float, float]:
-        """Percent of operator calls that became 1, 2, 3 and 4 or more kernels."""
+        """Return the percent of operator calls that became 1, 2, 3 and 4 or more kernels."""
         return shares_of(self.counts)
 
 
 def shares_of(counts: Mapping[int, int]) -> tuple[float, float, float, float]:
-    """Percent of calls with 1, 2, 3 and 4 or more kernels; zeros where there is none."""
+    """Return the percent of calls with 1, 2, 3 and 4 or more kernels; zeros where there is none."""
     total = sum(n for kernels, n in counts.items() if kernels > 0)
     four = sum(n for kernels, n in counts.items() if kernels >= 4)
-    each = [counts.get(1, 0), counts.get(2, 0), counts.get(3, 0), four]
-    one, two, three, more = (100.0 * n / total if total else 0.0 for n in each)
+    calls = (counts.get(1, 0), counts.get(2, 0), counts.get(3, 0), four)
+    one, two, three, more = (100.0 * n / max(total, 1) for n in calls)
     return one, two, three, more
 
 
-def entries_of(rows: Iterable[KernelMeasurement]) -> dict[tuple[str, str, str], list[KernelMeasurement]]:
-    """Rows of each operator call, (entry, GPU, runtime), in launch order."""
-    found: dict[tuple[str, str, str], list[KernelMeasurement]] = {}
-    for row in rows:
-        found.setdefault((row.entry_id, row.gpu, row.runtime), []).append(row)
-    for group in found.values():
-        group.sort(key=lambda r: r.kernel_index)
-    return found
-
-
 def shapes_class(input_shapes: str) -> str:
-    """The shapes with every dimension rounded down to a power of two: what stands for all shapes of about this
-    size."""
+    """Return the shapes with every dimension rounded down to a power of two: what stands for all shapes of
+    about this size."""
     try:
         shapes = json.loads(input_shapes)
-        classes = [[1 << (int(d).bit_length() - 1) if d > 0 else 0 for d in shape] for shape in shapes]
+        classes = [list(map(_power_of_two, shape)) for shape in shapes]
     except (ValueError, TypeError, RecursionError):
         return "?"
     return json.dumps(classes, separators=(",", ":"))
 
 
+def _power_of_two(size: int) -> int:
+    return 1 << (int(size).bit_length() - 1) if size > 0 else 0
+
+
 def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
-    """The lowering table of a dataset. Calls of which only the whole was measured (no kernel's name) are left out."""
-    grouped: dict[tuple[Any, ...], dict[tuple[Any, ...], list[list[KernelMeasurement]]]] = {}
+    """Return the lowering table of a dataset. Calls of which only the whole was measured (no kernel's name)
+    are left out."""
+    grouped: dict[tuple[Any, ...], dict[Names, list[Group]]] = {}
     counts: Counter[int] = Counter()
     launches: Counter[str] = Counter()
     by_family: dict[str, Counter[int]] = {}
     for group in entries_of(rows).values():
+        # Such a call is one row whatever it launched.
         if any(r.kernel_name is None for r in group):
             continue
         first = group[0]
@@ -111,29 +114,16 @@ def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
         counts[kernels] += 1
         launches.update(r.kind for r in group)
         by_family.setdefault(_main_family(group), Counter())[kernels] += 1
-        signature = (
-            first.gpu,
-            first.runtime,
-            first.op_type,
-            first.op_domain,
-            first.attributes,
-            first.dtype,
-            shapes_class(first.input_shapes),
-        )
+        signed = (*(getattr(first, name) for name in _SIGNATURE), shapes_class(first.input_shapes))
         names = tuple((r.kind, r.kernel_name or "", r.family) for r in group)
-        grouped.setdefault(signature, {}).setdefault(names, []).append(group)
+        grouped.setdefault(signed, {}).setdefault(names, []).append(group)
     operators = []
-    for signature, sequences in grouped.items():
-        gpu, runtime, op_type, domain, attributes, dtype, shapes = signature
+    for key, sequences in grouped.items():
+        *signature, shapes = key
         ordered = sorted(sequences.items(), key=lambda item: -len(item[1]))
         operators.append(
             OperatorSequences(
-                gpu=gpu,
-                runtime=runtime,
-                op_type=op_type,
-                op_domain=domain,
-                attributes=attributes,
-                dtype=dtype,
+                **dict(zip(_SIGNATURE, signature, strict=True)),
                 shapes_class=shapes,
                 sequences=tuple(_sequence(names, groups) for names, groups in ordered),
             )
@@ -146,17 +136,15 @@ def lowering_table(rows: Sequence[KernelMeasurement]) -> LoweringTable:
     )
 
 
-def _main_family(group: Sequence[KernelMeasurement]) -> str:
-    """The family that took most of the call's time."""
+def _main_family(group: Group) -> str:
+    """Return the family that took most of the call's time."""
     times: Counter[str] = Counter()
     for row in group:
         times[row.family] += row.duration_us or 0.0  # type: ignore[assignment]
     return times.most_common(1)[0][0]
 
 
-def _sequence(
-    names: tuple[tuple[str, str, str], ...], groups: Sequence[Sequence[KernelMeasurement]]
-) -> KernelSequence:
+def _sequence(names: Names, groups: Sequence[Group]) -> KernelSequence:
     first = groups[0]
     shares = []
     for i in range(len(names)):
@@ -171,7 +159,7 @@ def _sequence(
     )
 
 
-def _share(group: Sequence[KernelMeasurement], i: int) -> float:
+def _share(group: Group, i: int) -> float:
     total = math.fsum(r.duration_us or 0.0 for r in group)
     if total > 0:
         return (group[i].duration_us or 0.0) / total
@@ -179,46 +167,39 @@ def _share(group: Sequence[KernelMeasurement], i: int) -> float:
 
 
 def lowering_document(table: LoweringTable, *, dataset: str, varying: Mapping[str, str]) -> dict[str, Any]:
-    """The table as JSON values. ``varying``: entries whose repeats launched different kernels (so that they are in no
-    row), with what differed."""
+    """Return the table as JSON values. ``varying``: entries whose repeats launched different kernels (so that
+    they are in no row), with what differed."""
+    by_family = {}
+    for family, counts in table.by_family.items():
+        by_family[family] = {str(kernels): calls for kernels, calls in counts.items()}
     return {
         "schema_version": LOWERING_VERSION,
         "dataset": dataset,
         "kernels_per_operator": {str(k): n for k, n in table.counts.items()},
         "percent_1_2_3_4": list(table.percent()),
         "usher_percent_1_2_3_4": list(USHER_PCT),
-        "by_family": {f: {str(k): n for k, n in c.items()} for f, c in table.by_family.items()},
+        "by_family": by_family,
         "varying_between_repeats": dict(varying),
-        "operators": [
-            {
-                "gpu": o.gpu,
-                "runtime": o.runtime,
-                "op_type": o.op_type,
-                "op_domain": o.op_domain,
-                "attributes": None if o.attributes is None else json.loads(o.attributes),
-                "dtype": o.dtype,
-                "shapes_class": json.loads(o.shapes_class) if o.shapes_class != "?" else None,
-                "unstable": o.unstable,
-                "sequences": [
-                    {
-                        "kernels": [
-                            {
-                                "kind": kind,
-                                "name": name,
-                                "family": family,
-                                "grid": grid,
-                                "block": block,
-                                "time_share": round(share, 4),
-                            }
-                            for (kind, name, family), grid, block, share in zip(
-                                s.kernels, s.grids, s.blocks, s.shares, strict=True
-                            )
-                        ],
-                        "entries": list(s.entries),
-                    }
-                    for s in o.sequences
-                ],
-            }
-            for o in table.operators
-        ],
+        "operators": [_operator_document(operator) for operator in table.operators],
     }
+
+
+def _operator_document(operator: OperatorSequences) -> dict[str, Any]:
+    document = {name: getattr(operator, name) for name in (*_SIGNATURE, "shapes_class")}
+    if operator.attributes is not None:
+        document["attributes"] = json.loads(operator.attributes)
+    document["shapes_class"] = None
+    if operator.shapes_class != "?":
+        document["shapes_class"] = json.loads(operator.shapes_class)
+    document["unstable"] = operator.unstable
+    document["sequences"] = [_sequence_document(sequence) for sequence in operator.sequences]
+    return document
+
+
+def _sequence_document(sequence: KernelSequence) -> dict[str, Any]:
+    columns = zip(sequence.kernels, sequence.grids, sequence.blocks, sequence.shares, strict=True)
+    kernels = []
+    for (kind, name, family), grid, block, share in columns:
+        kernel = {"kind": kind, "name": name, "family": family, "grid": grid, "block": block}
+        kernels.append(kernel | {"time_share": round(share, 4)})
+    return {"kernels": kernels, "entries": list(sequence.entries)}

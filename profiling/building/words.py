@@ -14,23 +14,17 @@ _HEAD = ("", "1 kernel", "2", "3", "4 or more")
 
 
 def kernels_table(table: LoweringTable) -> str:
-    """How many kernels operators became, overall and by family, beside USHER's, as aligned text."""
+    """Say how many kernels operators became, overall and by family, beside USHER's, as aligned text."""
     rows: list[Sequence[str]] = [(*_HEAD, "operators")]
-    rows.append(("all operators", *_percents(table.counts), f"{_calls(table.counts):,}"))
-    rows += [(family, *_percents(c), f"{_calls(c):,}") for family, c in table.by_family.items()]
-    rows.append(("USHER (its own set, TensorFlow and PyTorch)", *(f"{p:.0f} %" for p in USHER_PCT), ""))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
-
-
-def _calls(counts: Mapping[int, int]) -> int:
-    return sum(counts.values())
+    for name, counts in (("all operators", table.counts), *table.by_family.items()):
+        rows.append((name, *_percents(counts), f"{sum(counts.values()):,}"))
+    usher = [f"{p:.0f} %" for p in USHER_PCT]
+    rows.append(("USHER (its own set, TensorFlow and PyTorch)", *usher, ""))
+    columns = []
+    for number, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        columns.append([cell.rjust(width) if number else cell.ljust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _percents(counts: Mapping[int, int]) -> list[str]:
@@ -38,14 +32,14 @@ def _percents(counts: Mapping[int, int]) -> list[str]:
 
 
 def summary_words(result: BuildResult) -> str:
-    """One line: operators, launches, GPUs, qualities."""
+    """Say in one line: operators, launches, GPUs, qualities."""
     return _counted(result.rows)
 
 
 def _counted(rows: Sequence[KernelMeasurement]) -> str:
     counts = dataset_counts(rows)
-    quality = ", ".join(f"{n:,} {q}" for q, n in counts["quality"].items())
-    gpus = ", ".join(f"{name} ({n:,})" for name, n in counts["gpus"].items())
+    quality = ", ".join(f"{count:,} {name}" for name, count in counts["quality"].items())
+    gpus = ", ".join(f"{name} ({count:,})" for name, count in counts["gpus"].items())
     return (
         f"{counts['operators']:,} operators in {counts['rows']:,} launches: {quality}; {gpus}; "
         f"{counts['with_counters']:,} launches with counters"
@@ -53,13 +47,13 @@ def _counted(rows: Sequence[KernelMeasurement]) -> str:
 
 
 def build_words(result: BuildResult) -> list[str]:
-    """Notes and checks, for people."""
+    """Return notes and checks, for people."""
     unstable = [o for o in result.table.operators if o.unstable]
     lines = [f"check: {c.line()}" for c in result.checks]
+    first_one = f" (first: {unstable[0].op_type} {unstable[0].shapes_class})" if unstable else ""
     lines.append(
         f"check: operators of one signature and class of shapes that became different kernels: {len(unstable):,} of "
-        f"{len(result.table.operators):,} signatures"
-        + (f" (first: {unstable[0].op_type} {unstable[0].shapes_class})" if unstable else "")
+        f"{len(result.table.operators):,} signatures{first_one}"
     )
     if result.varying:
         first, why = next(iter(result.varying.items()))
@@ -71,5 +65,5 @@ def build_words(result: BuildResult) -> list[str]:
 
 
 def merge_words(result: DatasetMerge) -> str:
-    """One line on a merged dataset."""
+    """Say in one line what a merged dataset holds."""
     return _counted(result.rows)

@@ -11,9 +11,9 @@ from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
 
+# ``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that
+# slows the host; ``counters``: hardware counters, under ncu.
 PASSES = ("latency", "timeline", "counters")
-"""``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that slows the
-host; ``counters``: hardware counters, under ncu."""
 
 
 class CollectorError(GkestimatorError):
@@ -24,13 +24,12 @@ class Collector(ABC):
     """One profiler, and all that ``run``, ``build``, ``table``, ``doctor`` and the command line know of it.
 
     ``passes``: those of :data:`PASSES` that it serves, the main one first. ``automatic``: the passes for
-    which ``auto`` takes it, each with a kind of device (``cpu``, ``gpu``); of several, the first in the registry that
-    works. ``file``: what a
-    chunk keeps of it; ``suffixes``: those by which :meth:`parse` finds a file among a chunk's, the best first; both
-    are empty for one that records nothing. ``measures``: fields of :class:`~gkestimator.profiling.captures.CapturedLaunch`
-    that it tells of every kernel, beside name, start and duration. ``tool``: what must be installed, for ``doctor``.
-    ``probed``: a small child that only pushes NVTX ranges shows whether it records; False where it reads what only an
-    executor's child writes.
+    which ``auto`` takes it, each with a kind of device (``cpu``, ``gpu``); of several, the first in the
+    registry that works. ``file``: what a chunk keeps of it; ``suffixes``: those by which :meth:`parse` finds
+    a file among a chunk's, the best first; both are empty for one that records nothing. ``measures``: fields
+    of :class:`~gkestimator.profiling.captures.CapturedLaunch` that it tells of every kernel, beside name,
+    start and duration. ``tool``: what must be installed, for ``doctor``. ``probed``: a small child that only
+    pushes NVTX ranges shows whether it records; False where it reads what only an executor's child writes.
     """
 
     name: ClassVar[str]
@@ -69,9 +68,10 @@ class Collector(ABC):
 
     @abstractmethod
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
-        """Export what must be after the command ended (status 0 or not), and check that the capture is whole and holds
-        a range for every one of ``entries`` (those that the child recorded as ok). ``log`` is the command's output.
-        Returns the names of the files made. Raises CollectorError where nothing, or not all, was recorded."""
+        """Export what must be after the command ended (status 0 or not), and check that the capture is whole
+        and holds a range for every one of ``entries`` (those that the child recorded as ok). ``log`` is the
+        command's output. Returns the names of the files made. Raises CollectorError where nothing, or not
+        all, was recorded."""
 
     @staticmethod
     def parse(path: Path) -> Capture:

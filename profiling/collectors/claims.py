@@ -1,7 +1,8 @@
 """What no profiler can have seen: claims that contradict the child, the device or each other.
 
 A collector's own checks say whether its capture is whole. These say whether it can be true, whoever wrote the
-collector: a wrong unit is the usual mistake (microseconds taken for nanoseconds), and nothing later would notice it.
+collector: a wrong unit is the usual mistake (microseconds taken for nanoseconds), and nothing later would
+notice it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from statistics import median
 from gkestimator.profiling.captures import LAUNCH_KINDS, CapturedLaunch, EntryRange
 from gkestimator.profiling.records import EntryRecord
 
+# Clocks of host and device are brought together by the profiler; a launch may seem to begin this much too
+# early.
 _CLOCK_SKEW_NS = 1_000_000
-"""Clocks of host and device are brought together by the profiler; a launch may seem to begin this much too early."""
+# Launches of one stream follow each other. Programmatic dependent launches overlap their neighbours, hence
+# not 1.
 _MOST_BUSY = 4.0
-"""Launches of one stream follow each other. Programmatic dependent launches overlap their neighbours, hence not 1."""
+# An empty kernel takes about a microsecond on every GPU.
 _SHORTEST_KERNEL_NS = 100
-"""An empty kernel takes about a microsecond on every GPU."""
+# Between the child's clock and the profiler's, for the same calls: well above any overhead, well below
+# 1000.
 _MOST_APART = 30.0
-"""Between the child's clock and the profiler's, for the same calls: well above any overhead, well below 1000."""
 
 
 def false_claim(

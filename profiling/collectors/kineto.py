@@ -51,11 +51,11 @@ class KinetoCollector(Collector):
             return None
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
-        """``child`` with ``--kineto`` and the trace's name."""
+        """Return ``child`` with ``--kineto`` and the trace's name."""
         return [*child, "--kineto", str(folder / self.file)]
 
     def environment(self) -> Mapping[str, str]:
-        """Kineto's messages would flood the log."""
+        """Return a setting without which Kineto's messages would flood the log."""
         return {"KINETO_LOG_LEVEL": "99"}
 
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
@@ -63,9 +63,10 @@ class KinetoCollector(Collector):
         trace = folder / self.file
         if not trace.is_file() or trace.stat().st_size == 0:
             said = complaint(log)
-            raise CollectorError(f"kineto wrote no trace{f'; the child said: {said}' if said else ''}")
-        found, cuda, blind = kineto_ranges(trace)
-        missing = [entry for entry in entries if entry not in found]
+            why = f"; the child said: {said}" if said else ""
+            raise CollectorError(f"kineto wrote no trace{why}")
+        ranged, cuda, blind = kineto_ranges(trace)
+        missing = [entry for entry in entries if entry not in ranged]
         if missing:
             raise CollectorError(
                 f"kineto: the trace lacks the ranges of {len(missing)} of {len(entries)} entries "
@@ -90,9 +91,10 @@ class KinetoCollector(Collector):
 
 
 def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool, bool]:
-    """Entry ids marked in a trace, whether it holds CUDA calls, and whether it holds launches without a single kernel;
-    read in blocks, without parsing. Raises CollectorError where the file is cut short or no gzip."""
-    found: set[str] = set()
+    """Return the entry ids marked in a trace, whether it holds CUDA calls, and whether it holds launches
+    without a single kernel; read in blocks, without parsing. Raises CollectorError where the file is cut
+    short or no gzip."""
+    ids: set[str] = set()
     cuda = launches = kernels = False
     tail = b""
     seen = 0
@@ -103,7 +105,7 @@ def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool, bool]:
                 if seen > _MOST_BYTES:
                     raise CollectorError(f"{trace}: unpacks to more than {_MOST_BYTES:,} bytes")
                 text = tail + block
-                found.update(match[1].decode(errors="replace") for match in _RANGE.finditer(text))
+                ids.update(match[1].decode(errors="replace") for match in _RANGE.finditer(text))
                 cuda = cuda or _CUDA_CALL.search(text) is not None
                 launches = launches or _LAUNCH.search(text) is not None
                 kernels = kernels or _KERNEL.search(text) is not None
@@ -112,4 +114,4 @@ def kineto_ranges(trace: Path) -> tuple[frozenset[str], bool, bool]:
         raise CollectorError(f"{trace}: not a whole trace: {e}") from e
     if not tail.rstrip().endswith(b"}"):
         raise CollectorError(f"{trace}: not a whole trace: its end is missing")
-    return frozenset(found), cuda, launches and not kernels
+    return frozenset(ids), cuda, launches and not kernels

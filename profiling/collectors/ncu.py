@@ -1,8 +1,8 @@
 """Nsight Compute: hardware counters of single launches, each replayed until all are counted.
 
-Only entries that need them: a launch costs about half a second. Clocks are left alone (``--clock-control none``; the
-defaults are base up to 2025 and boost from 2026.1 on) and so are the caches (``--cache-control none``), because the
-timeline's repeats find them as the call before left them.
+Only entries that need them: a launch costs about half a second. Clocks are left alone (``--clock-control
+none``; the defaults are base up to 2025 and boost from 2026.1 on) and so are the caches (``--cache-control
+none``), because the timeline's repeats find them as the call before left them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NCU, complaint
 
+# What is counted: duration, achieved occupancy, SM and DRAM throughput, DRAM bytes, L2 hits, and the
+# launch's geometry, by which it is joined with the timeline's.
 COUNTERS = (
     "gpu__time_duration.sum",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
@@ -37,8 +39,6 @@ COUNTERS = (
     "launch__occupancy_limit_warps",
     "launch__occupancy_limit_blocks",
 )
-"""What is counted: duration, achieved occupancy, SM and DRAM throughput, DRAM bytes, L2 hits, and the launch's
-geometry, by which it is joined with the timeline's."""
 _STEM = "counters"
 _REMEDIES = (
     (
@@ -95,8 +95,8 @@ class NcuCollector(ToolCollector):
     tool = NCU
 
     def unavailable(self) -> str | None:
-        """Why counters cannot be read here, in one line; None where nothing speaks against it. Whether the driver
-        permits it, only :func:`gkestimator.profiling.collectors.probe` finds out."""
+        """Return why counters cannot be read here, in one line; None where nothing speaks against it. Whether
+        the driver permits it, only :func:`gkestimator.profiling.collectors.probe` finds out."""
         if self._device == "cpu":
             return "ncu reads the counters of GPUs; on the CPU there are none"
         reason = super().unavailable()
@@ -108,9 +108,9 @@ class NcuCollector(ToolCollector):
         return f"process {server}: {_REMEDIES[2][1]}"
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
-        """``ncu`` around ``child``; the report becomes ``counters.ncu-rep`` in ``folder``. Launches outside the ranges
-        of the child's entries (warm-up, preparation) are not counted. Raises CollectorError, and UsageError where the
-        child's plan cannot be read."""
+        """Return ``ncu`` around ``child``; the report becomes ``counters.ncu-rep`` in ``folder``. Launches
+        outside the ranges of the child's entries (warm-up, preparation) are not counted. Raises
+        CollectorError, and UsageError where the child's plan cannot be read."""
         command = [str(self._executable()), "--target-processes", "all", "--nvtx"]
         for text in _range_texts(child):
             # With the slash a push/pop range is meant; without, a start/end range.
@@ -123,28 +123,26 @@ class NcuCollector(ToolCollector):
         ]
 
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
-        """See that launches of the entries were counted. An entry that launches no kernel (a view, a copy) has none, so
-        single ones may be absent. Raises CollectorError with the remedy where the reason is a known one."""
+        """See that launches of the entries were counted. An entry that launches no kernel (a view, a copy)
+        has none, so single ones may be absent. Raises CollectorError with the remedy where the reason is a
+        known one."""
         report = folder / self.file
         label = self._label()
+        said = ncu_remedy(log) or complaint(log)
         if not report.is_file() or report.stat().st_size == 0:
-            raise CollectorError(
-                f"{label} made no report: {ncu_remedy(log) or complaint(log) or 'it said nothing'}"
-            )
+            raise CollectorError(f"{label} made no report: {said or 'it said nothing'}")
         try:
-            found = self.capture(folder)
+            capture = self.capture(folder)
         except GkestimatorError as e:
             raise CollectorError(f"{label}: its report cannot be read: {e}") from e
-        counted = {r.entry_id for r in found.ranges} if found else set()
-        if entries and not counted.intersection(entries):
-            reason = ncu_remedy(log) or complaint(log) or "no launch fell into an NVTX range of an entry"
+        ranges = () if capture is None else capture.ranges
+        missing = set(entries) - {r.entry_id for r in ranges}
+        counted = len(entries) - len(missing)
+        if entries and not counted:
+            reason = said or "no launch fell into an NVTX range of an entry"
             raise CollectorError(f"{label} counted nothing: {reason}")
-        missing = [entry for entry in entries if entry not in counted]
         if missing and "==ERROR==" in log:
-            raise CollectorError(
-                f"{label} counted {len(entries) - len(missing)} of {len(entries)} entries, then: "
-                f"{ncu_remedy(log) or complaint(log)}"
-            )
+            raise CollectorError(f"{label} counted {counted} of {len(entries)} entries, then: {said}")
         return (report.name,)
 
     @staticmethod
@@ -156,12 +154,12 @@ class NcuCollector(ToolCollector):
 
 
 def ncu_remedy(log: str) -> str | None:
-    """What to do about a known complaint in ncu's output; None where there is none."""
+    """Return what to do about a known complaint in ncu's output; None where there is none."""
     return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, log)), None)
 
 
 def mps_process() -> int | None:
-    """The process id of a CUDA MPS control daemon or server on this machine, None without one."""
+    """Return the process id of a CUDA MPS control daemon or server on this machine, None without one."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # The kernel keeps 15 characters of a name.
@@ -173,8 +171,9 @@ def mps_process() -> int | None:
 
 
 def _range_texts(child: Sequence[str]) -> list[str]:
-    """The texts of the ranges that the child will push: it names its entries' plan, and in this pass runs each once.
-    Exact names, because the characters of ncu's regular expressions are also its filter's own."""
+    """Return the texts of the ranges that the child will push: it names its entries' plan, and in this pass
+    runs each once. Exact names, because the characters of ncu's regular expressions are also its filter's
+    own."""
     from gkestimator.profiling.plan import read_plan
 
     arguments = list(child)

@@ -1,22 +1,21 @@
 """Nsight Systems: the timeline. Every launch with its geometry, and the NVTX ranges that say whose it is.
 
-``nsys`` ends with status 0 when things went wrong (2022.4 and 2023.4, tried): no importer leaves a ``.qdstrm`` alone, a
-client of NVTX that it does not understand leaves a report without ranges. What it made is looked at, not its status.
+``nsys`` ends with status 0 when things went wrong (2022.4 and 2023.4, tried): no importer leaves a
+``.qdstrm`` alone, a client of NVTX that it does not understand leaves a report without ranges. What it made
+is looked at, not its status.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
-from gkestimator.core.errors import one_line
+from gkestimator.core.errors import TableError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NSYS, ToolError, complaint, run_tool
@@ -25,8 +24,6 @@ _STEM = "capture"
 _HELP_S = 30.0
 _EXPORT_S = 120.0
 _EXPORT_BYTES_PER_S = 2e6
-_PUSH_POP = 59
-_DOMAIN_CREATED = 75
 # Options that not every version has; those that the help does not name are left out.
 _IF_KNOWN = (
     ("--stats", "false"),
@@ -38,7 +35,6 @@ _IF_KNOWN = (
 _IF_KNOWN_GPU = (("--cuda-graph-trace", "node"),)
 _SESSION_FILE = re.compile(r"(?:sem\.nsys_sem_|sem\.NSys-process_waiter-|quadd-agent-instance-)(\d+)(?:-|\Z)")
 _STALE_S = 600.0
-_STATEMENT_STEPS = 2_000_000
 
 
 class NsysCollector(ToolCollector):
@@ -59,7 +55,7 @@ class NsysCollector(ToolCollector):
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def command(self, child: Sequence[str], folder: Path) -> list[str]:
-        """``nsys profile`` around ``child``; the report becomes ``capture.nsys-rep`` in ``folder``."""
+        """Return ``nsys profile`` around ``child``; the report becomes ``capture.nsys-rep`` in ``folder``."""
         tool = self._executable()
         sweep_semaphores()
         gpu = self._device != "cpu"
@@ -78,8 +74,9 @@ class NsysCollector(ToolCollector):
         ]
 
     def environment(self) -> Mapping[str, str]:
-        """A temporary folder of its own: captures that run side by side (a GPU each) and share one lose each other's
-        ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14; 2023.4 seldom)."""
+        """Return a temporary folder of its own: captures that run side by side (a GPU each) and share one
+        lose each other's ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14; 2023.4
+        seldom)."""
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="gkest-nsys-", ignore_cleanup_errors=True)
         return {"TMPDIR": self._scratch.name}
@@ -93,14 +90,14 @@ class NsysCollector(ToolCollector):
             )
         database = folder / self.file
         self._export(report, database)
-        found = nsys_ranges(database)
-        if entries and not found:
+        ranged = nsys_ranges(database)
+        if entries and not ranged:
             raise CollectorError(
                 f"{self._label()}: the capture holds no NVTX range of {NVTX_DOMAIN}: the child died before nsys took "
                 "them over, or this nsys does not understand its NVTX (name another in GKEST_NSYS, or take --collector "
                 f"kineto){_said(log)}"
             )
-        missing = [entry for entry in entries if entry not in found]
+        missing = [entry for entry in entries if entry not in ranged]
         if missing:
             raise CollectorError(
                 f"{self._label()}: the capture lacks the ranges of {len(missing)} of {len(entries)} entries "
@@ -146,13 +143,13 @@ def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
     than ten minutes and whose process is gone is nobody's."""
     before = time.time() - _STALE_S
     for path in folder.glob("*"):
-        found = _SESSION_FILE.match(path.name)
+        session = _SESSION_FILE.match(path.name)
         try:
             if (
-                found is not None
+                session is not None
                 and path.stat().st_uid == os.getuid()
                 and path.stat().st_mtime < before
-                and not Path(f"/proc/{found[1]}").exists()
+                and not Path(f"/proc/{session[1]}").exists()
             ):
                 path.unlink()
         except OSError:
@@ -160,8 +157,8 @@ def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
 
 
 def _left_locked(log: str) -> str:
-    """What to do where nsys cannot start its agent: seen after a SIGKILL that met nsys holding its lock in shared
-    memory, for which every later agent waits."""
+    """Say what to do where nsys cannot start its agent: seen after a SIGKILL that met nsys holding its lock
+    in shared memory, for which every later agent waits."""
     if "Agent launcher failed" not in log:
         return ""
     return (
@@ -170,71 +167,28 @@ def _left_locked(log: str) -> str:
 
 
 def nsys_ranges(database: Path) -> frozenset[str]:
-    """Entry ids of the push/pop ranges of our domain in an exported database. Raises CollectorError."""
-    with closing(_opened(database)) as connection:
-        try:
-            tables = {
-                name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            }
-            if "NVTX_EVENTS" not in tables:
-                return frozenset()
-            columns = {row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)")}
-            text = "e.text"
-            join = ""
-            if "textId" in columns and "StringIds" in tables:
-                text = "COALESCE(e.text, s.value)"
-                join = "LEFT JOIN StringIds s ON s.id = e.textId"
-            rows = connection.execute(
-                f"SELECT e.eventType, {text}, e.domainId, e.end FROM NVTX_EVENTS e {join} "
-                f"WHERE e.eventType IN ({_PUSH_POP}, {_DOMAIN_CREATED})"
-            ).fetchall()
-        except sqlite3.Error as e:
-            raise CollectorError(f"{database}: not a whole export of nsys: {one_line(e)}") from e
-    ours = {domain for kind, name, domain, _ in rows if kind == _DOMAIN_CREATED and name == NVTX_DOMAIN}
-    return frozenset(
-        str(name).rpartition("#")[0]
-        for kind, name, domain, end in rows
-        if kind == _PUSH_POP and domain in ours and end is not None and "#" in str(name)
-    )
+    """Return the entry ids of our ranges that ended, in an exported database. Raises CollectorError."""
+    from gkestimator.profiling.parsers.nsys import recorded_entries
+
+    try:
+        return recorded_entries(database)
+    except TableError as e:
+        reason = str(e).removeprefix(f"{database}: ")
+        raise CollectorError(f"{database}: not a whole export of nsys: {reason}") from e
 
 
 def _check_cuda(database: Path, label: str) -> None:
-    """A child on a GPU calls CUDA for every entry, if only to wait: none recorded means that CUPTI did not start."""
-    with closing(_opened(database)) as connection:
-        try:
-            calls = connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
-            ).fetchone()[0]
-        except sqlite3.Error:
-            calls = 0
-        if calls:
-            return
-        try:
-            told = connection.execute(
-                "SELECT text FROM DIAGNOSTIC_EVENT ORDER BY severity DESC LIMIT 1"
-            ).fetchone()
-        except sqlite3.Error:  # before 2024
-            told = None
-    why = f": {one_line(told[0], limit=200)}" if told else ""
+    """Raise CollectorError where no call of CUDA was recorded: a child on a GPU makes some for every entry, if only to
+    wait, so that CUPTI did not start."""
+    from gkestimator.profiling.parsers.nsys import first_complaint, has_cuda_calls
+
+    if has_cuda_calls(database):
+        return
+    complained = first_complaint(database)
+    why = f": {complained}" if complained else ""
     raise CollectorError(
         f"{label} recorded no CUDA call{why}; is this nsys older than the driver, or another profiler at work?"
     )
-
-
-def _opened(database: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    except sqlite3.Error as e:
-        raise CollectorError(f"{database}: cannot be opened: {one_line(e)}") from e
-    steps = 0
-
-    def ended() -> int:
-        nonlocal steps
-        steps += 1
-        return int(steps > _STATEMENT_STEPS)
-
-    connection.set_progress_handler(ended, 1000)
-    return connection
 
 
 def _stream_left(folder: Path) -> str:

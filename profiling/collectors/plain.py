@@ -1,5 +1,5 @@
-"""No profiler: the child's own records are all there is (its host times, the latency of whole models, and on the CPU
-the runtime's profile)."""
+"""No profiler: the child's own records are all there is (its host times, the latency of whole models, and on
+the CPU the runtime's profile)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from gkestimator.profiling.collectors.base import Collector
 
 
 class PlainCollector(Collector):
-    """Run the child as it is; serve the pass ``latency`` as well, for a profiler slows the host that makes launches."""
+    """Run the child as it is; serve the pass ``latency`` as well, for a profiler slows the host that makes
+    launches."""
 
     name = "none"
     summary = "no profiler: latency of whole models alone"

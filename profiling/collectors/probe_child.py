@@ -1,4 +1,5 @@
-"""The child of a probe: two ranges, on a GPU with one launch each. Started as ``python -m`` and this module's name."""
+"""The child of a probe: two ranges, on a GPU with one launch each. Started as ``python -m`` and this module's
+name."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ _PTX = b""".version %s
 .address_size 64
 .visible .entry gkestimator_probe() { ret; }
 \0"""
+# ISA and chip: the oldest that any driver compiles, then newer ones, for drivers that give the oldest up.
 _TARGETS = ((b"6.0", 50), (b"7.0", 75), (b"8.0", 90))
-"""ISA and chip: the oldest that any driver compiles, then newer ones, for drivers that give the oldest up."""
 _PAUSE_S = 0.005
 
 

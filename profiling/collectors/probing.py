@@ -15,8 +15,8 @@ _LIMIT_S = 120.0
 
 
 def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> str | None:
-    """Why ``collector`` records nothing of a small child on ``device`` (``cpu``, ``cuda:N``), in one line; None if it
-    does. Takes some seconds."""
+    """Why ``collector`` records nothing of a small child on ``device`` (``cpu``, ``cuda:N``), in one line;
+    None if it does. Takes some seconds."""
     reason = collector.unavailable()
     if reason is not None or not collector.suffixes or not collector.probed:
         return reason

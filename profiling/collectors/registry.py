@@ -33,8 +33,8 @@ def collector_names() -> tuple[str, ...]:
 
 
 def collector_summaries() -> dict[str, str]:
-    """Return a line on each collector, by name. Of third parties' it says whose they are: nothing of theirs is loaded
-    unless named."""
+    """Return a line on each collector, by name. Of third parties' it says whose they are: nothing of theirs
+    is loaded unless named."""
     summaries = {name: collector_class(name).summary for name in COLLECTORS}
     for point in entry_points(group=ENTRY_POINT_GROUP):
         owner = point.dist.name if point.dist else point.value
@@ -43,7 +43,8 @@ def collector_summaries() -> dict[str, str]:
 
 
 def collector_class(name: str) -> type[Collector]:
-    """Return the class of collector ``name``. Raises UsageError: unknown, or a third party's that cannot be loaded."""
+    """Return the class of collector ``name``. Raises UsageError: unknown, or a third party's that cannot be
+    loaded."""
     loaded: Any
     if name in COLLECTORS:
         module, attribute = COLLECTORS[name]
@@ -94,10 +95,10 @@ def _probed(name: str, device: str, version: str | None) -> str | None:
 def choose(name: str, device: str, pass_name: str = "timeline") -> Collector:
     """Return the collector of that name, or with ``auto`` the best that works here, probed (once a process).
 
-    ``auto`` for the timeline: nsys; failing that kineto on a GPU and none on the CPU; for counters: ncu; for latency:
-    none, which is all that serves it, for a profiler slows the host that makes the launches. Raises CollectorError in
-    one line with the remedy where the one that was named does not work, or none does; UsageError where it serves
-    another pass.
+    ``auto`` for the timeline: nsys; failing that kineto on a GPU and none on the CPU; for counters: ncu; for
+    latency: none, which is all that serves it, for a profiler slows the host that makes the launches. Raises
+    CollectorError in one line with the remedy where the one that was named does not work, or none does;
+    UsageError where it serves another pass.
     """
     candidates = automatic_collectors(device, pass_name) if name == AUTO else (name,)
     reasons = []
@@ -113,6 +114,7 @@ def choose(name: str, device: str, pass_name: str = "timeline") -> Collector:
 
 
 def automatic_collectors(device: str, pass_name: str) -> tuple[str, ...]:
-    """Return what ``auto`` tries for a pass on ``device``, the best first. A third party's is used only when named."""
+    """Return what ``auto`` tries for a pass on ``device``, the best first. A third party's is used only when
+    named."""
     kind = "cpu" if device == "cpu" else "gpu"
     return tuple(name for name in COLLECTORS if (pass_name, kind) in collector_class(name).automatic)

@@ -1,27 +1,36 @@
-"""The workers of a run: one for each side and share, started when first needed, replaced when they break."""
+"""The workers of a run on one device: one for each side and share, started when first needed, replaced when
+they break.
+
+They share the device under NVIDIA's MPS, by turns where that cannot be had, or the cores of a CPU.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from gkestimator.core.records import frozen
+from gkestimator.core.errors import UsageError
+from gkestimator.profiling.colocating.jobs import PairMeans, PairOptions
+from gkestimator.profiling.colocating.mps import BINARY, MpsDaemon, MpsError, client_environment
+from gkestimator.profiling.colocating.order import PairJob, Slot
 from gkestimator.profiling.colocating.process import WorkerError, WorkerProcess
 from gkestimator.profiling.colocating.window import Times
+from gkestimator.profiling.raw import DeviceFacts
 
+_WHOLE = 100.0
 _START_S = 180.0
 _GRACE_S = 8.0
-Slot = tuple[str, float]
-"""Side (``A`` or ``B``) and percent of the SMs."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """A process that answers. ``sms``: that it sees; ``held``: ids of the models prepared in it; ``alone``: what was
-    measured of models in it without a neighbour; ``call_s``: seconds of one of their first calls."""
+    """Hold a process that answers. ``sms``: that it sees; ``held``: ids of the models prepared in it;
+    ``alone``: what was measured of models in it without a neighbour; ``call_s``: seconds of one of their
+    first calls."""
 
     slot: Slot
     process: WorkerProcess
@@ -32,93 +41,175 @@ class Worker:
     alone: dict[str, Times] = field(default_factory=dict)
 
 
-@frozen
-class Ways:
-    """What happens around workers. ``tick``: called while waiting; ``starting`` and ``started``: before and after some
-    are started, may raise; ``broke``: under MPS, when one broke and all have been ended."""
-
-    tick: Callable[[], None]
-    starting: Callable[[], None]
-    started: Callable[[], None]
-    broke: Callable[[], None]
-
-
 class WorkerFleet:
-    """``command``: a worker's; ``environment``: of one with a share; ``folder``: takes their logs. ``together``: a
-    worker that breaks takes the others with it (under MPS a fault of one client is a fault of all, and the server takes
-    no new ones until they are gone)."""
+    """Keep the workers on one device, and the MPS daemon that they share it through, while the context is
+    open.
+
+    ``sharing``: ``mps``, ``time`` or ``cpu``, final once :meth:`prove` returned; ``note``: why not MPS;
+    ``start_s``: seconds that the workers started last took, together; ``versions``: of the runtime, as the
+    worker started first tells. ``folder``: ours alone; it takes logs. ``tick`` is called while waiting.
+    Raises UsageError where MPS is required and cannot be had.
+    """
 
     def __init__(
         self,
-        command: Sequence[str],
-        environment: Callable[[float], Mapping[str, str]],
+        executor: str,
+        device: str,
+        facts: DeviceFacts,
+        means: PairMeans,
         folder: Path,
-        ways: Ways,
-        *,
-        together: bool,
+        options: PairOptions,
+        tick: Callable[[], None],
     ) -> None:
-        self._command = command
-        self._environment = environment
-        self._folder = folder
-        self._ways = ways
-        self.together = together
-        self.tick = ways.tick
-        self._workers: dict[Slot, Worker] = {}
+        self.sharing = "cpu" if device == "cpu" else "time"
+        self.note: str | None = None
+        self.tick = tick
         self.start_s: float | None = None
-        """Seconds that the workers started last took, together."""
         self.versions: Mapping[str, str] = {}
-        """Of the runtime, as the worker started first tells."""
-        self.seen: dict[Slot, int | None] = {}
-        """SMs that workers see, for every slot that was ever started."""
+        self._seen: dict[float, int] = {}  # SMs that workers see, by their shares
+        self._workers: dict[Slot, Worker] = {}
+        self._facts = facts
+        self._folder = folder
+        self._required = options.mps == "required"
+        worker_device, self._variables = means.child_device(device, facts)
+        self._uuid = facts.uuid
+        # A machine's only GPU needs no name; else daemon and clients both have it by its UUID, for they number apart.
+        alone = means.gpus() == 1 and "CUDA_VISIBLE_DEVICES" not in os.environ
+        if alone and not (facts.uuid or "").startswith("MIG"):
+            self._variables = {}
+            self._uuid = None
+        self._command = [*means.worker_command(), "--executor", executor, "--device", worker_device]
+        self._command += ["--seed", str(options.seed)]
+        self._daemon: MpsDaemon | None = None
+        self._broken: Path | None = None
+        self._daemons = 0
+        self._proved = False
+        self._pipes = folder / "no-pipes"  # no daemon listens there: a program runs without MPS
+        self._pipes.mkdir(mode=0o700)
+        if device != "cpu":
+            self._start_mps(options, means)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_all()
+
+    @property
+    def together(self) -> bool:
+        """Return whether a worker that breaks takes the others with it: under MPS a fault of one client is a
+        fault of all, and the server takes no new ones until they are gone."""
+        return self.sharing == "mps"
+
+    def prove(self, first: Callable[[], PairJob], prepare: Callable[[PairJob], object]) -> None:
+        """Start the workers of the ``first`` job, ``prepare`` its models and see that MPS serves them; else,
+        where it is not required, go on without. ``first`` is asked again then. Raises UsageError."""
+        trouble = self._trouble(first(), prepare)
+        if trouble is not None and self.sharing == "mps":
+            complaint = None if self._daemon is None else self._daemon.complaint()
+            self._without_mps(trouble if complaint is None else f"{trouble} ({complaint})")
+            trouble = self._trouble(first(), prepare)
+        if trouble is not None:
+            raise UsageError(f"no worker starts: {trouble}")
+        self._proved = True
+
+    def _trouble(self, job: PairJob, prepare: Callable[[PairJob], object]) -> str | None:
+        """Return why the workers of ``job`` do not start, or are not MPS's; None where all is well."""
+        try:
+            self.get(job.slots)
+        except WorkerError as e:
+            return str(e)
+        # A worker has initialised CUDA when it says hello, and CUDA has the server started. Should a driver wait for
+        # the first context, the models make it.
+        if self._daemon is not None and not self._daemon.servers():
+            prepare(job)
+            if self._daemon is None or not self._daemon.servers():  # None: that model broke its worker
+                return "no MPS server comes up although clients run"
+        return None
+
+    def words(self) -> list[str]:
+        """Say how the device is shared, and what of it the workers see, in lines."""
+        if self.sharing == "time":
+            return [f"models share {self._facts.name} by turns, not at once: {self.note}"]
+        seen = dict(sorted(self._seen.items()))
+        if self.sharing == "cpu" or not seen:
+            return []
+        lines = ["SMs that workers see: " + ", ".join(f"{n} at {share:g} %" for share, n in seen.items())]
+        whole = self._facts.limits.get("sms")
+        blind = [f"{share:g} %" for share, n in seen.items() if share < _WHOLE and whole and n >= whole]
+        if blind:
+            lines.append(
+                f"at {', '.join(blind)} workers see every SM: either the driver does not tell, or the share is not in "
+                "force; latency alone at that share tells which"
+            )
+        return lines
 
     def get(self, slots: Iterable[Slot]) -> list[Worker]:
-        """The workers of ``slots``; those that are missing are started, all at once. Raises WorkerError."""
+        """Return the workers of ``slots``; those that are missing are started, all at once. Raises WorkerError, and
+        MpsError where a broken daemon cannot be replaced."""
         wanted = list(slots)
-        begun = time.monotonic()
-        starting: dict[Slot, WorkerProcess] = {}
-        if not self._workers.keys() >= set(wanted):
-            self._ways.starting()
-        try:
-            for slot in wanted:
-                if slot not in self._workers and slot not in starting:
-                    log = self._folder / f"worker-{slot[0]}-{slot[1]:g}.log"
-                    starting[slot] = WorkerProcess(self._command, self._environment(slot[1]), log)
-            begun_any = bool(starting)
-            for slot in list(starting):
-                hello = starting[slot].answer(0, within_s=_START_S, tick=self.tick)
-                self._workers[slot] = _worker(slot, starting[slot], hello)
-                del starting[slot]
-                self.seen[slot] = self._workers[slot].sms
-                self.versions = self.versions or self._workers[slot].versions
-        except BaseException:
-            for process in starting.values():
-                process.stop(grace_s=0.0)
-            raise
-        if begun_any:
+        missing = [slot for slot in dict.fromkeys(wanted) if slot not in self._workers]
+        if missing:
+            begun = time.monotonic()
+            self._replace_daemon()
+            self._start(missing)
             self.start_s = time.monotonic() - begun
-            try:
-                self._ways.started()
-            except BaseException:
+            # Workers that come later, perhaps to a new daemon, must not run beside it and be taken for its clients.
+            if self._proved and self._daemon is not None and not self._daemon.servers():
                 self.stop()  # nobody may measure with them
-                raise
+                raise WorkerError("no MPS server is there although clients run")
         return [self._workers[slot] for slot in wanted]
 
+    def _start(self, slots: Iterable[Slot]) -> None:
+        starting: dict[Slot, WorkerProcess] = {}
+        try:
+            # All are started before the first is waited for: runtimes take seconds to load.
+            for side, share in slots:
+                log = self._folder / f"worker-{side}-{share:g}.log"
+                # The share is fixed when CUDA is initialised: another share needs another process.
+                starting[side, share] = WorkerProcess(self._command, self._environment(share), log)
+            for slot in list(starting):
+                hello = starting[slot].answer(0, within_s=_START_S, tick=self.tick)
+                worker = _worker(slot, starting[slot], hello)
+                self._workers[slot] = worker
+                del starting[slot]
+                self.versions = self.versions or worker.versions
+                if worker.sms is not None:
+                    self._seen[slot[1]] = worker.sms
+        finally:
+            for process in starting.values():
+                process.stop(grace_s=0.0)
+
+    def _environment(self, share: float) -> dict[str, str]:
+        base = {**os.environ, **self._variables}
+        if self.sharing == "cpu":
+            # A core for each: two runtimes that both take all cores measure their threads' quarrels.
+            base.setdefault("OMP_NUM_THREADS", "1")
+        confined = None
+        if self.sharing == "mps":
+            confined = share
+        return client_environment(base, self._pipes, confined)
+
     def all(self) -> list[Worker]:
-        """Those that run."""
+        """Return the workers that run."""
         return list(self._workers.values())
 
     def broken(self, worker: Worker) -> None:
-        """``worker`` is of no more use: it is killed, and started anew when it is needed next."""
+        """Kill a worker that is of no more use; it is started anew when it is needed next."""
         known = self._workers.get(worker.slot) is worker  # not one that took its place
         if known:
             del self._workers[worker.slot]
         worker.process.stop(grace_s=0.0)
         if known and self.together:
             self.stop()
-            self._ways.broke()
+            # A client that died in the middle of its work leaves the server in a state that nobody knows (NVIDIA's
+            # word: undefined): no other is measured with it.
+            if self._daemon is not None:
+                self._broken = self._daemon.binary
+                self._stop_daemon()
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all workers."""
         workers = self.all()
         self._workers = {}
         for worker in workers:
@@ -126,6 +217,52 @@ class WorkerFleet:
         end = time.monotonic() + _GRACE_S
         for worker in workers:
             worker.process.stop(grace_s=end - time.monotonic())
+
+    def _start_mps(self, options: PairOptions, means: PairMeans) -> None:
+        if options.mps == "off":
+            self.note = "MPS is off"
+            return
+        binary = means.mps()
+        if binary is None:
+            self._without_mps(f"{BINARY} is not on this machine")
+            return
+        try:
+            self._start_daemon(binary)
+            self.sharing = "mps"
+        except MpsError as e:
+            self._without_mps(str(e))
+
+    def _start_daemon(self, binary: Path) -> None:
+        self._daemons += 1
+        place = self._folder / f"mps-{self._daemons}"
+        place.mkdir(mode=0o700)
+        self._daemon = MpsDaemon(binary, place, gpu_uuid=self._uuid, tick=self.tick)
+        self._pipes = self._daemon.pipes
+
+    def _replace_daemon(self) -> None:
+        """Start a new daemon in the place of a broken one. Raises MpsError."""
+        if self._broken is not None:
+            self._start_daemon(self._broken)
+            self._broken = None
+
+    def _without_mps(self, why: str) -> None:
+        """Go on by turns. Raises UsageError where MPS is required."""
+        if self._required:
+            raise UsageError(f"mps: required, and cannot be had: {why}")
+        self._end_all()
+        self._broken = None
+        self.sharing = "time"
+        self._pipes = self._folder / "no-pipes"
+        self.note = why
+
+    def _end_all(self) -> None:
+        self.stop()
+        self._stop_daemon()
+
+    def _stop_daemon(self) -> None:
+        if self._daemon is not None:
+            self._daemon.stop()
+            self._daemon = None
 
 
 def _worker(slot: Slot, process: WorkerProcess, hello: Mapping[str, Any]) -> Worker:

@@ -1,28 +1,43 @@
-"""What a run of pairs is told, and what it says when it is over."""
+"""What a run of pairs is asked to do, what it measures with, and what it says when it is over."""
 
 from __future__ import annotations
 
 import math
 import statistics
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.profiling.colocating.mps import find_mps
+from gkestimator.profiling.environment import sampling
+from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
+from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
+from gkestimator.profiling.running.jobs import A_SEED, require, require_seconds, require_within
+from gkestimator.profiling.running.machine import Machine, child_device
 
 UNCONFINED = (100.0, 100.0)
 DEFAULT_SHARES = (UNCONFINED, (50.0, 50.0), (20.0, 80.0), (80.0, 20.0))
 MPS = ("auto", "off", "required")
 _MOST_SHARES = 16
+_BOUNDS = {
+    "seconds": (0.05, 600, "0.05 to 600"),
+    "pairs": (1, math.inf, "a whole number from 1"),
+    "seed": A_SEED,
+}
 
 
 @frozen
 class PairOptions:
-    """How pairs are measured.
+    """Say how pairs are measured.
 
-    ``executor``: None takes the plan's runtime. ``device``: ``cpu`` or ``cuda:N``; None: the first GPU, the CPU where
-    there is none. ``shares``: percent of the SMs of the one and the other; None: DEFAULT_SHARES under MPS, else
-    UNCONFINED. ``minutes``: stop in time; None: no limit. ``seconds``: how long a pair runs side by side. ``pairs``:
-    how many pairs at most; None: all. ``mps``: ``auto``, ``off`` or ``required``. ``entry_s``: seconds that preparing a
-    model may take. Raises UsageError.
+    ``executor``: None takes the plan's runtime. ``device``: ``cpu`` or ``cuda:N``; None: the first GPU, the
+    CPU where there is none. ``shares``: percent of the SMs of the one and the other; None: DEFAULT_SHARES
+    under MPS, else UNCONFINED. ``minutes``: stop in time; None: no limit. ``seconds``: how long a pair runs
+    side by side. ``pairs``: how many pairs at most; None: all. ``mps``: ``auto``, ``off`` or ``required``.
+    ``entry_s``: seconds that preparing a model may take. Raises UsageError.
     """
 
     executor: str | None = None
@@ -37,37 +52,44 @@ class PairOptions:
     command: str = ""
 
     def __post_init__(self) -> None:
-        shares = self.shares
-        checks = (
-            ("minutes", self.minutes, self.minutes is None or 0 < self.minutes < 1e6, "a number above 0"),
-            ("seconds", self.seconds, 0.05 <= self.seconds <= 600, "0.05 to 600"),
-            ("pairs", self.pairs, self.pairs is None or self.pairs >= 1, "a whole number from 1"),
-            ("mps", self.mps, self.mps in MPS, ", ".join(MPS)),
-            ("seed", self.seed, 0 <= self.seed < 2**63, "a whole number from 0"),
-            ("entry-timeout", self.entry_s, 0 < self.entry_s <= 86_400, "seconds above 0, at most 86400"),
-            (
-                "shares",
-                shares,
-                shares is None or 1 <= len(shares) <= _MOST_SHARES,
-                f"1 to {_MOST_SHARES} of them",
-            ),
-        )
-        for name, found, good, expected in checks:
-            if not good:
-                raise UsageError(f"{name}: found {found!r}, expected {expected}")
-        for share in shares or ():
-            if not all(math.isfinite(s) and 1 <= s <= 100 for s in share):
+        shares = self.shares or ()
+        minutes = self.minutes
+        require("minutes", minutes, minutes is None or 0 < minutes < 1e6, "a number above 0")
+        require("mps", self.mps, self.mps in MPS, ", ".join(MPS))
+        require_within(self, _BOUNDS)
+        require_seconds("entry-timeout", self.entry_s, 86_400)
+        few = self.shares is None or 1 <= len(shares) <= _MOST_SHARES
+        require("shares", self.shares, few, f"1 to {_MOST_SHARES} of them")
+        for one, other in shares:
+            if not (1 <= one <= 100 and 1 <= other <= 100):
                 raise UsageError(
-                    f"shares: found {share[0]:g}:{share[1]:g}, expected 1 to 100 percent of the SMs each"
+                    f"shares: found {one:g}:{other:g}, expected 1 to 100 percent of the SMs each"
                 )
 
 
 @frozen
+class PairMeans(Machine):
+    """Hold what measuring pairs asks of the machine: the real one by default; tests put their own in its place.
+    ``worker``: the command of a worker without its options; empty: that of this Python."""
+
+    worker: tuple[str, ...] = ()
+    child_device: Callable[[str, DeviceFacts], tuple[str, Mapping[str, str]]] = child_device
+    sampling: Callable[[DeviceFacts], Callable[[], EnvironmentSample]] = sampling
+    mps: Callable[[], Path | None] = find_mps
+    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
+    gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
+
+    def worker_command(self) -> list[str]:
+        """Return the beginning of a worker's command line."""
+        return list(self.worker) or [sys.executable, "-P", "-m", "gkestimator.profiling.colocating.worker"]
+
+
+@frozen
 class PairsReport:
-    """What a run did, earlier runs into the same table included. ``pairs``: measured, at all shares; ``failed``: tried
-    in this run or an earlier one and not measured since; ``left``: not reached; ``marked``: measured while the GPU was
-    throttled or others used it; ``slowdowns`` of single models beside another, in no order; ``worst``: in words;
-    ``tables``: what models ask for alone was looked up in some."""
+    """Say what a run did, earlier runs into the same table included. ``pairs``: measured, at all shares;
+    ``failed``: tried in this run or an earlier one and not measured since; ``left``: not reached; ``marked``:
+    measured while the GPU was throttled or others used it; ``slowdowns`` of single models beside another, in
+    no order; ``worst``: in words; ``tables``: what models ask for alone was looked up in some."""
 
     output: str
     sharing: str | None
@@ -86,20 +108,16 @@ class PairsReport:
 
     @property
     def exit_code(self) -> int:
-        """0 all measured, or left because the time that was given is over; 1 partly failed; 2 nothing could be
-        measured; 130 interrupted."""
+        """Return 0: all measured, or left because the time that was given is over; 1: partly failed; 2:
+        nothing could be measured; 130: interrupted."""
         if self.stop_status == 130:
             return 130
-        if not self.pairs:
-            if self.failed or self.stop_status:
-                return 2
-            return 0
         if self.failed or self.stop_status:
-            return 1
+            return 1 if self.pairs else 2
         return 0
 
     def summary(self) -> str:
-        """One line: where it lies, and the counts."""
+        """Say in one line where it lies, and the counts."""
         total = self.pairs + self.failed + self.left
         line = (
             f"{self.output}: {self.pairs} pairs measured, {self.failed} failed, {self.left} left of {total}"
@@ -110,7 +128,7 @@ class PairsReport:
         return line
 
     def words(self) -> tuple[str, ...]:
-        """Closing lines for people."""
+        """Return closing lines for people."""
         lines = [f"{self.minutes:.1f} minutes"]
         if self.worst:
             lines.append(f"slowed most: {self.worst}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
@@ -14,18 +14,17 @@ from gkestimator.jobs.journal import LineJournal
 from gkestimator.tables.colocation import SHARINGS
 
 QUALITIES = ("ok", "noisy", "throttled")
-T = TypeVar("T")
 Key = tuple[str, str, float, float]
 
 
 def journal_path(output: Path) -> Path:
-    """Where the journal of the table ``output`` lies."""
+    """Return where the journal of the table ``output`` lies."""
     return output.with_name(output.name + ".journal.jsonl")
 
 
 @frozen
 class Header:
-    """How a run measured. ``device``: the GPU as its driver names it, ``gpu``: its canonical name; ``sharing``:
+    """Say how a run measured. ``device``: the GPU as its driver names it, ``gpu``: its canonical name; ``sharing``:
     ``mps``, ``time`` or ``cpu``; ``sharing_note``: why not MPS; ``versions`` of the runtime and its libraries."""
 
     executor: str
@@ -43,8 +42,8 @@ class Header:
 
 @frozen
 class SideRecord:
-    """One model of a pair. ``sms``: that its process saw (None: not told); latencies are medians in milliseconds, over
-    ``calls``; ``together_p90_ms``: the 90th percentile beside the other."""
+    """Hold one model of a pair. ``sms``: that its process saw (None: not told); latencies are medians in
+    milliseconds, over ``calls``; ``together_p90_ms``: the 90th percentile beside the other."""
 
     entry_id: str
     model: str
@@ -62,8 +61,9 @@ class SideRecord:
 
 @frozen
 class PairRecord:
-    """A pair that was measured (``reason`` None, two ``sides``), or was not and why. ``key``: ids of the entries and
-    shares; ``quality``: ``ok``, ``noisy`` (other processes were at work on the GPU) or ``throttled``."""
+    """Hold a pair that was measured (``reason`` None, two ``sides``), or was not and why. ``key``: ids of the
+    entries and shares; ``quality``: ``ok``, ``noisy`` (other processes were at work on the GPU) or
+    ``throttled``."""
 
     key: Key
     sides: tuple[SideRecord, ...] = ()
@@ -74,8 +74,8 @@ class PairRecord:
 
 
 class Journal(LineJournal):
-    """The journal at ``path``. ``header``: of the last run that wrote here, None for a new one; ``records``: the last
-    one of each pair."""
+    """Keep the journal at ``path``. ``header``: of the last run that wrote here, None for a new one;
+    ``records``: the last one of each pair."""
 
     content = "a journal of pairs"
 
@@ -93,39 +93,39 @@ class Journal(LineJournal):
         """Say how this run measures. Raises UsageError where an earlier one did it otherwise."""
         if self.header is not None:
             for name in ("executor", "device", "sharing", "versions"):
-                found = getattr(self.header, name)
+                was = getattr(self.header, name)
                 wanted = getattr(header, name)
-                if found != wanted:
+                if was != wanted:
                     raise UsageError(
-                        f"{self.path}: was measured with {name} {_shown(found)}, found {_shown(wanted)}: expected the "
+                        f"{self.path}: was measured with {name} {_shown(was)}, found {_shown(wanted)}: expected the "
                         "same, or an output of its own"
                     )
         self.append({"kind": "run", **asdict(header)})
         self.header = header
 
     def add(self, record: PairRecord) -> None:
-        """One pair more, on the disk when this returns."""
+        """Add one pair more, on the disk when this returns."""
         self.append({"kind": "pair", **asdict(record)})
         self.records[record.key] = record
 
-    def take(self, found: dict[str, Any]) -> None:
+    def take(self, line: dict[str, Any]) -> None:
         """Take a header or a pair of an earlier run."""
-        kind = found.pop("kind", None)
+        kind = line.pop("kind", None)
         if kind == "run":
-            self.header = _header(found)
+            self.header = _header(line)
         elif kind == "pair":
-            record = _pair(found)
+            record = _pair(line)
             self.records[record.key] = record
         else:
             raise ValueError(f"found kind {str(kind)[:40]!r}, expected run or pair")
 
     def of(self, key: Key) -> PairRecord | None:
-        """What is known of a pair, whichever of the two comes first."""
+        """Return what is known of a pair, whichever of the two comes first."""
         a, b, first, second = key
         return self.records.get(key) or self.records.get((b, a, second, first))
 
     def measured(self) -> Iterator[PairRecord]:
-        """The pairs that were measured, in the order of their first lines."""
+        """Yield the pairs that were measured, in the order of their first lines."""
         yield from (r for r in self.records.values() if r.reason is None)
 
 
@@ -135,48 +135,45 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _built(kind: type[T], found: Mapping[str, Any]) -> T:
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if not found.keys() <= names:
-        raise ValueError(f"found {sorted(found.keys() - names)[0]!r}, expected {', '.join(sorted(names))}")
-    return kind(**found)
+def _header(line: Mapping[str, Any]) -> Header:
+    header = Header(**line)
+    versions = header.versions
+    _expect(header.sharing in SHARINGS, "sharing " + ", ".join(SHARINGS))
+    _expect(isinstance(versions, dict) and _texts(*versions.values()), "versions: an object of texts")
+    texts = (header.executor, header.device, header.gpu, header.started)
+    _expect(_texts(*texts) and all(texts), "texts for names")
+    return header
 
 
-def _header(found: Mapping[str, Any]) -> Header:
-    made = _built(Header, found)
-    texts = (made.executor, made.device, made.gpu, made.started)
-    if made.sharing not in SHARINGS or not all(isinstance(t, str) and t for t in texts):
-        raise ValueError("expected texts, and sharing " + ", ".join(SHARINGS))
-    if not isinstance(made.versions, dict) or not all(isinstance(v, str) for v in made.versions.values()):
-        raise ValueError("versions: expected an object of texts")
-    return made
+def _pair(line: Mapping[str, Any]) -> PairRecord:
+    sides = tuple(SideRecord(**side) for side in line.get("sides", ()))
+    for side in sides:
+        numbers = (side.latency_alone_ms, side.latency_together_ms, side.together_p90_ms, side.sm_share_pct)
+        counts = (side.alone_calls, side.together_calls)
+        _expect(_positive(*numbers, *counts), "sides: numbers above 0")
+        _expect(all(isinstance(c, int) for c in counts), "sides: whole numbers of calls")
+        _expect(_texts(side.entry_id, side.model, side.dtype, side.dims), "sides: texts for names")
+    a, b, first, second = line["key"]
+    _expect(_texts(a, b) and _positive(first, second), "key: two ids and two shares")
+    record = PairRecord(**{**line, "sides": sides, "key": (a, b, float(first), float(second))})
+    _expect(record.quality in QUALITIES, "quality " + ", ".join(QUALITIES))
+    _expect((record.reason is None) == (len(sides) == 2), "two sides or a reason")
+    return record
 
 
-def _pair(found: Mapping[str, Any]) -> PairRecord:
-    sides = tuple(_side(s) for s in found.get("sides", ()))
-    key = tuple(found["key"])
-    if len(key) != 4 or not all(isinstance(k, str) for k in key[:2]) or not all(map(_positive, key[2:])):
-        raise ValueError("key: expected two ids and two shares")
-    made = _built(PairRecord, {**found, "sides": sides, "key": (*key[:2], *map(float, key[2:]))})
-    if made.quality not in QUALITIES or (made.reason is None) != (len(sides) == 2):
-        raise ValueError("expected two sides or a reason, and quality " + ", ".join(QUALITIES))
-    return made
+def _expect(good: bool, what: str) -> None:
+    if not good:
+        raise ValueError(f"expected {what}")
 
 
-def _side(found: Any) -> SideRecord:
-    if not isinstance(found, dict):
-        raise ValueError("sides: expected objects")
-    made = _built(SideRecord, found)
-    numbers = (made.latency_alone_ms, made.latency_together_ms, made.together_p90_ms, made.sm_share_pct)
-    counts = (made.alone_calls, made.together_calls)
-    if not all(map(_positive, numbers)) or not all(isinstance(c, int) and c >= 1 for c in counts):
-        raise ValueError("sides: expected numbers above 0")
-    if not all(isinstance(t, str) for t in (made.entry_id, made.model, made.dtype, made.dims)):
-        raise ValueError("sides: expected texts for names")
-    return made
+def _texts(*values: object) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
-def _positive(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
+def _positive(*values: object) -> bool:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not (math.isfinite(value) and value > 0):
+            return False
+    return True

@@ -1,15 +1,14 @@
 """NVIDIA's Multi-Process Service, our own: a control daemon with private folders, ended on the way out.
 
-After NVIDIA's "Multi-Process Service" (docs.nvidia.com/deploy/mps): ``nvidia-cuda-mps-control -d`` starts the daemon; a
-CUDA program finds it by ``CUDA_MPS_PIPE_DIRECTORY`` when CUDA is initialised, which starts the server, and runs without
-MPS where no daemon listens there; without arguments the binary reads commands (``get_server_list``, ``quit -t
-SECONDS``) from its standard input.
-``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`` confines a client to a part of the SMs. The GPU's compute mode is never changed.
+After NVIDIA's "Multi-Process Service" (docs.nvidia.com/deploy/mps): ``nvidia-cuda-mps-control -d`` starts the
+daemon; a CUDA program finds it by ``CUDA_MPS_PIPE_DIRECTORY`` when CUDA is initialised, which starts the
+server, and runs without MPS where no daemon listens there; without arguments the binary reads commands
+(``get_server_list``, ``quit -t SECONDS``) from its standard input. ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``
+confines a client to a part of the SMs. The GPU's compute mode is never changed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, one_line
-from gkestimator.jobs.guard import guarded
+from gkestimator.jobs.children import end_guarded, log_end, start_guarded
 
 BINARY = "nvidia-cuda-mps-control"
 _USUAL = (
@@ -41,14 +40,14 @@ _MOST_LOG = 4096
 
 
 class MpsError(GkestimatorError):
-    """The daemon cannot be had, and why."""
+    """Say why the daemon cannot be had."""
 
 
 def find_mps() -> Path | None:
-    """The daemon's executable: on PATH, or where drivers and container runtimes put it."""
-    named = shutil.which(BINARY)
-    if named:
-        return Path(named)
+    """Return the daemon's executable: on PATH, or where drivers and container runtimes put it."""
+    on_path = shutil.which(BINARY)
+    if on_path:
+        return Path(on_path)
     for pattern in _USUAL:
         for path in sorted(Path("/").glob(f"{pattern[1:]}/{BINARY}"), reverse=True):
             if path.is_file() and os.access(path, os.X_OK):
@@ -59,19 +58,20 @@ def find_mps() -> Path | None:
 def client_environment(
     base: Mapping[str, str], pipes: Path, share_pct: float | None = None
 ) -> dict[str, str]:
-    """``base`` for a program that finds the daemon of ``pipes``, or none where none listens there: not one that runs on
-    this machine already, nor limits that were meant for others. ``share_pct``: of the SMs; None: all."""
-    found = {k: v for k, v in base.items() if not k.startswith(_OURS)}
-    found["CUDA_MPS_PIPE_DIRECTORY"] = str(pipes)
+    """Return ``base`` for a program that finds the daemon of ``pipes``, or none where none listens there: not
+    one that runs on this machine already, nor limits that were meant for others. ``share_pct``: of the SMs;
+    None: all."""
+    environment = {k: v for k, v in base.items() if not k.startswith(_OURS)}
+    environment["CUDA_MPS_PIPE_DIRECTORY"] = str(pipes)
     if share_pct is not None:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{share_pct:g}"
-    return found
+        environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{share_pct:g}"
+    return environment
 
 
 class MpsDaemon:
-    """A control daemon for one GPU, with its pipes and logs in ``folder`` (ours, mode 700). Raises MpsError where it
-    does not start. It ends with :meth:`stop`, and with this process, however that ends. ``gpu_uuid``: the only GPU that
-    it serves; None: all."""
+    """Run a control daemon for one GPU, with its pipes and logs in ``folder`` (ours, mode 700). Raises
+    MpsError where it does not start. It ends with :meth:`stop`, and with this process, however that ends.
+    ``gpu_uuid``: the only GPU that it serves; None: all."""
 
     def __init__(self, binary: Path, folder: Path, *, gpu_uuid: str | None, tick: Callable[[], None]) -> None:
         self.binary = binary
@@ -89,22 +89,15 @@ class MpsDaemon:
             self._environment["CUDA_VISIBLE_DEVICES"] = gpu_uuid
         answer = folder / "started.json"
         keeper = Path(__file__).with_name("mps_keeper.py")
-        command = guarded([sys.executable, "-I", "-S", str(keeper), str(binary), str(answer)])
+        command = [sys.executable, "-I", "-S", str(keeper), str(binary), str(answer)]
         try:
-            self._guard = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,
-            )
+            self._guard = start_guarded(command, subprocess.DEVNULL, self._environment)
         except OSError as e:
             raise MpsError(f"{BINARY}: cannot be started: {e.strerror or e}") from e
         try:
             self._wait(answer, tick)
         except BaseException:
-            self._end_guard()
+            end_guarded(self._guard)
             raise
 
     def _wait(self, answer: Path, tick: Callable[[], None]) -> None:
@@ -114,17 +107,14 @@ class MpsDaemon:
             if self._guard.poll() is not None or time.monotonic() > end:
                 raise MpsError(f"{self.binary} -d: gave no sign of life within {_START_S:.0f} s")
             time.sleep(_POLL_S)
-        found = json.loads(answer.read_text(encoding="utf-8"))
-        if found["status"] != 0:
-            if found["status"] is None:
-                status = ""
-            else:
-                status = f"status {found['status']}: "
-            words = one_line(found["output"], limit=200) or self.complaint() or "no word"
+        started = json.loads(answer.read_text(encoding="utf-8"))
+        if started["status"] != 0:
+            status = "" if started["status"] is None else f"status {started['status']}: "
+            words = one_line(started["output"], limit=200) or self.complaint() or "no word"
             raise MpsError(f"{self.binary} -d: {status}{words}")
 
     def servers(self) -> tuple[int, ...]:
-        """Process ids of the servers that run: none until a client has initialised CUDA."""
+        """Return the process ids of the servers that run: none until a client has initialised CUDA."""
         _, answer = self._ask("get_server_list")
         return tuple(int(n) for n in _SERVER.findall(answer))
 
@@ -134,22 +124,19 @@ class MpsDaemon:
             status, _ = self._ask(f"quit -t {_QUIT_S}", within_s=_QUIT_S + _ASK_S)
             if status != 0:  # one that knows no time limit
                 self._ask("quit")
-        self._end_guard()
+        end_guarded(self._guard)
 
     def complaint(self) -> str | None:
-        """The last line of the logs that speaks of an error; None without one."""
+        """Return the last line of the logs that speaks of an error; None without one."""
         for name in ("control.log", "server.log"):
-            with contextlib.suppress(OSError):
-                with open(self._logs / name, "rb") as stream:
-                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - _MOST_LOG))
-                    lines = stream.read().decode(errors="replace").splitlines()
-                for line in reversed(lines):
-                    if re.search(r"error|fail", line, re.IGNORECASE):
-                        return one_line(line, limit=200)
+            for line in reversed(log_end(self._logs / name, _MOST_LOG).splitlines()):
+                if re.search(r"error|fail", line, re.IGNORECASE):
+                    return one_line(line, limit=200)
         return None
 
     def _ask(self, command: str, *, within_s: float = _ASK_S) -> tuple[int | None, str]:
-        """Exit status and words of the daemon's front end; no status and no words where it does not answer."""
+        """Return exit status and words of the daemon's front end; no status and no words where it does not
+        answer."""
         try:
             done = subprocess.run(
                 [str(self.binary)],
@@ -164,14 +151,3 @@ class MpsDaemon:
         except (OSError, subprocess.TimeoutExpired):
             return None, ""
         return done.returncode, done.stdout
-
-    def _end_guard(self) -> None:
-        """Close the guard's pipe: it kills the keeper, the daemon and the server."""
-        assert self._guard.stdin is not None
-        with contextlib.suppress(OSError):
-            self._guard.stdin.close()
-        try:
-            self._guard.wait(timeout=30)
-        except subprocess.TimeoutExpired:  # something below it is stuck in the driver
-            self._guard.kill()
-            self._guard.wait()

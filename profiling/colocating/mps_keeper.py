@@ -1,4 +1,5 @@
-"""Starts NVIDIA's MPS control daemon and stays: run under the profiler's guard, which ends both when its owner is gone.
+"""Starts NVIDIA's MPS control daemon and stays: run under the profiler's guard, which ends both when its
+owner is gone.
 
 ``python -I -S mps_keeper.py BINARY ANSWER``: ``BINARY -d`` returns once the daemon listens; ANSWER then holds
 ``{"status": ..., "output": ...}``. The standard library alone is imported, so that it is up at once.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.jobs.children import bound_log, close_input, last_words, log_end
 from gkestimator.profiling.colocating.protocol import MOST_LINE, ProtocolError, decode, encode
 
 _TICK_S = 0.1
@@ -22,19 +23,18 @@ _LOG_END_BYTES = 4096
 
 
 class WorkerError(GkestimatorError):
-    """A worker that died, gave no answer in time, lost its device or says what is no message: it is of no more use."""
+    """Say that a worker could not do what was asked. ``broke``: it died, gave no answer in time, lost its device or
+    says what is no message, and is of no more use; else it can go on. ``memory``: memory ran out."""
 
-
-class AnswerError(GkestimatorError):
-    """A worker that says why it could not do it, and can go on. ``memory``: memory ran out."""
-
-    def __init__(self, message: object, *, memory: bool) -> None:
+    def __init__(self, message: object, *, broke: bool = True, memory: bool = False) -> None:
         super().__init__(message)
+        self.broke = broke
         self.memory = memory
 
 
 class WorkerProcess:
-    """Raises WorkerError where it cannot be started. ``environment``: all of it. ``log``: takes what it prints."""
+    """Run a worker. Raises WorkerError where it cannot be started. ``environment``: all of it. ``log``: takes
+    what it prints."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -53,12 +53,8 @@ class WorkerProcess:
         except OSError as e:
             raise WorkerError(f"{command[0]}: cannot be started: {e.strerror or e}") from e
         assert self._process.stdout is not None
+        # A thread reads, so that waiting for an answer can end at a deadline.
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def _read(self, stream: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -67,7 +63,7 @@ class WorkerProcess:
         self._lines.put(None)
 
     def send(self, request: Mapping[str, Any]) -> int:
-        """The number by which the answer is known. Raises WorkerError."""
+        """Ask, and return the number by which the answer is known. Raises WorkerError."""
         self._number += 1
         assert self._process.stdin is not None
         try:
@@ -78,12 +74,12 @@ class WorkerProcess:
         return self._number
 
     def answer(self, number: int, *, within_s: float, tick: Callable[[], None]) -> dict[str, Any]:
-        """The answer to request ``number`` (0: its hello). ``tick`` is called while waiting, and may raise. Raises
-        AnswerError and WorkerError."""
+        """Return the answer to request ``number`` (0: its hello). ``tick`` is called while waiting, and may raise.
+        Raises WorkerError."""
         end = time.monotonic() + within_s
         while True:
             tick()
-            self._bound_log()
+            bound_log(self._log, _MOST_LOG_BYTES)
             try:
                 line = self._lines.get(timeout=_TICK_S)
             except queue.Empty:
@@ -93,26 +89,25 @@ class WorkerProcess:
             if line is None:
                 raise WorkerError(self._end_words())
             try:
-                found = decode(line)
+                answer = decode(line)
             except ProtocolError as e:
                 raise WorkerError(f"says what is no message: {e}") from e
             # A library's print, or an answer that nobody waits for any more.
-            if found is None or found["n"] < number:
+            if answer is None or answer["n"] < number:
                 continue
-            if found["n"] > number:
-                raise WorkerError(f"found the answer to request {found['n']}, expected that to {number}")
-            if found.get("ok") is True:
-                return found
-            reason = one_line(found.get("reason", "no reason given"), limit=300)
-            if found.get("kind") == "lost":
+            if answer["n"] > number:
+                raise WorkerError(f"found the answer to request {answer['n']}, expected that to {number}")
+            if answer.get("ok") is True:
+                return answer
+            reason = one_line(answer.get("reason", "no reason given"), limit=300)
+            kind = answer.get("kind")
+            if kind == "lost":
                 raise WorkerError(f"lost its device: {reason}")
-            raise AnswerError(reason, memory=found.get("kind") == "memory")
+            raise WorkerError(reason, broke=False, memory=kind == "memory")
 
     def close(self) -> None:
         """Close its input, by which it ends."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        close_input(self._process)
 
     def stop(self, grace_s: float) -> None:
         """Close its input, and kill it where it has not ended after ``grace_s`` seconds."""
@@ -129,25 +124,8 @@ class WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2.0)
         status = self._process.returncode
+        words = last_words(log_end(self._log, _LOG_END_BYTES))
         if status is None:
-            return f"closed its output: {self.last_words()}"
+            return f"closed its output: {words}"
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"died ({how}): {self.last_words()}"
-
-    def last_words(self) -> str:
-        """The last line that it printed."""
-        try:
-            with open(self._log, "rb") as stream:
-                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_END_BYTES))
-                lines = stream.read().decode(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        if lines:
-            return one_line(lines[-1], limit=200)
-        return "no word"
-
-    def _bound_log(self) -> None:
-        # One that prints without end must not fill the disk; it appends, so cutting is safe.
-        with contextlib.suppress(OSError):
-            if self._log.stat().st_size > _MOST_LOG_BYTES:
-                os.truncate(self._log, 0)
+        return f"died ({how}): {words}"

@@ -15,18 +15,18 @@ from gkestimator.core.errors import GkestimatorError
 
 VERSION = 1
 PREFIX = b"@@gkest-pairs "
+# Bytes of a line: one that is longer is no line of ours.
 MOST_LINE = 4 * 2**20
-"""Bytes of a line: one that is longer is no line of ours."""
+# Calls of a run that are told one by one; those after them keep the GPU busy and are not told.
 MOST_CALLS = 100_000
-"""Calls of a run that are told one by one; those after them keep the GPU busy and are not told."""
 
 
 class ProtocolError(GkestimatorError):
-    """A line that carries our prefix and is no message."""
+    """Say that a line carries our prefix and is no message."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """``message`` as a line. Raises ProtocolError for one beyond MOST_LINE."""
+    """Return ``message`` as a line. Raises ProtocolError for one beyond MOST_LINE."""
     line = (
         PREFIX
         + json.dumps({"v": VERSION, **message}, separators=(",", ":"), allow_nan=False).encode()
@@ -38,19 +38,19 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The message in ``line``; None for a line that is not ours. Raises ProtocolError."""
+    """Return the message in ``line``; None for a line that is not ours. Raises ProtocolError."""
     if not line.startswith(PREFIX):
         return None
     if len(line) > MOST_LINE or not line.endswith(b"\n"):
         raise ProtocolError(f"message: found {len(line):,} bytes without an end, expected a line")
     try:
-        found = json.loads(line[len(PREFIX) :])
+        message = json.loads(line[len(PREFIX) :])
     except (ValueError, RecursionError) as e:
         raise ProtocolError(f"message: not JSON: {e}") from e
-    if not isinstance(found, dict) or found.get("v") != VERSION:
-        version = found.get("v") if isinstance(found, dict) else None
+    version = message.get("v") if isinstance(message, dict) else None
+    if version != VERSION:
         raise ProtocolError(f"message: found version {version!r}, expected {VERSION}")
-    number = found.get("n")
+    number = message.get("n")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ProtocolError(f"message: found number {str(number)[:40]!r}, expected a whole number from 0")
-    return found
+    return dict(message)

@@ -6,72 +6,68 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.journal import Header, PairRecord, SideRecord
 from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, read_table
 
 _WHOLE = 100.0
+_DEMANDED = ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 Key = tuple[str, str, str, str, "int | None", str]
 
 
 @frozen
 class Demands:
-    """Rows of requirement ``tables``, of models that are not confined, by what they answer: those of the first table
-    first."""
+    """Hold rows of requirement ``tables``, of models that are not confined, by what they answer: those of the
+    first table first."""
 
     tables: str
     rows: Mapping[Key, Sequence[Requirement]]
 
 
-@frozen
-class _Asked:
-    """What a model asks for alone, in percent of the peak; None: not known."""
-
-    sm: float | None = None
-    dram: float | None = None
-    l2: float | None = None
-
-
 def read_demands(paths: Sequence[Path]) -> Demands:
-    """The measured or estimated rows in ``paths`` (CSV, JSON, Parquet). Raises TableError."""
+    """Return the measured or estimated rows in ``paths`` (CSV, JSON, Parquet). Raises TableError."""
     rows: dict[Key, list[Requirement]] = defaultdict(list)
-    for r in (r for path in paths for r in read_table(path, REQUIREMENTS)):
-        if r.sm_share_pct == _WHOLE:
-            rows[(r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims)].append(r)
+    for path in paths:
+        for row in read_table(path, REQUIREMENTS):
+            if row.sm_share_pct == _WHOLE:
+                key = (row.model, row.gpu, row.runtime, row.dtype, row.batch_size, row.dims)
+                rows[key].append(row)
     return Demands(tables=", ".join(map(str, paths)), rows=rows)
 
 
 def rows_of(
     records: Iterable[PairRecord], header: Header, demands: Demands | None
 ) -> tuple[list[CoRun], tuple[str, ...]]:
-    """Two rows for each measured pair, and a line for each model of which ``demands`` has no row.
+    """Return two rows for each measured pair, and a line for each model of which ``demands`` has no row.
 
-    What a model asks of the GPU alone is copied from its row (what is null there, from that of the next table) where
-    it is not confined. Confined to a share of the SMs
-    the same work takes longer, so that it asks less at a time: the row's value times latency alone on the whole GPU
-    (of the journal, else the row's) / latency alone at the share, and of the SMs no more than the share. Null where one
-    of them is not known.
+    What a model asks of the GPU alone is copied from its row (what is null there, from that of the next
+    table) where it is not confined. Confined to a share of the SMs the same work takes longer, so that it
+    asks less at a time: the row's value times latency alone on the whole GPU (of the journal, else the row's)
+    / latency alone at the share, and of the SMs no more than the share. Null where one of them is not known.
     """
-    found = list(records)
-    whole = _unconfined(found)
+    records = list(records)
+    whole = _unconfined(records)
     rows: list[CoRun] = []
     missing: dict[str, None] = {}
-    for record in found:
+    for record in records:
         group = "+".join(f"{s.entry_id}@{s.sm_share_pct:g}" for s in record.sides)
         for side in record.sides:
-            asked = _Asked()
+            asked: dict[str, Any] = {}
             if demands is not None:
                 known = demands.rows.get(
                     (side.model, header.gpu, header.executor, side.dtype, side.batch_size, side.dims)
                 )
-                if not known:
-                    missing[
+                if known:
+                    asked = _asked(known, side, whole.get(side.entry_id))
+                else:
+                    line = (
                         f"{demands.tables}: no row for {side.model} on {header.gpu} ({header.executor}, {side.dtype}) "
                         f"at batch {side.batch_size}: what it asks for alone stays null"
-                    ] = None
-                else:
-                    asked = _asked(known, side, whole.get(side.entry_id))
+                    )
+                    missing[line] = None
+            demanded: dict[str, Any] = {name: asked.get(name) for name in _DEMANDED}
             rows.append(
                 CoRun(
                     group=group,
@@ -85,62 +81,69 @@ def rows_of(
                     sharing=header.sharing,
                     latency_alone_ms=side.latency_alone_ms,
                     latency_together_ms=side.latency_together_ms,
-                    sm_util_mean_pct=asked.sm,
-                    dram_util_mean_pct=asked.dram,
-                    l2_util_mean_pct=asked.l2,
+                    **demanded,
                 )
             )
     return rows, tuple(missing)
 
 
 def _unconfined(records: Sequence[PairRecord]) -> dict[str, float]:
-    """Median latency alone on the whole GPU by entry."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for side in (s for r in records for s in r.sides if s.sm_share_pct == _WHOLE):
-        found[side.entry_id].append(side.latency_alone_ms)
-    return {entry: statistics.median(values) for entry, values in found.items()}
+    """Return the median latency alone on the whole GPU by entry."""
+    latencies: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        for side in record.sides:
+            if side.sm_share_pct == _WHOLE:
+                latencies[side.entry_id].append(side.latency_alone_ms)
+    return {entry: statistics.median(values) for entry, values in latencies.items()}
 
 
-def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> _Asked:
-    sm, dram, l2, latency = (
-        next((v for r in rows if (v := getattr(r, name)) is not None), None)
-        for name in ("sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct", "latency_ms")
-    )
+def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> dict[str, Any]:
+    """Return what a model asks for alone, in percent of the peak, by the names of columns; None: not known."""
+    asked = {name: _first(rows, name) for name in _DEMANDED}
     if side.sm_share_pct == _WHOLE:
-        return _Asked(sm=sm, dram=dram, l2=l2)
-    alone_ms = whole_ms if whole_ms is not None else latency
-    if alone_ms is None:
-        return _Asked()
-    slower = alone_ms / side.latency_alone_ms
-    return _Asked(
-        sm=None if sm is None else min(sm * slower, side.sm_share_pct),
-        dram=None if dram is None else dram * slower,
-        l2=None if l2 is None else l2 * slower,
-    )
+        return asked
+    if whole_ms is None:
+        whole_ms = _first(rows, "latency_ms")
+    if whole_ms is None:
+        return {}
+    # The same bytes and FLOPs spread over more time.
+    slower = whole_ms / side.latency_alone_ms
+    for name, value in asked.items():
+        if value is not None:
+            asked[name] = value * slower
+    sm = asked["sm_util_mean_pct"]
+    if sm is not None:
+        asked["sm_util_mean_pct"] = min(sm, side.sm_share_pct)
+    return asked
+
+
+def _first(rows: Sequence[Requirement], column: str) -> float | None:
+    """Return the first value of a column that is not null."""
+    return next((value for row in rows if (value := getattr(row, column)) is not None), None)
 
 
 def slowdowns(records: Iterable[PairRecord]) -> tuple[float, ...]:
-    """Latency together / latency alone of every side."""
+    """Return latency together / latency alone of every side."""
     return tuple(s.latency_together_ms / s.latency_alone_ms for r in records for s in r.sides)
 
 
 def worst_words(records: Iterable[PairRecord]) -> str | None:
-    """The model that was slowed most, and beside which; None without any."""
-    each = [
-        (side.latency_together_ms / side.latency_alone_ms, side, other)
-        for record in records
-        for side, other in (record.sides, record.sides[::-1])
-    ]
-    if not each:
-        return None
-    factor, side, other = max(each, key=lambda e: e[0])
-    return f"{_words(side)} by {factor:.2f} beside {_words(other)}"
+    """Name the model that was slowed most, and beside which; None without any."""
+    worst = -1.0
+    words: str | None = None
+    for record in records:
+        for side, other in (record.sides, record.sides[::-1]):
+            factor = side.latency_together_ms / side.latency_alone_ms
+            if factor > worst:
+                worst = factor
+                words = f"{_words(side)} by {factor:.2f} beside {_words(other)}"
+    return words
 
 
 def _words(side: SideRecord) -> str:
-    batch = "" if side.batch_size is None else f", batch {side.batch_size}"
-    if side.sm_share_pct == _WHOLE:
-        share = ""
-    else:
-        share = f", {side.sm_share_pct:g} % of the SMs"
-    return f"{side.model} ({side.dtype}{batch}{share})"
+    words = [side.dtype]
+    if side.batch_size is not None:
+        words.append(f"batch {side.batch_size}")
+    if side.sm_share_pct != _WHOLE:
+        words.append(f"{side.sm_share_pct:g} % of the SMs")
+    return f"{side.model} ({', '.join(words)})"

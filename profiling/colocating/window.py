@@ -15,23 +15,21 @@ from gkestimator.profiling.colocating.protocol import MOST_CALLS
 
 @frozen
 class Loop:
-    """Calls that followed each other without a gap: when the first began and when each ended, in nanoseconds of a clock
-    that all loops share."""
+    """Hold calls that followed each other without a gap: when the first began and when each ended, in
+    nanoseconds of a clock that all loops share."""
 
     first_ns: int
     ends_ns: tuple[int, ...]
 
     @property
     def last_ns(self) -> int:
-        """The end of the last call."""
-        if self.ends_ns:
-            return self.ends_ns[-1]
-        return self.first_ns
+        """Return the end of the last call."""
+        return (self.first_ns, *self.ends_ns)[-1]
 
 
 @frozen
 class Times:
-    """Of ``calls`` calls: median and 90th percentile in milliseconds."""
+    """Hold median and 90th percentile of ``calls`` calls, in milliseconds."""
 
     calls: int
     median_ms: float
@@ -39,14 +37,17 @@ class Times:
 
 
 def loop_of(answer: Mapping[str, Any]) -> Loop:
-    """The loop that a worker tells of. Raises WorkerError for what is none."""
+    """Return the loop that a worker tells of. Raises WorkerError for what is none."""
     first = answer.get("first_ns")
     ends = answer.get("ends_ns")
     if not isinstance(first, int) or not isinstance(ends, list) or not 1 <= len(ends) <= MOST_CALLS:
         raise WorkerError("tells no calls, expected first_ns and ends_ns")
-    if not all(map(_whole, [first, *ends])) or any(b <= a for a, b in pairwise([0, *ends])):
-        raise WorkerError("tells calls that end before they begin")
-    return Loop(first_ns=first, ends_ns=tuple(first + e for e in ends))
+    before = 0
+    for end in ends:
+        if not (_whole(first) and _whole(end) and end > before):
+            raise WorkerError("tells calls that end before they begin")
+        before = end
+    return Loop(first_ns=first, ends_ns=tuple(first + end for end in ends))
 
 
 def _whole(value: object) -> bool:
@@ -54,23 +55,31 @@ def _whole(value: object) -> bool:
 
 
 def side_by_side(loops: Sequence[Loop]) -> tuple[tuple[float, ...], ...]:
-    """For each loop the milliseconds of the calls that lie wholly within the time in which all loops ran.
+    """Return for each loop the milliseconds of the calls that lie wholly within the time in which all loops
+    ran.
 
-    A call that began before another loop did, or ended after another had ended, had the GPU for itself a part of its
-    time: it says how fast the model is with half a neighbour.
+    A call that began before another loop did, or ended after another had ended, had the GPU for itself a part
+    of its time: it says how fast the model is with half a neighbour.
     """
     begin = max(loop.first_ns for loop in loops)
     end = min(loop.last_ns for loop in loops)
-    return tuple(
-        tuple((b - a) / 1e6 for a, b in pairwise((loop.first_ns, *loop.ends_ns)) if a >= begin and b <= end)
-        for loop in loops
-    )
+    durations = []
+    for loop in loops:
+        own = []
+        for a, b in pairwise((loop.first_ns, *loop.ends_ns)):
+            if a >= begin and b <= end:
+                own.append((b - a) / 1e6)
+        durations.append(tuple(own))
+    return tuple(durations)
 
 
-def times(durations_ms: Sequence[float]) -> Times | None:
-    """What they say; None without any."""
+NO_TIMES = Times(calls=0, median_ms=math.nan, p90_ms=math.nan)
+
+
+def times(durations_ms: Sequence[float]) -> Times:
+    """Return what the durations of calls say."""
     if not durations_ms:
-        return None
+        return NO_TIMES
     ordered = sorted(durations_ms)
     return Times(
         calls=len(ordered),

@@ -1,8 +1,8 @@
 """One side of a pair: a process with one executor that holds models and calls them on request.
 
-``python -P -m gkestimator.profiling.colocating.worker --executor NAME --device D --seed N``, requests on standard input
-(:mod:`gkestimator.profiling.colocating.protocol`), answers where standard output was. It ends when its input is closed,
-and dies with the process that started it.
+``python -P -m gkestimator.profiling.colocating.worker --executor NAME --device D --seed N``, requests on
+standard input (:mod:`gkestimator.profiling.colocating.protocol`), answers where standard output was. It ends
+when its input is closed, and dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,45 +39,46 @@ from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
 
 _PR_SET_PDEATHSIG = 1
+# What a call may still take when the input is closed, before the process ends in the middle of it.
 _CLOSING_S = 5.0
-"""What a call may still take when the input is closed, before the process ends in the middle of it."""
 _OUT_OF_MEMORY = "out of memory"  # how faults.judged begins what memory caused
+# When the first call that counts began, and nanoseconds from there to the end of each call.
 Calls = tuple[int, list[int]]
-"""When the first call that counts began, and nanoseconds from there to the end of each call."""
 
 
+@dataclass
 class Holder:
-    """The models that are prepared, the one used longest ago first."""
+    """Hold the models that are prepared, the one used longest ago first."""
 
-    def __init__(self, executor: Executor, device: str, seed: int) -> None:
-        self._executor = executor
-        self._device = device
-        self._seed = seed
-        self._held: dict[str, Prepared] = {}
+    executor: Executor
+    device: str
+    seed: int
+    _held: dict[str, Prepared] = field(default_factory=dict)
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Ids of the models that are prepared."""
+        """Return the ids of the models that are prepared."""
         return tuple(self._held)
 
     def prepare(self, entry: PlanEntry, keep: Sequence[str] = ()) -> Prepared:
-        """The model, prepared now if it is not yet. Where memory runs out others are closed, the one used longest ago
-        first, never those in ``keep``. Raises what the executor raises once nothing is left to close."""
+        """Return the model, prepared now if it is not yet. Where memory runs out others are closed, the one
+        used longest ago first, never those in ``keep``. Raises what the executor raises once nothing is left
+        to close."""
         while entry.id not in self._held:
             try:
-                require_host_memory(entry, self._device, available_host_bytes())
-                self._held[entry.id] = self._executor.prepare(entry, self._seed)
+                require_host_memory(entry, self.device, available_host_bytes())
+                self._held[entry.id] = self.executor.prepare(entry, self.seed)
                 break
             except Exception as e:  # noqa: BLE001 - any runtime's; what it means is judged
-                found = judged(e)
-                if not _is_memory(found) or not self._close_one(keep):
-                    raise found from None
-                del found  # with its traceback, which holds what the failed attempt had made
+                error = judged(e)
+                if not _is_memory(error) or not self._close_one(keep):
+                    raise error from None
+                del error  # with its traceback, which holds what the failed attempt had made
             gc.collect()
         return self.use(entry.id)
 
     def use(self, entry: str) -> Prepared:
-        """The prepared model, now the one used last. Raises ExecutionError where it is not prepared."""
+        """Return the prepared model, now the one used last. Raises ExecutionError where it is not prepared."""
         if entry not in self._held:
             raise ExecutionError(f"{entry}: not prepared")
         self._held[entry] = self._held.pop(entry)
@@ -105,9 +107,9 @@ def call_for(
     going: Callable[[], bool],
     now: Callable[[], int] = time.monotonic_ns,
 ) -> Calls:
-    """Call ``prepared`` until ``start_ns`` (once at least: it warms up caches and clocks), then for ``seconds`` from
-    there and at least ``least`` times, but no longer than ``most_seconds``. Each call is waited for. The clock is
-    CLOCK_MONOTONIC, one for all processes of a machine."""
+    """Call ``prepared`` until ``start_ns`` (once at least: it warms up caches and clocks), then for
+    ``seconds`` from there and at least ``least`` times, but no longer than ``most_seconds``. Each call is
+    waited for. The clock is CLOCK_MONOTONIC, one for all processes of a machine."""
     prepared.synchronise()
     prepared.run()
     prepared.synchronise()
@@ -130,16 +132,16 @@ def call_for(
     return first, ends
 
 
+@dataclass
 class _Server:
-    def __init__(self, holder: Holder, out: IO[bytes], going: Callable[[], bool]) -> None:
-        self._holder = holder
-        self._out = out
-        self._going = going
-        self._entries: dict[str, PlanEntry] = {}
+    holder: Holder
+    out: IO[bytes]
+    going: Callable[[], bool]
+    entries: dict[str, PlanEntry] = field(default_factory=dict)
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        self._out.write(encode(message))
-        self._out.flush()
+        self.out.write(encode(message))
+        self.out.flush()
 
     def answer(self, request: Mapping[str, Any]) -> bool:
         """Do what is asked and say how it went; False: the device takes no more work."""
@@ -147,10 +149,12 @@ class _Server:
             self.tell({"n": request["n"], "ok": True, **self._do(request)})
             return True
         except Exception as e:  # noqa: BLE001 - a stranger's model in any runtime: its failure is an answer
-            found = judged(e)
-        lost = isinstance(found, DeviceLostError)
-        kind = "lost" if lost else "memory" if _is_memory(found) else "failed"
-        self.tell({"n": request["n"], "ok": False, "kind": kind, "reason": one_line(found)})
+            error = judged(e)
+        lost = isinstance(error, DeviceLostError)
+        kind = "memory" if _is_memory(error) else "failed"
+        self.tell(
+            {"n": request["n"], "ok": False, "kind": "lost" if lost else kind, "reason": one_line(error)}
+        )
         return not lost
 
     def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,35 +162,34 @@ class _Server:
         keep = tuple(request.get("keep", ()))
         if what == "prepare":
             begun = time.monotonic()
-            prepared = self._holder.prepare(self._entry(request["entry"], request["file"]), keep)
+            prepared = self.holder.prepare(self._entry(request["entry"], request["file"]), keep)
             prepared.synchronise()
             called = time.monotonic()
             prepared.run()
             prepared.synchronise()
             done = time.monotonic()
-            return {"seconds": done - begun, "call_s": done - called, "held": list(self._holder.held)}
+            return {"seconds": done - begun, "call_s": done - called, "held": list(self.holder.held)}
         if what == "run":
             first, ends = call_for(
-                self._holder.use(request["entry"]),
+                self.holder.use(request["entry"]),
                 start_ns=int(request["start_ns"]),
                 seconds=float(request["seconds"]),
                 least=int(request["least"]),
                 most_seconds=float(request["most_seconds"]),
-                going=self._going,
+                going=self.going,
             )
             return {"first_ns": first, "ends_ns": ends}
         if what == "close":
-            self._holder.close(keep)
-            return {"held": list(self._holder.held)}
+            self.holder.close(keep)
+            return {"held": list(self.holder.held)}
         raise ProtocolError(f"request: found {str(what)[:40]!r}, expected prepare, run or close")
 
     def _entry(self, name: str, file: str) -> PlanEntry:
-        if name not in self._entries:
-            found = {e.id: e for e in read_plan(Path(file)).entries}
-            if name not in found:
-                raise EntryUnsupportedError(f"{file}: holds no entry {name}")
-            self._entries[name] = found[name]
-        return self._entries[name]
+        if name not in self.entries:
+            self.entries |= {e.id: e for e in read_plan(Path(file)).entries}
+        if name not in self.entries:
+            raise EntryUnsupportedError(f"{file}: holds no entry {name}")
+        return self.entries[name]
 
 
 def _is_memory(error: BaseException) -> bool:
@@ -194,12 +197,12 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until the input ends; the exit status (3: the device is lost)."""
+    """Serve until the input ends; return the exit status (3: the device is lost)."""
     parser = argparse.ArgumentParser(prog="gkest pairs worker", allow_abbrev=False)
     parser.add_argument("--executor", required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
     # What libraries print on standard output goes to the log: the channel is ours alone.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -207,11 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     closed = threading.Event()
     threading.Thread(target=_read, args=(inbox, closed), daemon=True).start()
     try:
-        executor = make_executor(given.executor, given.device)
-        holder = Holder(executor, given.device, given.seed)
+        executor = make_executor(asked.executor, asked.device)
+        holder = Holder(executor, asked.device, asked.seed)
         server = _Server(holder, out, lambda: not closed.is_set())
         server.tell(
-            {"n": 0, "ok": True, "sms": _visible_sms(given.device), "versions": dict(executor.versions())}
+            {"n": 0, "ok": True, "sms": _visible_sms(asked.device), "versions": dict(executor.versions())}
         )
     except GkestimatorError as e:
         print(f"gkest pairs worker: {e}", file=sys.stderr)
@@ -227,16 +230,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _visible_sms(device: str) -> int | None:
-    """SMs that this process sees: under MPS with a share of them fewer than the GPU has. None on the CPU, and where the
-    driver does not tell."""
+    """Return the SMs that this process sees: under MPS with a share of them fewer than the GPU has. None on
+    the CPU, and where the driver does not tell."""
     if device == "cpu":
         return None
     from gkestimator.profiling.cuda_driver import cuda_device
 
-    found = cuda_device(int(device.partition(":")[2]))
-    if isinstance(found, str):
-        return None
-    return found.attributes.get("sms")
+    gpu = cuda_device(int(device.partition(":")[2]))
+    return None if isinstance(gpu, str) else gpu.attributes.get("sms")
 
 
 def _read(inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> None:
@@ -251,7 +252,8 @@ def _read(inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> No
 
 
 def _die_with(parent: int) -> None:
-    """Linux: be killed when the process that started this one is gone, even in the middle of a call that hangs."""
+    """Be killed (on Linux) when the process that started this one is gone, even in the middle of a call that
+    hangs."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it was gone before that was said

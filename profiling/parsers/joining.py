@@ -22,14 +22,15 @@ Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 
 
 def base_name(name: str) -> str:
-    """The function's name without return type, namespaces, template arguments and parameters, which every tool spells
-    its own way: ``void at::native::reduce_kernel<512, 1>(Op)`` and ``reduce_kernel`` are both ``reduce_kernel``."""
+    """Return the function's name without return type, namespaces, template arguments and parameters, which every
+    tool spells its own way: ``void at::native::reduce_kernel<512, 1>(Op)`` and ``reduce_kernel`` are both
+    ``reduce_kernel``."""
     name = (
         name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("operator()", "operator ")
     )
     depth = 0
     named = False
-    kept: list[str] = []
+    own: list[str] = []
     for character in name:
         if character in "<(":
             # The first bracket of parameters at the outermost level ends the name.
@@ -39,52 +40,48 @@ def base_name(name: str) -> str:
         elif character in ">)":
             depth = max(0, depth - 1)
         elif not depth:
-            kept.append(character)
+            own.append(character)
             named = named or not character.isspace()
-    words = "".join(kept).strip().split()
-    if words:
-        return words[-1].rpartition("::")[2]
-    return name
+    words = "".join(own).strip().split()
+    return words[-1].rpartition("::")[2] if words else name
 
 
 def join(timeline: Capture, counters: Capture) -> Capture:
-    """``timeline`` with ``Launch.counters`` set where a kernel of ``counters`` is surely the same one.
+    """Return ``timeline`` with ``Launch.counters`` set where a kernel of ``counters`` is surely the same one.
 
-    An entry's range is cut into its repeats; the kernels of one repeat are set against those of the counters' pass.
-    Kernels of one name, grid and block belong together, the first to the first, where both sides have equally many of
-    them and all pairs stand in the same order; every repeat gets the counters, which were measured once. Whatever does
-    not fit is counted in ``unjoined`` and told in ``problems``, never guessed.
+    An entry's range is cut into its repeats; the kernels of one repeat are set against those of the counters'
+    pass. Kernels of one name, grid and block belong together, the first to the first, where both sides have
+    equally many of them and all pairs stand in the same order; every repeat gets the counters, which were
+    measured once. Whatever does not fit is counted in ``unjoined`` and told in ``problems``, never guessed.
     """
     of_entry: dict[str, list[EntryRange]] = defaultdict(list)
-    for found in counters.ranges:
-        of_entry[found.entry_id].append(found)
+    for counted in counters.ranges:
+        of_entry[counted.entry_id].append(counted)
     unjoined: Counter[str] = Counter(timeline.unjoined)
     problems = [*timeline.problems, *counters.problems]
     for reason, count in counters.unjoined.items():
         unjoined[f"counters: {reason}"] += count
     ranges = []
-    for found in timeline.ranges:
-        measured = of_entry.get(found.entry_id)
-        ranges.append(_joined(found, measured, unjoined, problems) if measured else found)
-    there = {found.entry_id for found in timeline.ranges}
-    for entry_id, absent in of_entry.items():
-        if entry_id not in there:
-            unjoined[_NO_TIMELINE] += sum(len(r.launches) for r in absent)
-            problems.append(f"{entry_id}: counters without a range in the timeline")
+    for timed in timeline.ranges:
+        measured = of_entry.get(timed.entry_id)
+        ranges.append(_joined(timed, measured, unjoined, problems) if measured else timed)
+    for entry_id in of_entry.keys() - {timed.entry_id for timed in timeline.ranges}:
+        unjoined[_NO_TIMELINE] += sum(len(r.launches) for r in of_entry[entry_id])
+        problems.append(f"{entry_id}: counters without a range in the timeline")
     return replace(timeline, ranges=tuple(ranges), unjoined=dict(unjoined), problems=tuple(problems))
 
 
 def _joined(
-    found: EntryRange, measured: Sequence[EntryRange], unjoined: Counter[str], problems: list[str]
+    timed: EntryRange, measured: Sequence[EntryRange], unjoined: Counter[str], problems: list[str]
 ) -> EntryRange:
     total = sum(len(r.launches) for r in measured)
-    timed, problem = split_repeats(found)
+    repeats, problem = split_repeats(timed)
     counted = _counted(measured)
-    if timed is None or counted is None:
+    if repeats is None or counted is None:
         unjoined[_NO_REPEATS] += total
-        problems.append(problem or f"{found.entry_id}: the kernels of its passes for counters differ")
-        return found
-    pattern = timed[0]
+        problems.append(problem or f"{timed.entry_id}: the kernels of its passes for counters differ")
+        return timed
+    pattern = repeats[0]
     partner = _pairs(pattern, counted)
     missing = len(counted) - len(partner)
     if missing:
@@ -92,48 +89,57 @@ def _joined(
         partners = set(partner.values())
         odd = next(launch for i, launch in enumerate(counted) if i not in partners)
         problems.append(
-            f"{found.entry_id}: {missing} of {len(counted)} kernels with counters have no sure partner among "
+            f"{timed.entry_id}: {missing} of {len(counted)} kernels with counters have no sure partner among "
             f"{sum(launch.kind == 'kernel' for launch in pattern)} in the timeline, the first {geometry_text(odd)}"
         )
     # Launches that come once in front (a problem that split_repeats told) keep their place without counters.
-    once = len(found.launches) - len(timed) * len(pattern)
-    launches = list(found.launches)
+    launches = list(timed.launches)
+    once = len(launches) - len(repeats) * len(pattern)
     for i in range(once, len(launches)):
         place = (i - once) % len(pattern)
         if place in partner:
             launches[i] = replace(launches[i], counters=counted[partner[place]].counters)
-    return replace(found, launches=tuple(launches))
+    return replace(timed, launches=tuple(launches))
 
 
 def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | None:
-    """The kernels of one repeat with counters, averaged where several passes counted the same; None if they differ."""
+    """Return the kernels of one repeat with counters, averaged where several passes counted the same; None if
+    they differ."""
     passes = []
-    for found in measured:
-        repeats, _ = split_repeats(found)
+    for measured_range in measured:
+        repeats, _ = split_repeats(measured_range)
         if repeats is None:
             return None
-        passes += [tuple(launch for launch in repeat if launch.kind == "kernel") for repeat in repeats]
+        for repeat in repeats:
+            passes.append(tuple(launch for launch in repeat if launch.kind == "kernel"))
     first = passes[0]
-    if any([_key(a) for a in other] != [_key(a) for a in first] for other in passes[1:]):
-        return None
+    # Replays of one launch must show the same kernels, else their mean is of nothing.
+    keys = list(map(_key, first))
+    for other in passes[1:]:
+        if list(map(_key, other)) != keys:
+            return None
     if len(passes) == 1:
         return first
-    return tuple(
-        replace(launch, counters=_mean([other[i].counters or {} for other in passes]))
-        for i, launch in enumerate(first)
-    )
+    averaged = []
+    for same in zip(*passes, strict=True):
+        counters = _mean([launch.counters or {} for launch in same])
+        averaged.append(replace(same[0], counters=counters))
+    return tuple(averaged)
 
 
 def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each counter that every pass has."""
-    return {
-        name: fmean(c[name] for c in counters) for name in counters[0] if all(name in c for c in counters)
-    }
+    """Return the mean of each counter that every pass has."""
+    common = set.intersection(*map(set, counters))
+    means = {}
+    for name in counters[0]:
+        if name in common:
+            means[name] = fmean(each[name] for each in counters)
+    return means
 
 
 def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:
-    """Name and geometry; with ``sizes`` the blocks of the grid and the threads of a block in all, for where the
-    dimensions of one side are not known."""
+    """Return name and geometry; with ``sizes`` the blocks of the grid and the threads of a block in all, for
+    where the dimensions of one side are not known."""
     name = base_name(launch.name)
     if not sizes:
         return (name, launch.grid, launch.block)
@@ -146,27 +152,22 @@ def _size(
     if dimensions is not None:
         return (prod(dimensions),)
     size = (launch.counters or {}).get(counter)
-    if size is None:
-        return None
-    return (round(size),)
+    return None if size is None else (round(size),)
 
 
 def _pairs(pattern: Sequence[CapturedLaunch], counted: Sequence[CapturedLaunch]) -> dict[int, int]:
-    """Place in ``pattern`` -> place in ``counted`` for every kernel that has one sure partner."""
+    """Return place in ``pattern`` -> place in ``counted`` for every kernel that has one sure partner."""
     places: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     sizes = any(launch.grid is None or launch.block is None for launch in counted)
     for side, launches in enumerate((pattern, counted)):
         for i, launch in enumerate(launches):
             if launch.kind == "kernel":
                 places[_key(launch, sizes=sizes)][side].append(i)
-    pairs = sorted(
-        pair
-        for ours, theirs in places.values()
-        if len(ours) == len(theirs)
-        for pair in zip(ours, theirs, strict=True)
-    )
+    pairs: list[tuple[int, int]] = []
+    for ours, theirs in places.values():
+        if len(ours) == len(theirs):
+            pairs += zip(ours, theirs, strict=True)
+    pairs.sort()
     order = [theirs for _, theirs in pairs]
     # Kernels that changed places may have changed their part in the operator as well.
-    if order == sorted(order):
-        return dict(pairs)
-    return {}
+    return dict(pairs) if order == sorted(order) else {}

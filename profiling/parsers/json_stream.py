@@ -20,8 +20,8 @@ MAX_CHARACTERS = 8 * 2**30
 MAX_ELEMENT = 16 * 2**20
 _CHUNK = 2**20
 _SPACE = " \t\n\r"
+# As C++ prints what is no number; kineto writes such words into a kernel's figures.
 _BARE = re.compile(r"-?(?:nan|inf)\b")
-"""As C++ prints what is no number; kineto writes such words into a kernel's figures."""
 
 
 class _Reader:
@@ -59,19 +59,19 @@ class _Reader:
                 return ""
 
     def expect(self, wanted: str) -> str:
-        found = self.peek()
-        if not found or found not in wanted:
-            where = "its end" if not found else repr(found)
+        character = self.peek()
+        if not character or character not in wanted:
+            where = "its end" if not character else repr(character)
             raise ValueError(f"found {where}, expected {' or '.join(wanted)}")
         self.at += 1
-        return found
+        return character
 
     def _no_number(self, at: int) -> bool:
         """Put ``null`` where C++ wrote ``nan`` or ``inf`` at ``at``; False where it did not."""
-        found = _BARE.match(self.text, at)
-        if found is None:
+        word = _BARE.match(self.text, at)
+        if word is None:
             return False
-        self.text = f"{self.text[:at]}null{self.text[found.end() :]}"
+        self.text = f"{self.text[:at]}null{self.text[word.end() :]}"
         return True
 
     def value(self) -> Any:
@@ -100,9 +100,10 @@ def _no_constant(text: str) -> None:
 
 
 def stream_object(path: Path, key: str, element: Callable[[Any], None], *, limit_s: float) -> dict[str, Any]:
-    """The JSON object in the file at ``path`` (gzip where it begins so) without ``key``, whose list is handed to
-    ``element`` one by one. Numbers with a point are Decimal: nanoseconds in microseconds since the start of the machine
-    do not fit a float. Raises TableError in one line for anything else, and after ``limit_s`` seconds."""
+    """The JSON object in the file at ``path`` (gzip where it begins so) without ``key``, whose list is handed
+    to ``element`` one by one. Numbers with a point are Decimal: nanoseconds in microseconds since the start
+    of the machine do not fit a float. Raises TableError in one line for anything else, and after ``limit_s``
+    seconds."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise TableError(f"{path}: not a regular file, expected a trace in JSON")

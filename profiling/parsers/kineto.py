@@ -7,16 +7,28 @@ A kernel, copy or fill is tied to the host's call by the correlation id, and the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import TableError, one_line
-from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.profiling.captures import Capture, CapturedLaunch
 from gkestimator.profiling.parsers.json_stream import stream_object
-from gkestimator.profiling.parsers.labels import parse_label, printable_name
-from gkestimator.profiling.parsers.spans import innermost, overlapping
+from gkestimator.profiling.parsers.spans import (
+    OUTSIDE,
+    Facts,
+    HostCall,
+    LabelledRange,
+    Placed,
+    busiest_device,
+    common_place,
+    entry_ranges,
+    parse_label,
+    places_of,
+    printable_name,
+    tell_of_nested,
+)
 
 LIMIT_S = 300.0
 MAX_EVENTS = 10_000_000
@@ -24,267 +36,256 @@ _DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "mems
 _CALLS = ("cuda_runtime", "cuda_driver")
 _LAUNCH = "LaunchKernel"
 _FACTS = ("cupti_version", "cuda_runtime_version", "cuda_driver_version")
+_MOST_FACTS = 200
 
-Thread = tuple[Any, Any]
+
+class _Event:
+    """Read one element of ``traceEvents`` without trusting it. Raises TableError for what is not as it should
+    be."""
+
+    __slots__ = ("_document", "_where")
+
+    def __init__(self, where: str, document: dict[str, Any]) -> None:
+        self._where = where
+        self._document = document
+
+    def _fail(self, what: str, value: object, expected: str) -> TableError:
+        name = str(self._document.get("name"))[:60]
+        return TableError(f"{self._where} ({name}): {what}: found {str(value)[:60]!r}, expected {expected}")
+
+    def name(self) -> str:
+        name = self._document.get("name")
+        if not isinstance(name, str):
+            raise self._fail("name", name, "text")
+        return name
+
+    def times(self) -> tuple[int, int]:
+        """Return start and duration in ns."""
+        start = self._ns("ts")
+        length = self._ns("dur")
+        if length < 0:
+            raise self._fail("dur", self._document.get("dur"), "a duration of at least 0")
+        return start, length
+
+    def _ns(self, field: str) -> int:
+        value: Any = self._document.get(field)
+        known = type(value) is int or type(value) is Decimal
+        if known and -(10**15) < value < 10**15:
+            nanoseconds: int = round(value * 1000)
+            return nanoseconds
+        raise self._fail(field, value, "microseconds")
+
+    def call(self) -> HostCall:
+        start, length = self.times()
+        pid = self._document.get("pid")
+        tid = self._document.get("tid")
+        if not isinstance(pid, int | str) or not isinstance(tid, int | str):
+            raise self._fail("pid and tid", (pid, tid), "a process and a thread")
+        return HostCall(start, start + length, (pid, tid))
+
+    def _argument(self, field: str) -> Any:
+        arguments = self._document.get("args", {})
+        if not isinstance(arguments, dict):
+            raise self._fail("args", arguments, "an object")
+        return arguments.get(field)
+
+    def whole(self, field: str) -> int | None:
+        value = self._argument(field)
+        if isinstance(value, Decimal) and abs(value) < 2**63 and value == int(value):
+            value = int(value)
+        if value is None or (type(value) is int and -(2**63) <= value < 2**64):
+            return value
+        raise self._fail(field, value, "a whole number")
+
+    def triple(self, field: str) -> tuple[int, int, int] | None:
+        sizes = self._argument(field)
+        if sizes is None:
+            return None
+        if not isinstance(sizes, list) or len(sizes) != 3:
+            raise self._fail(field, sizes, "three whole numbers")
+        x, y, z = sizes
+        for size in sizes:
+            if type(size) is not int or size <= 0:
+                raise self._fail(field, sizes, "three whole numbers")
+        return x, y, z
 
 
 class _Events:
-    """What matters of a trace, collected event by event."""
+    """Hold what matters of a trace, collected event by event."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._names: dict[str, str] = {}
         self._seen = 0
-        self.ranges: list[tuple[int, int, Thread, str, int]] = []
-        self.calls: list[tuple[int, int, Thread, int]] = []
+        self.ranges: list[LabelledRange] = []
+        self.calls: list[HostCall] = []
+        self.correlations: dict[int | None, list[int]] = defaultdict(list)  # to indices of calls
         self.asked: set[int] = set()
         self.launches: list[tuple[int | None, CapturedLaunch]] = []
-        self.host: list[tuple[int, int, Thread, str]] = []
+        self.host: list[HostCall] = []
+        self.operators: list[str] = []
 
-    def add(self, event: Any) -> None:
-        """One element of ``traceEvents``. Raises TableError for one that is not as it should be."""
+    def add(self, document: Any) -> None:
+        """Take one element of ``traceEvents``. Raises TableError for one that is not as it should be."""
         self._seen += 1
         if self._seen > MAX_EVENTS:
             raise TableError(f"{self._path}: more than {MAX_EVENTS:,} events")
-        if not isinstance(event, dict):
+        if not isinstance(document, dict):
             raise TableError(f"{self._path}: event {self._seen}: expected an object")
-        if event.get("ph") != "X":
-            return
-        category = event.get("cat")
+        if document.get("ph") == "X":
+            event = _Event(f"{self._path}: event {self._seen}", document)
+            self._take(event, document.get("cat"))
+
+    def _take(self, event: _Event, category: object) -> None:
         if category == "user_annotation":
             label = parse_label(self._name(event), domain=None)
             if label is not None:
-                self.ranges.append((*self._span(event), self._thread(event), *label))
-        elif category in _DEVICE_KINDS:
-            self._launch(event, _DEVICE_KINDS[category])
+                call = event.call()
+                self.ranges.append(LabelledRange(*label, call.start, call.end, call.thread))
         elif category in _CALLS:
-            correlation = self._whole(event, "correlation")
+            correlation = event.whole("correlation")
             if correlation is not None:
-                self.calls.append((*self._span(event), self._thread(event), correlation))
+                self.correlations[correlation].append(len(self.calls))
+                self.calls.append(event.call())
                 if _LAUNCH in self._name(event):
                     self.asked.add(correlation)
         elif category == "cpu_op":
-            self.host.append((*self._span(event), self._thread(event), self._name(event)))
+            self.host.append(event.call())
+            self.operators.append(self._name(event))
+        elif isinstance(category, str) and category in _DEVICE_KINDS:
+            launch = self._launch(event, _DEVICE_KINDS[category])
+            self.launches.append((event.whole("correlation"), launch))
 
-    def _launch(self, event: dict[str, Any], kind: str) -> None:
-        start, end = self._span(event)
-        launch = CapturedLaunch(
+    def _launch(self, event: _Event, kind: str) -> CapturedLaunch:
+        start, length = event.times()
+        return CapturedLaunch(
             kind=kind,
             name=self._name(event),
             start_ns=start,
-            duration_ns=end - start,
-            stream=self._whole(event, "stream"),
-            device=self._whole(event, "device"),
-            grid=self._triple(event, "grid"),
-            block=self._triple(event, "block"),
-            registers_per_thread=self._whole(event, "registers per thread"),
-            smem_bytes=self._whole(event, "shared memory"),
-            bytes_moved=self._whole(event, "bytes"),
-            in_graph=bool(self._whole(event, "graph node id")),
-        )
-        self.launches.append((self._whole(event, "correlation"), launch))
-
-    def _fail(self, event: dict[str, Any], what: str, found: Any, expected: str) -> TableError:
-        name = str(event.get("name"))[:60]
-        return TableError(
-            f"{self._path}: event {self._seen} ({name}): {what}: found {str(found)[:60]!r}, expected {expected}"
+            duration_ns=length,
+            stream=event.whole("stream"),
+            device=event.whole("device"),
+            grid=event.triple("grid"),
+            block=event.triple("block"),
+            registers_per_thread=event.whole("registers per thread"),
+            smem_bytes=event.whole("shared memory"),
+            bytes_moved=event.whole("bytes"),
+            in_graph=bool(event.whole("graph node id")),
         )
 
-    def _name(self, event: dict[str, Any]) -> str:
-        name = event.get("name")
-        if not isinstance(name, str):
-            raise self._fail(event, "name", name, "text")
+    def _name(self, event: _Event) -> str:
+        name = event.name()
         if name not in self._names:
             self._names[name] = printable_name(name)
         return self._names[name]
 
-    def _span(self, event: dict[str, Any]) -> tuple[int, int]:
-        start = self._ns(event, "ts")
-        length = self._ns(event, "dur")
-        if length < 0:
-            raise self._fail(event, "dur", event.get("dur"), "a duration of at least 0")
-        return start, start + length
-
-    def _ns(self, event: dict[str, Any], field: str) -> int:
-        found = event.get(field)
-        if type(found) is not int and type(found) is not Decimal:
-            raise self._fail(event, field, found, "microseconds")
-        if not -(10**15) < found < 10**15:
-            raise self._fail(event, field, found, "microseconds")
-        return round(found * 1000)
-
-    def _thread(self, event: dict[str, Any]) -> Thread:
-        pid = event.get("pid")
-        tid = event.get("tid")
-        if not isinstance(pid, int | str) or not isinstance(tid, int | str):
-            raise self._fail(event, "pid and tid", (pid, tid), "a process and a thread")
-        return pid, tid
-
-    def _arguments(self, event: dict[str, Any]) -> Mapping[str, Any]:
-        found = event.get("args", {})
-        if not isinstance(found, dict):
-            raise self._fail(event, "args", found, "an object")
-        return found
-
-    def _whole(self, event: dict[str, Any], field: str) -> int | None:
-        found = self._arguments(event).get(field)
-        if found is None:
-            return None
-        if isinstance(found, Decimal) and abs(found) < 2**63 and found == int(found):
-            found = int(found)
-        if type(found) is not int or not -(2**63) <= found < 2**64:
-            raise self._fail(event, field, found, "a whole number")
-        return found
-
-    def _triple(self, event: dict[str, Any], field: str) -> tuple[int, int, int] | None:
-        found = self._arguments(event).get(field)
-        if found is None:
-            return None
-        if not isinstance(found, list) or len(found) != 3 or not all(type(v) is int and v > 0 for v in found):
-            raise self._fail(event, field, found, "three whole numbers")
-        return (found[0], found[1], found[2])
-
 
 def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
-    """The capture in the chrome trace at ``path`` (.json or .json.gz). Ranges in order of their start, launches in the
-    order of the host's calls; ``device``: the GPU's ``deviceProperties`` and the trace's CUDA versions.
+    """Return the capture in the chrome trace at ``path`` (.json or .json.gz). Ranges in order of their start,
+    launches in the order of the host's calls; ``device``: the GPU's ``deviceProperties`` and the trace's CUDA
+    versions.
 
-    Where nothing ran on a device, the launches are the host's operators (kind ``host``) with the time that each spent
-    outside the operators it called. Raises TableError in one line.
+    Where nothing ran on a device, the launches are the host's operators (kind ``host``) with the time that
+    each spent outside the operators it called. Raises TableError in one line.
     """
     events = _Events(path)
     rest = stream_object(path, "traceEvents", events.add, limit_s=limit_s)
     problems: list[str] = []
     unjoined: Counter[str] = Counter()
-    events.ranges.sort(key=lambda r: (r[0], -r[1]))
+    events.ranges.sort(key=lambda r: (r.start, -(r.end or 0)))
     if not events.ranges:
         problems.append("no range of ours was recorded (record_function)")
-    nested = sum(overlapping(spans) for spans in _by_thread(events.ranges).values())
-    if nested:
-        problems.append(f"{nested} ranges of ours lie within others; a launch counts for the innermost")
-    on_device = bool(events.launches or events.calls)
-    placed = (_device_launches if on_device else _host_launches)(events, unjoined)
+    tell_of_nested(events.ranges, problems)
+    if events.launches or events.calls:
+        placed = _device_launches(events, unjoined)
+    else:
+        placed = _host_launches(events, unjoined)
     dropped = len(events.asked - {correlation for correlation, _ in events.launches})
     if dropped:
         problems.append(f"{dropped} of {len(events.asked)} launches without a kernel: CUPTI dropped records")
     schema = rest.get("schemaVersion")
+    schema_text = None
+    if schema is not None:
+        schema_text = one_line(schema, limit=20)
     return Capture(
         tool="kineto",
         tool_version=None,
-        schema=None if schema is None else one_line(schema, limit=20),
-        ranges=tuple(
-            EntryRange(
-                entry_id=entry_id,
-                repeats=repeats,
-                start_ns=start,
-                end_ns=end,
-                launches=tuple(launch for _, _, launch in sorted(placed[i], key=lambda each: each[:2])),
-            )
-            for i, (start, end, _, entry_id, repeats) in enumerate(events.ranges)
-        ),
+        schema=schema_text,
+        ranges=entry_ranges(events.ranges, placed),
         device=_device(rest, events, problems),
         unjoined=dict(unjoined),
         problems=tuple(problems),
     )
 
 
-def _by_thread(ranges: list[tuple[int, int, Thread, str, int]]) -> dict[Thread, list[tuple[int, int]]]:
-    threads: dict[Thread, list[tuple[int, int]]] = defaultdict(list)
-    for start, end, thread, _, _ in ranges:
-        threads[thread].append((start, end))
-    return threads
-
-
-def _places(events: _Events, spans: list[tuple[int, int, Thread]]) -> list[int | None]:
-    """Index of the innermost range of each of ``spans``, which must end within it too."""
-    of_thread: dict[Thread, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for i, r in enumerate(events.ranges):
-        of_thread[r[2]][0].append(i)
-    for i, span in enumerate(spans):
-        of_thread[span[2]][1].append(i)
-    places: list[int | None] = [None] * len(spans)
-    for ranges, calls in of_thread.values():
-        found = innermost([events.ranges[i][:2] for i in ranges], [spans[c][:2] for c in calls])
-        for call, place in zip(calls, found, strict=True):
-            if place is not None and spans[call][1] <= events.ranges[ranges[place]][1]:
-                places[call] = ranges[place]
+def _places(events: _Events, calls: Sequence[HostCall]) -> list[int | None]:
+    """Return the index of the innermost range of each of ``calls``, which must end within it too."""
+    places = places_of(calls, events.ranges)
+    for i, place in enumerate(places):
+        if place is not None and calls[i].end > (events.ranges[place].end or 0):
+            places[i] = None
     return places
 
 
-def _device_launches(
-    events: _Events, unjoined: Counter[str]
-) -> dict[int, list[tuple[int, int, CapturedLaunch]]]:
-    places = _places(events, [call[:3] for call in events.calls])
-    of_correlation: dict[int, list[int]] = defaultdict(list)
-    for i, call in enumerate(events.calls):
-        of_correlation[call[3]].append(i)
-    placed: dict[int, list[tuple[int, int, CapturedLaunch]]] = defaultdict(list)
+def _device_launches(events: _Events, unjoined: Counter[str]) -> Placed:
+    places = _places(events, events.calls)
+    placed: Placed = defaultdict(list)
     for correlation, launch in events.launches:
-        calls = of_correlation.get(correlation, []) if correlation is not None else []
-        candidates = {places[c] for c in calls}
-        place = next(iter(candidates)) if len(candidates) == 1 else None
-        if not candidates:
-            unjoined["without the host's call that caused it"] += 1
-        elif len(candidates) > 1:
-            unjoined["with several calls that may have caused it"] += 1
-        elif place is None:
-            unjoined["outside the ranges of entries"] += 1
+        candidates = events.correlations.get(correlation, [])
+        place, reason = common_place(candidates, places)
+        if place is None:
+            unjoined[reason] += 1
         else:
-            placed[place].append((min(events.calls[c][0] for c in calls), launch.start_ns, launch))
+            called = min(events.calls[c].start for c in candidates)
+            placed[place].append((called, launch.start_ns, launch))
     return placed
 
 
-def _host_launches(
-    events: _Events, unjoined: Counter[str]
-) -> dict[int, list[tuple[int, int, CapturedLaunch]]]:
-    places = _places(events, [op[:3] for op in events.host])
+def _host_launches(events: _Events, unjoined: Counter[str]) -> Placed:
+    places = _places(events, events.host)
     inside = _nested_ns(events.host)
-    placed: dict[int, list[tuple[int, int, CapturedLaunch]]] = defaultdict(list)
-    for i, (start, end, _, name) in enumerate(events.host):
+    placed: Placed = defaultdict(list)
+    for i, (start, end, _) in enumerate(events.host):
         place = places[i]
         if place is None:
-            unjoined["outside the ranges of entries"] += 1
-        else:
-            own = CapturedLaunch(
-                kind="host", name=name, start_ns=start, duration_ns=max(0, end - start - inside[i])
-            )
-            placed[place].append((start, -end, own))
+            unjoined[OUTSIDE] += 1
+            continue
+        own_ns = max(0, end - start - inside[i])
+        launch = CapturedLaunch(kind="host", name=events.operators[i], start_ns=start, duration_ns=own_ns)
+        placed[place].append((start, -end, launch))
     return placed
 
 
-def _nested_ns(host: list[tuple[int, int, Thread, str]]) -> list[int]:
-    """Of each operator the time spent in the operators that it called itself."""
+def _nested_ns(host: Sequence[HostCall]) -> list[int]:
+    """Return of each operator the time spent in the operators that it called itself."""
     inside = [0] * len(host)
-    stacks: dict[Thread, list[int]] = defaultdict(list)
-    for i in sorted(range(len(host)), key=lambda i: (host[i][0], -host[i][1])):
-        stack = stacks[host[i][2]]
-        while stack and host[stack[-1]][1] <= host[i][0]:
+    stacks: dict[Hashable, list[int]] = defaultdict(list)
+    for i in sorted(range(len(host)), key=lambda i: (host[i].start, -host[i].end)):
+        start, end, thread = host[i]
+        stack = stacks[thread]
+        while stack and host[stack[-1]].end <= start:
             stack.pop()
         if stack:
-            inside[stack[-1]] += host[i][1] - host[i][0]
+            inside[stack[-1]] += end - start
         stack.append(i)
     return inside
 
 
-def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> dict[str, str | int | float]:
-    used = Counter(launch.device for _, launch in events.launches if launch.device is not None)
-    if len(used) > 1:
-        problems.append(
-            f"launches on {len(used)} GPUs ({', '.join(map(str, sorted(used)))}); facts are the busiest's"
-        )
-    number = used.most_common(1)[0][0] if used else None
+def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> Facts:
+    number = busiest_device((launch for _, launch in events.launches), problems)
     listed = rest.get("deviceProperties")
-    facts: dict[str, Any] = {}
-    for properties in listed if isinstance(listed, list) else ():
-        if isinstance(properties, dict) and number is not None and properties.get("id") == number:
-            facts.update(list(properties.items())[:200])
-    facts.update({name: rest[name] for name in _FACTS if name in rest})
-    kept: dict[str, str | int | float] = {}
-    for name, value in facts.items():
+    properties_of: dict[str, Any] = {}
+    for properties in listed if isinstance(listed, list) and number is not None else ():
+        if isinstance(properties, dict) and properties.get("id") == number:
+            properties_of.update(list(properties.items())[:_MOST_FACTS])
+    properties_of.update({name: rest[name] for name in _FACTS if name in rest})
+    facts: Facts = {}
+    for name, value in properties_of.items():
+        key = one_line(name, limit=80)
         if isinstance(value, str):
-            kept[one_line(name, limit=80)] = one_line(value, limit=200)
+            facts[key] = one_line(value, limit=200)
         elif isinstance(value, int) and -(2**63) <= value < 2**64:
-            kept[one_line(name, limit=80)] = int(value)
+            facts[key] = int(value)
         elif isinstance(value, Decimal) and -(10**18) < value < 10**18:
-            kept[one_line(name, limit=80)] = float(value)
-    return kept
+            facts[key] = float(value)
+    return facts

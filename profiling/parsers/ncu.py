@@ -1,7 +1,7 @@
 """Nsight Compute: a report (.ncu-rep) or its raw page (.csv) as a capture.
 
-A report is read by NVIDIA's ``ncu_report`` in a process of its own; where that is missing or fails, ``ncu --import``
-prints the raw page. Counters are in base units: ns, bytes, per second, percent.
+A report is read by NVIDIA's ``ncu_report`` in a process of its own; where that is missing or fails, ``ncu
+--import`` prints the raw page. Counters are in base units: ns, bytes, per second, percent.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
-from gkestimator.profiling.parsers.labels import parse_label, printable_name
-from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
-from gkestimator.profiling.parsers.ncu_values import unit_factor
+from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, unit_factor
+from gkestimator.profiling.parsers.spans import Facts, parse_label, printable_name
 from gkestimator.profiling.tools import NCU, find_tool, missing_tool
 
 DURATION = "gpu__time_duration.sum"
@@ -38,14 +37,15 @@ _DEVICE = "device__attribute_"
 
 
 class _ReaderMissingError(TableError):
-    """This way of reading is not installed here."""
+    """Say that this way of reading is not installed here."""
 
 
 def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> Capture:
-    """The capture in the report or CSV file at ``path``. Neighbouring kernels of one NVTX range are one range; ncu
-    replays kernels and tells no times, so ``start_ns`` is the position in the report. ``duration_ns`` is
-    gpu__time_duration.sum, which must have been collected. ``device``: the device__attribute_* metrics. ``ncu``: the
-    executable for the second way, looked for where none is given. Raises TableError."""
+    """Return the capture in the report or CSV file at ``path``. Neighbouring kernels of one NVTX range are
+    one range; ncu replays kernels and tells no times, so ``start_ns`` is the position in the report.
+    ``duration_ns`` is gpu__time_duration.sum, which must have been collected. ``device``: the
+    device__attribute_* metrics. ``ncu``: the executable for the second way, looked for where none is given.
+    Raises TableError."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
@@ -70,7 +70,7 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
 
 
 def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadReport:
-    """The report through ncu_report. Raises TableError."""
+    """Return the report through ncu_report. Raises TableError."""
     expected = _expected(path)
     command = [sys.executable, "-P", "-m", _CHILD, str(path.absolute()), *map(str, shipped_readers())]
     with tempfile.TemporaryFile() as output:
@@ -90,23 +90,21 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
 
 
 def shipped_readers() -> tuple[Path, ...]:
-    """Folders with the ncu_report that comes with the ncu of this machine: for where the package is not installed."""
+    """Return folders with the ncu_report that comes with the ncu of this machine: for where the package is
+    not installed."""
     try:
         tool = find_tool(NCU)
     except GkestimatorError:
         return ()
     if tool is None:
         return ()
-    places = (tool.parent, tool.resolve().parent)
-    return tuple(
-        dict.fromkeys(
-            p / "extras" / "python" for p in places if (p / "extras" / "python" / "ncu_report.py").is_file()
-        )
-    )
+    places = dict.fromkeys(p / "extras" / "python" for p in (tool.parent, tool.resolve().parent))
+    return tuple(place for place in places if (place / "ncu_report.py").is_file())
 
 
 def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) -> ReadReport:
-    """The report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises TableError."""
+    """Return the report through ``ncu --import``, which must be as new as the ncu that wrote it. Raises
+    TableError."""
     expected = _expected(path)
     tool = ncu if ncu is not None else find_tool(NCU)
     if tool is None:
@@ -117,27 +115,23 @@ def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float =
         with printed.open("w+b") as output:
             status, said = _run(path, command, output, limit_s)
             output.seek(0)
-            told = [
-                line.decode(errors="replace")
-                for line in output.readlines(2**16)
-                if line.startswith(b"==ERROR==")
-            ]
-        if status != 0 or told:
-            raise TableError(f"{path}: ncu cannot read it: {told[0] if told else said or f'status {status}'}")
+            lines = [line.decode(errors="replace") for line in output.readlines(2**16)]
+        errors = [line for line in lines if line.startswith("==ERROR==")]
+        if status != 0 or errors:
+            reasons = (*errors, said or f"status {status}")
+            raise TableError(f"{path}: ncu cannot read it: {reasons[0]}")
         try:
             read = read_csv(printed)
         except TableError as e:
             raise TableError(
                 f"{path}: as {tool.name} prints it: {str(e).removeprefix(f'{printed}: ')}"
             ) from e
-    return _complete(
-        path, expected, ReadReport(reader="ncu --import", actions=read.actions, problems=read.problems)
-    )
+    return _complete(path, expected, replace(read, reader="ncu --import"))
 
 
 def _expected(path: Path) -> int | None:
-    """How many kernels the report says it holds; None for a format that begins otherwise (a later version's, a packed
-    one): then NVIDIA's reader alone judges it."""
+    """Return how many kernels the report says it holds; None for a format that begins otherwise (a later
+    version's, a packed one): then NVIDIA's reader alone judges it."""
     try:
         with path.open("rb") as file:
             known = MAGIC.startswith(file.read(len(MAGIC)))
@@ -147,27 +141,23 @@ def _expected(path: Path) -> int | None:
 
 
 def _complete(path: Path, expected: int | None, read: ReadReport) -> ReadReport:
-    """``read`` if it is all that the report holds: a reader that gives less does not say so."""
+    """Return ``read`` if it is all that the report holds: a reader that gives less does not say so."""
     without = sum(not action.metrics for action in read.actions)
     if expected is None and read.actions and not without:
-        return replace(
-            read,
-            problems=(
-                *read.problems,
-                "a report of unknown format: whether it is whole, its reader alone says",
-            ),
-        )
+        unknown = "a report of unknown format: whether it is whole, its reader alone says"
+        return replace(read, problems=(*read.problems, unknown))
     if len(read.actions) != expected or without:
+        wanted = "at least 1" if expected is None else expected
         raise TableError(
             f"{path}: {read.reader} gave {len(read.actions)} kernels, {without} of them without a metric, expected "
-            f"{'at least 1' if expected is None else expected} with metrics"
+            f"{wanted} with metrics"
         )
     return read
 
 
 def _run(path: Path, command: Sequence[str], output: IO[bytes], limit_s: float) -> tuple[int, str]:
-    """Exit status and the end of what was said on stderr. The command's whole group is killed at the limits of time
-    and of output."""
+    """Return exit status and the end of what was said on stderr. The command's whole group is killed at the
+    limits of time and of output."""
     environment = {**os.environ, "LC_ALL": "C"}
     with tempfile.TemporaryFile() as errors:
         try:
@@ -193,22 +183,22 @@ def _run(path: Path, command: Sequence[str], output: IO[bytes], limit_s: float) 
             raise TableError(f"{path}: {Path(command[0]).name} printed more than {MAX_OUTPUT_BYTES:,} bytes")
         output.seek(0)
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
-        lines = errors.read().decode(errors="replace").strip().splitlines()
-    return status, one_line(lines[-1], limit=200) if lines else ""
+        lines = errors.read().decode(errors="replace").strip().splitlines() or [""]
+    return status, one_line(lines[-1], limit=200)
 
 
-def _action(found: Any) -> Action:
+def _action(document: Any) -> Action:
     metrics = {}
-    for name, (value, unit) in found["numbers"].items():
+    for name, (value, unit) in document["numbers"].items():
         factor = unit_factor(unit)
         if factor is not None:
             metrics[sys.intern(name)] = float(value) * factor
     return Action(
-        name=str(found["name"]),
-        workload=str(found["workload"]),
-        ranges=tuple((str(domain), str(text)) for domain, text in found["ranges"]),
+        name=str(document["name"]),
+        workload=str(document["workload"]),
+        ranges=tuple((str(domain), str(text)) for domain, text in document["ranges"]),
         metrics=metrics,
-        words={str(k): str(v) for k, v in found["words"].items()},
+        words={str(k): str(v) for k, v in document["words"].items()},
     )
 
 
@@ -233,24 +223,27 @@ def _ranges(path: Path, actions: Sequence[Action], unjoined: Counter[str]) -> It
     label: tuple[str, int] | None = None
     launches: list[CapturedLaunch] = []
     for position, action in enumerate(actions):
-        ours = {found for domain, text in action.ranges if (found := parse_label(text, domain=domain))}
-        if len(ours) == 1 and action.workload == "kernel":
-            here = next(iter(ours))
-        else:
-            here = None
-        if here is None:
-            reason = "in several ranges of ours" if len(ours) > 1 else "outside the ranges of entries"
-            unjoined[
-                reason if action.workload == "kernel" else f"profiled as a whole ({action.workload})"
-            ] += 1
-        if here != label and label is not None and launches:
+        here = _label(action, unjoined)
+        if here != label and label is not None:
             yield _entry_range(label, launches)
             launches = []
         label = here
         if here is not None:
             launches.append(_launch(path, position, action))
-    if label is not None and launches:
+    if label is not None:
         yield _entry_range(label, launches)
+
+
+def _label(action: Action, unjoined: Counter[str]) -> tuple[str, int] | None:
+    """Return the range of ours that a kernel lies in; None, counted, where it lies in none or in several."""
+    ours = {parse_label(text, domain=domain) for domain, text in action.ranges} - {None}
+    if action.workload != "kernel":
+        unjoined[f"profiled as a whole ({action.workload})"] += 1
+        return None
+    if len(ours) == 1:
+        return ours.pop()
+    unjoined["in several ranges of ours" if ours else "outside the ranges of entries"] += 1
+    return None
 
 
 def _entry_range(label: tuple[str, int], launches: list[CapturedLaunch]) -> EntryRange:
@@ -271,6 +264,9 @@ def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
         )
     static = _whole(metrics, "launch__shared_mem_per_block_static")
     dynamic = _whole(metrics, "launch__shared_mem_per_block_dynamic")
+    shared = None
+    if static is not None and dynamic is not None:
+        shared = static + dynamic
     return CapturedLaunch(
         kind="kernel",
         name=printable_name(action.name),
@@ -283,16 +279,14 @@ def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
         registers_per_thread=_whole(metrics, "launch__registers_per_thread"),
         static_smem_bytes=static,
         dynamic_smem_bytes=dynamic,
-        smem_bytes=None if static is None or dynamic is None else static + dynamic,
+        smem_bytes=shared,
         counters={name: value for name, value in metrics.items() if not name.startswith(_DEVICE)},
     )
 
 
 def _whole(metrics: Mapping[str, float], name: str) -> int | None:
     value = metrics.get(name)
-    if value is None:
-        return None
-    return round(value)
+    return None if value is None else round(value)
 
 
 def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | None:
@@ -302,21 +296,22 @@ def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | N
     return (x, y, z)
 
 
-def _device(actions: Sequence[Action], problems: list[str]) -> dict[str, str | int | float]:
-    """The attributes that all kernels' devices share: all of them where there is one device."""
-    facts: dict[str, str | int | float] | None = None
+def _device(actions: Sequence[Action], problems: list[str]) -> Facts:
+    """Return the attributes that all kernels' devices share: all of them where there is one device."""
+    shared: set[tuple[str, str | float]] | None = None
     for action in actions:
-        found: dict[str, str | int | float] = {
-            k: v for k, v in action.metrics.items() if k.startswith(_DEVICE)
-        }
-        found |= {k: one_line(v, limit=200) for k, v in action.words.items() if k.startswith(_DEVICE)}
-        if facts is None:
-            facts = found
-        else:
-            facts = {k: v for k, v in facts.items() if found.get(k) == v}
-    names = {a.words.get(f"{_DEVICE}display_name") for a in actions}
-    if len(names) > 1:
+        facts: set[tuple[str, str | float]] = set()
+        for name, value in action.metrics.items():
+            if name.startswith(_DEVICE):
+                facts.add((name, value))
+        for name, word in action.words.items():
+            if name.startswith(_DEVICE):
+                facts.add((name, one_line(word, limit=200)))
+        shared = facts if shared is None else shared & facts
+    if len({a.words.get(f"{_DEVICE}display_name") for a in actions}) > 1:
         problems.append("kernels of several GPUs; facts are those that they share")
-    return {
-        k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in sorted((facts or {}).items())
-    }
+    device: Facts = {}
+    for name, fact in sorted(shared or (), key=lambda pair: pair[0]):
+        whole = isinstance(fact, float) and fact.is_integer()
+        device[name] = int(fact) if whole else fact
+    return device

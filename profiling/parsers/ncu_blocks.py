@@ -1,7 +1,8 @@
-"""Whether a .ncu-rep is whole. ``ncu_report`` reads one that was cut short without a word and gives kernels without
-metrics, or none; but the format, which NVIDIA describes in the Customization Guide of Nsight Compute ("Report File
-Format"), is a chain of blocks that says how long each is: the magic number NVR and 0, the length of the file header,
-the header; then for each block the length of its header, the header (protocol buffers) and the payload."""
+"""Whether a .ncu-rep is whole. ``ncu_report`` reads one that was cut short without a word and gives kernels
+without metrics, or none; but the format, which NVIDIA describes in the Customization Guide of Nsight Compute
+("Report File Format"), is a chain of blocks that says how long each is: the magic number NVR and 0, the
+length of the file header, the header; then for each block the length of its header, the header (protocol
+buffers) and the payload."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ MAGIC = b"NVR\0"
 _MAX_HEADER = 64 * 2**20
 _MAX_BLOCKS = 1_000_000
 _RESULTS = 2
+# Field numbers of a block's header: how many results (kernels) it holds, and the bytes of its payload.
 _PAYLOAD = 5
-"""Field numbers of a block's header: how many results (kernels) it holds, and the bytes of its payload."""
 
 
 def count_results(path: Path) -> int:
-    """How many profiled kernels, ranges and graphs the report holds. Raises TableError if it is none, or not whole; one
-    that ends between two blocks cannot be told from a shorter one."""
+    """Return how many profiled kernels, ranges and graphs the report holds. Raises TableError if it is none,
+    or not whole; one that ends between two blocks cannot be told from a shorter one."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -56,14 +57,14 @@ def _header(path: Path, file: IO[bytes], size: int) -> bytes:
 
 
 def _varints(path: Path, message: bytes) -> dict[int, int]:
-    """The whole numbers of a protocol buffer message by field; what it holds besides is passed over."""
-    found: dict[int, int] = {}
+    """Return the whole numbers of a protocol buffer message by field; what it holds besides is passed over."""
+    numbers: dict[int, int] = {}
     at = 0
     while at < len(message):
         tag, at = _varint(path, message, at)
         kind = tag & 7
         if kind == 0:
-            found[tag >> 3], at = _varint(path, message, at)
+            numbers[tag >> 3], at = _varint(path, message, at)
         elif kind == 2:
             length, at = _varint(path, message, at)
             at += length
@@ -73,7 +74,7 @@ def _varints(path: Path, message: bytes) -> dict[int, int]:
             raise TableError(f"{path}: damaged: a block's header that is no protocol buffer message")
     if at > len(message):
         raise TableError(f"{path}: damaged: a field that goes beyond its block's header")
-    return found
+    return numbers
 
 
 def _varint(path: Path, message: bytes, at: int) -> tuple[int, int]:

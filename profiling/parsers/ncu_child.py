@@ -1,7 +1,7 @@
-"""Reads a .ncu-rep with NVIDIA's ``ncu_report`` and prints JSON lines: a process of its own, since that library is
-native code and the file may be anybody's. ``python -m gkestimator.profiling.parsers.ncu_child FILE [FOLDER...]``: the
-first line holds the library's version, each further one an action. The library is looked for in the folders where it is
-not installed. Exit status 3: the library is not installed."""
+"""Reads a .ncu-rep with NVIDIA's ``ncu_report`` and prints JSON lines: a process of its own, since that
+library is native code and the file may be anybody's. ``python -m gkestimator.profiling.parsers.ncu_child FILE
+[FOLDER...]``: the first line holds the library's version, each further one an action. The library is looked
+for in the folders where it is not installed. Exit status 3: the library is not installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_MEMORY = 16 * 2**30
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status for the command line ``arguments`` (the file, folders that may hold the library)."""
+    """Return the exit status for the command line ``arguments`` (the file, folders that may hold the library)."""
     sys.path += arguments[1:]  # at the end: what is installed comes first
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -33,13 +33,14 @@ def main(arguments: list[str]) -> int:
 
 
 def report_lines(library: Any, path: str) -> Any:
-    """The lines for the report at ``path`` as JSON values; ``library`` is ncu_report, or what stands for it."""
+    """Yield the lines for the report at ``path`` as JSON values; ``library`` is ncu_report, or what stands
+    for it."""
     context = library.load_report(path)
     yield {"version": str(context.get_version())}
     for r in range(context.num_ranges()):
-        found = context.range_by_idx(r)
-        for a in range(found.num_actions()):
-            yield _action(found.action_by_idx(a))
+        profiled = context.range_by_idx(r)
+        for a in range(profiled.num_actions()):
+            yield _action(profiled.action_by_idx(a))
 
 
 def _action(action: Any) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def _action(action: Any) -> dict[str, Any]:
 
 
 def _workload(action: Any) -> str:
-    """kernel, range, graph, ...; versions before 2023 know kernels alone."""
+    """Return kernel, range, graph, ...; versions before 2023 know kernels alone."""
     if not hasattr(action, "workload_type"):
         return "kernel"
     kind = action.workload_type()
@@ -78,11 +79,11 @@ def _workload(action: Any) -> str:
 def _ranges(state: Any) -> list[tuple[str, str]]:
     if state is None:
         return []
-    found = []
+    texts = []
     for number in state.domains():
         domain = state.domain_by_id(number)
-        found += [(domain.name(), text) for text in domain.push_pop_ranges()]
-    return found
+        texts += [(domain.name(), text) for text in domain.push_pop_ranges()]
+    return texts
 
 
 if __name__ == "__main__":

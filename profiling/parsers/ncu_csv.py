@@ -13,8 +13,7 @@ from typing import IO
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
-from gkestimator.profiling.parsers.ncu_actions import Action, ReadReport
-from gkestimator.profiling.parsers.ncu_values import decimal_mark, number, unit_factor
+from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, decimal_mark, number, unit_factor
 
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 16 * 2**20
@@ -39,9 +38,9 @@ class _Row:
 
 
 def read_csv(path: Path) -> ReadReport:
-    """The kernels of the raw page in the file at ``path``. Values are brought to base units whatever the page was
-    printed in, and whatever the locale. Raises TableError in one line for another page (details, source), a row that
-    does not fit its header, and numbers of which the decimal mark cannot be told."""
+    """Return the kernels of the raw page in the file at ``path``. Values are brought to base units whatever
+    the page was printed in, and whatever the locale. Raises TableError in one line for another page (details,
+    source), a row that does not fit its header, and numbers of which the decimal mark cannot be told."""
     problems: list[str] = []
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
@@ -64,12 +63,13 @@ def read_csv(path: Path) -> ReadReport:
 
 @lru_cache(maxsize=10_000)
 def _is_metric(column: str) -> bool:
-    """gpu__time_duration.sum, inst_executed, ...; the other columns are Stream, Grid Size, NVTX ranges, ..."""
+    """Return whether it is a metric: gpu__time_duration.sum, inst_executed, ...; the other columns are
+    Stream, Grid Size, NVTX ranges, ..."""
     return _WORD.match(column) is not None and "_" in column and "PL_Type" not in column
 
 
 def _metric_texts(rows: Iterable[_Row]) -> Iterator[str]:
-    """What stands in the columns of metrics, which follow the locale; the compute capability 8.6 does not."""
+    """Yield what stands in the columns of metrics, which follow the locale; the compute capability 8.6 does not."""
     for row in rows:
         yield from (text for column, text in zip(row.header, row.values, strict=True) if _is_metric(column))
 
@@ -136,21 +136,21 @@ def _header(path: Path, count: int, text: str) -> tuple[str, ...]:
 
 def _units(text: str, columns: int) -> tuple[str, ...] | None:
     at = text.find('"","",')
-    found = _fields(text[at:]) if at >= 0 else None
-    if found is not None and len(found) == columns:
-        return found
+    units = _fields(text[at:]) if at >= 0 else None
+    if units is not None and len(units) == columns:
+        return units
     return None
 
 
 def _values(path: Path, count: int, text: str, columns: int) -> tuple[str, ...]:
-    found = _fields(text)
-    if found is None or len(found) != columns:
-        what = "no CSV" if found is None else f"{len(found)} fields"
+    values = _fields(text)
+    if values is None or len(values) != columns:
+        what = "no CSV" if values is None else f"{len(values)} fields"
         raise TableError(
             f"{path}: line {count}: found {what}, expected {columns} fields "
             f"(cut short, or output of the program within)"
         )
-    return found
+    return values
 
 
 def _action(path: Path, row: _Row, mark: str | None, unknown: set[str]) -> Action:
@@ -162,7 +162,7 @@ def _action(path: Path, row: _Row, mark: str | None, unknown: set[str]) -> Actio
         if column == "Kernel Name":
             name = text
         elif _PUSH_POP in column:
-            ranges += [(NVTX_DOMAIN, found) for found in _OURS.findall(text)]
+            ranges += [(NVTX_DOMAIN, label) for label in _OURS.findall(text)]
         elif column in _SIDES:
             triple = _TRIPLE.fullmatch(text.strip())
             for axis, size in zip("xyz", triple.groups() if triple else (), strict=False):

@@ -1,11 +1,15 @@
-"""Numbers and units as Nsight Compute prints them, brought to the units that ``ncu_report`` uses: ns, bytes, per
-second, percent."""
+"""What both ways of reading a report of Nsight Compute give: profiled actions, their numbers in the units that
+``ncu_report`` uses (ns, bytes, per second, percent).
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+
+from gkestimator.core.records import frozen
 
 _TIMES_NS = {
     "nsecond": 1.0,
@@ -17,8 +21,8 @@ _TIMES_NS = {
     "second": 1e9,
     "s": 1e9,
 }
+# Nsight Compute counts in thousands, also bytes.
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""Nsight Compute counts in thousands, also bytes."""
 _SCALED = re.compile(r"([KMGT])([a-z]+)\Z")
 _PLAIN = re.compile(r"(?:[a-z_()# ]+|%|)\Z", re.IGNORECASE)
 
@@ -27,7 +31,8 @@ _INSTANCES = re.compile(r"\s*\(.*\)\s*\Z", re.DOTALL)
 
 
 def unit_factor(unit: str) -> float | None:
-    """What a value in ``unit`` is multiplied with to be in base units; None for a unit that is not understood."""
+    """Return what a value in ``unit`` is multiplied with to be in base units; None for a unit that is not
+    understood."""
     top, slash, bottom = unit.strip().partition("/")
     # A time alone is counted in ns, a rate per second.
     above = _TIMES_NS.get(top) if not slash else _word_factor(top)
@@ -50,8 +55,9 @@ def _word_factor(word: str) -> float | None:
 
 
 def decimal_mark(texts: Iterable[str]) -> str | None:
-    """Which of ``.`` and ``,`` sets off the decimals in ``texts`` (numbers of one file, hence of one locale): what
-    every number that shows it agrees on. None where there is no such number. Raises ValueError if they disagree."""
+    """Return which of ``.`` and ``,`` sets off the decimals in ``texts`` (numbers of one file, hence of one
+    locale): what every number that shows it agrees on. None where there is no such number. Raises ValueError
+    if they disagree."""
     marks = set()
     for text in texts:
         digits = text.strip().lstrip("+-").lower().partition("e")[0]
@@ -64,7 +70,7 @@ def decimal_mark(texts: Iterable[str]) -> str | None:
 
 
 def _shown(digits: str) -> set[str]:
-    """The decimal mark that one number gives away, if any."""
+    """Return the decimal mark that one number gives away, if any."""
     points = digits.count(".")
     commas = digits.count(",")
     if points and commas:
@@ -82,16 +88,16 @@ def _shown(digits: str) -> set[str]:
 
 
 def number(text: str, mark: str | None) -> float | None:
-    """The value of ``text`` with decimals set off by ``mark``; an aggregate followed by its instances in brackets is
-    the aggregate. None where the text is no finite number. Raises ValueError where it has one mark of which nobody
-    can tell whether it sets off decimals."""
-    found = _NUMBER.match(text.strip())
-    if found is None:
+    """Return the value of ``text`` with decimals set off by ``mark``; an aggregate followed by its instances
+    in brackets is the aggregate. None where the text is no finite number. Raises ValueError where it has one
+    mark of which nobody can tell whether it sets off decimals."""
+    matched = _NUMBER.match(text.strip())
+    if matched is None:
         return None
-    rest = text.strip()[found.end() :]
+    rest = text.strip()[matched.end() :]
     if rest and not _INSTANCES.match(rest):
         return None
-    digits = found[0]
+    digits = matched[0]
     if mark is None and ("." in digits or "," in digits):
         raise ValueError(f"number {digits[:40]!r} may have decimals or thousands")
     group = "," if mark != "," else "."
@@ -100,6 +106,25 @@ def number(text: str, mark: str | None) -> float | None:
         value = float(digits)
     except ValueError:
         return None
-    if math.isfinite(value):
-        return value
-    return None
+    return value if math.isfinite(value) else None
+
+
+@frozen
+class Action:
+    """Hold a profiled kernel, or a range or graph (``workload``). ``ranges``: (domain, text) of the NVTX
+    push/pop ranges around it. ``metrics``: numbers in base units. ``words``: metrics that are text."""
+
+    name: str
+    workload: str = "kernel"
+    ranges: tuple[tuple[str | None, str], ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@frozen
+class ReadReport:
+    """Hold the actions in the order they ran; ``reader``: what read them; ``problems``: one line each."""
+
+    reader: str
+    actions: tuple[Action, ...]
+    problems: tuple[str, ...] = ()

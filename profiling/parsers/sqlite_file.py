@@ -14,14 +14,14 @@ from typing import Any
 from gkestimator.core.errors import TableError
 
 MAX_FILE_BYTES = 32 * 2**30
+# The longest value SQLite may hand out: names of kernels are some kilobytes at most.
 MAX_TEXT_BYTES = 4 * 2**20
-"""The longest value SQLite may hand out: names of kernels are some kilobytes at most."""
 _MAGIC = b"SQLite format 3\0"
 _STEPS_BETWEEN_LOOKS = 20_000
 
 
 class SqliteFile:
-    """Plain tables of one open file. Made by :func:`open_sqlite`."""
+    """Read plain tables of one open file. Made by :func:`open_sqlite`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class SqliteFile:
         }
 
     def has(self, table: str) -> bool:
-        """Whether ``table`` is there. Raises TableError if it is anything but a plain table."""
+        """Return whether ``table`` is there. Raises TableError if it is anything but a plain table."""
         kind, sql = self._kinds.get(table, (None, ""))
         if kind is None:
             return False
@@ -43,14 +43,14 @@ class SqliteFile:
         return True
 
     def columns(self, table: str) -> frozenset[str]:
-        """Names of the table's stored columns (generated ones are none)."""
+        """Return the names of the table's stored columns (generated ones are none)."""
         if table not in self._columns:
-            found = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-            self._columns[table] = frozenset(str(row[1]) for row in found)
+            rows = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+            self._columns[table] = frozenset(str(row[1]) for row in rows)
         return self._columns[table]
 
     def count(self, table: str, *, at_most: int) -> int:
-        """Rows of ``table``. Raises TableError beyond ``at_most``."""
+        """Return how many rows ``table`` has. Raises TableError beyond ``at_most``."""
         (rows,) = self._connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
         if rows > at_most:
             raise TableError(f"{self.path}: {table}: {rows:,} rows, expected at most {at_most:,}")
@@ -64,8 +64,9 @@ class SqliteFile:
         *,
         where: str = "",
     ) -> Iterator[tuple[Any, ...]]:
-        """Values of the columns (name, type) in file order; an absent or NULL ``optional`` one gives None. ``where``
-        is ours, never the file's. Raises TableError for a missing column and for a value of another type."""
+        """Yield the values of the columns (name, type) in file order; an absent or NULL ``optional`` one
+        gives None. ``where`` is ours, never the file's. Raises TableError for a missing column and for a
+        value of another type."""
         there = self.columns(table)
         missing = [name for name, _ in required if name not in there]
         if missing:
@@ -84,7 +85,7 @@ class SqliteFile:
             yield row
 
     def dictionaries(self, table: str) -> Iterator[dict[str, Any]]:
-        """Every row with all its columns by name, values as they are."""
+        """Yield every row with all its columns by name, values as they are."""
         names = sorted(self.columns(table))
         for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):
             yield dict(zip(names, row, strict=True))
@@ -104,8 +105,9 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
-    """The file, open for ``limit_s`` seconds of work. Nothing is written: no journal is played back, no lock taken.
-    Raises TableError, also from what is done inside, for anything that is no whole SQLite file, and at the limit."""
+    """Open the file for ``limit_s`` seconds of work. Nothing is written: no journal is played back, no lock
+    taken. Raises TableError, also from what is done inside, for anything that is no whole SQLite file, and at
+    the limit."""
     _check_file(path)
     deadline = time.monotonic() + limit_s
     expired = False
@@ -133,18 +135,18 @@ def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
 
 def _check_file(path: Path) -> None:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise TableError(f"{path}: not a regular file, expected an SQLite export")
         with path.open("rb") as file:
             head = file.read(100)
     except OSError as e:
         raise TableError(f"{path}: cannot be read: {e.strerror}") from e
-    if found.st_size > MAX_FILE_BYTES:
-        raise TableError(f"{path}: {found.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
+    if status.st_size > MAX_FILE_BYTES:
+        raise TableError(f"{path}: {status.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
     if len(head) < 100 or not head.startswith(_MAGIC):
         raise TableError(f"{path}: not an SQLite file (nsys export --type sqlite makes one of a .nsys-rep)")
     page = int.from_bytes(head[16:18], "big")
     expected = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
-    if found.st_size < expected:
-        raise TableError(f"{path}: cut short: {found.st_size:,} bytes, expected {expected:,}")
+    if status.st_size < expected:
+        raise TableError(f"{path}: cut short: {status.st_size:,} bytes, expected {expected:,}")

@@ -1,12 +1,9 @@
-"""What runs on a cluster's nodes, and how a chunk travels back: as a tar of its folder, in memory."""
+"""What runs on a cluster's nodes, and how a chunk travels back: its files, in memory."""
 
 from __future__ import annotations
 
-import io
 import platform
-import tarfile
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,72 +17,73 @@ from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.run import MeasuringMeans, Request, find_means
 
 _MOST_BYTES = 2**30
+Files = dict[str, bytes]
 _known: dict[str, DeviceFacts] = {}
 
 
 def describe(request: Request, device: str, machine: Machine) -> tuple[MeasuringMeans | None, str | None]:
-    """What a node measures with; or None and why it cannot, in one line."""
+    """Return what a node measures with; or None and why it cannot, in one line."""
     try:
         return find_means(request, [device], machine), None
     except GkestimatorError as e:
         return None, f"{platform.node()}: {e}"
 
 
-def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tuple[ChunkResult, bytes | None]:
-    """The chunk, measured on this node, and its folder as a tar; None where there is nothing to keep."""
-    deadline = None if seconds_left is None else time.monotonic() + seconds_left
+def measure(job: ChunkJob, machine: Machine, seconds_left: float | None) -> tuple[ChunkResult, Files | None]:
+    """Measure a chunk on this node; return its result and its files, None where there is nothing to
+    keep."""
+    minutes = None
+    if seconds_left is not None:
+        minutes = seconds_left / 60
+    stop = Stop(minutes)
     try:
         facts = _facts(machine, job.device)
+        # A resource is given by hand: nothing keeps two kinds of GPUs from bearing one name.
         if facts.name != job.facts.name:
             line = f"{platform.node()} has {facts.name}, expected {job.facts.name} as the other nodes of its type"
             return ChunkResult(kind="device", line=line), None
         with tempfile.TemporaryDirectory(prefix="gkest-") as scratch:
             folder = Path(scratch) / "chunk"
             folder.mkdir()
-            result = run_job(replace(job, facts=facts), folder, machine, Stop(deadline))
+            result = run_job(replace(job, facts=facts), folder, machine, stop)
+            # The full disk is the node's, not that of the raw folder: others may go on.
             if result.kind == "disk":
                 line = f"{platform.node()}: the disk of {tempfile.gettempdir()} is full"
                 return ChunkResult(kind="device", line=line), None
-            return result, _pack(folder) if result.statuses else None
+            data = _pack(folder) if result.statuses else None
+            return result, data
     except GkestimatorError as e:
         return ChunkResult(kind="crashed", line=f"{platform.node()}: {e}"), None
 
 
 def _facts(machine: Machine, device: str) -> DeviceFacts:
-    """Asked once for each worker process: a CPU's are measured."""
+    """Return the facts, asked once for each worker process: a CPU's are measured."""
     if device not in _known:
         _known[device] = machine.facts(device)
     return _known[device]
 
 
-def _pack(folder: Path) -> bytes:
-    size = sum(p.stat().st_size for p in folder.iterdir())
+def _pack(folder: Path) -> Files:
+    size = sum(path.stat().st_size for path in folder.iterdir())
     if size > _MOST_BYTES:
         raise TableError(
             f"a chunk of {size:,} bytes, expected at most {_MOST_BYTES:,}; use a smaller chunk-seconds"
         )
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for path in sorted(folder.iterdir()):
-            archive.add(path, arcname=path.name, recursive=False)
-    return out.getvalue()
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def unpack(data: bytes, folder: Path, job: ChunkJob, result: ChunkResult) -> None:
-    """The files of a tar into the empty ``folder``, and what they hold against what was asked and told. Raises
-    TableError."""
+def unpack(files: Files, folder: Path, job: ChunkJob, result: ChunkResult) -> ChunkResult:
+    """Write the files of a chunk that came back into the empty ``folder``; return its result, or that it was lost,
+    where it is not what was asked for."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for member in archive:
-                if not member.isreg() or Path(member.name).name != member.name:
-                    raise TableError(
-                        f"{job.folder_name}: {member.name[:60]!r} came back, expected plain files"
-                    )
-                archive.extract(member, folder, filter="data")
-    except tarfile.TarError as e:
-        raise TableError(f"{job.folder_name}: what came back is no whole tar: {e}") from e
-    info = read_chunk(folder)
-    ids = [r.entry_id for r in read_records(folder / "records.jsonl")]
-    asked = {e.id for e in job.entries}
-    if ids != list(info.entries) or set(ids) != set(result.statuses) or not set(ids) <= asked:
-        raise TableError(f"{job.folder_name}: came back with other entries than it was given")
+        for name, data in files.items():
+            if Path(name).name != name:
+                raise TableError(f"{job.folder_name}: {name[:60]!r} came back, expected names of files")
+            (folder / name).write_bytes(data)
+        recorded = [r.entry_id for r in read_records(folder / "records.jsonl")]
+        same = recorded == list(read_chunk(folder).entries) and set(recorded) == set(result.statuses)
+        if not same or not set(recorded) <= {e.id for e in job.entries}:
+            raise TableError(f"{job.folder_name}: came back with other entries than it was given")
+    except TableError as e:
+        return ChunkResult(kind="lost", line=str(e))
+    return result

@@ -39,15 +39,15 @@ def run_plan(
 ) -> RunReport:
     """Measure what ``plan`` asks for and earlier runs into ``raw`` have not measured.
 
-    ``progress`` is called with (stage, done, total). ``raw`` is made if need be; with engine ``ray`` it holds a raw
-    folder per GPU type. Raises UsageError (another run holds the folder, or it holds something else; no such device;
-    an executor that cannot be loaded) and CollectorError (a profiler that is missing or records nothing) before
-    anything is measured. Later trouble is in the report; what was measured stays.
+    ``progress`` is called with (stage, done, total). ``raw`` is made if need be; with engine ``ray`` it holds
+    a raw folder per GPU type. Raises UsageError (another run holds the folder, or it holds something else; no
+    such device; an executor that cannot be loaded) and CollectorError (a profiler that is missing or records
+    nothing) before anything is measured. Later trouble is in the report; what was measured stays.
     """
     options = options or RunOptions()
     machine = machine or Machine()
     begun = time.monotonic()
-    stop = Stop(None if options.minutes is None else begun + 60 * options.minutes)
+    stop = Stop(options.minutes)
     if options.engine == "ray":
         from gkestimator.profiling.running.cluster import run_on_cluster
 
@@ -63,7 +63,7 @@ def run_plan(
 
 @frozen
 class Request:
-    """What a run wants to measure with; ``counters``: of how many entries hardware counters are wanted."""
+    """Say what a run wants to measure with; ``counters``: of how many entries hardware counters are wanted."""
 
     executor: str
     collector: str
@@ -72,8 +72,8 @@ class Request:
 
 @frozen
 class MeasuringMeans:
-    """What a machine measures with, tried out: collectors by name (``counters``: None without such a pass), devices in
-    the order asked, versions by name."""
+    """Say what a machine measures with, tried out: collectors by name (``counters``: None without such a
+    pass), devices in the order asked, versions by name."""
 
     collector: str
     counters: str | None
@@ -91,24 +91,23 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         raise UsageError(
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
-    counters: Collector | None
     messages: tuple[str, ...] = ()
     if serves_counters_alone(request.collector):
         collector = machine.collector(AUTO, devices[0], "timeline")  # counters need launches to belong to
-        counters = machine.collector(request.collector, devices[0], "counters")
+        counters: Collector | None = machine.collector(request.collector, devices[0], "counters")
     else:
         collector = machine.collector(request.collector, devices[0], "timeline")
         counters, messages = _counters(request.counters, devices[0], machine)
-    versions = python_versions() | dict(machine.versions(request.executor, devices[0]))
-    for each in filter(None, (collector, counters)):
-        version = each.version()
-        if version is not None:
-            versions[each.name] = version
+    profilers = {c.name: c.version() for c in (collector, counters) if c is not None}
+    known = {name: version for name, version in profilers.items() if version is not None}
+    counting = None
+    if counters is not None:
+        counting = counters.name
     return MeasuringMeans(
         collector=collector.name,
-        counters=None if counters is None else counters.name,
+        counters=counting,
         facts=facts,
-        versions=versions,
+        versions=python_versions() | dict(machine.versions(request.executor, devices[0])) | known,
         messages=messages,
     )
 
@@ -124,6 +123,15 @@ def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | N
         return None, (f"counters of {wanted} entries left out: {e}",)
 
 
+def _request(plan: SweepPlan, options: RunOptions, earlier: RunInfo | None) -> Request:
+    executor = options.executor or (earlier.executor if earlier else plan.runtime)
+    collector = earlier.collector if earlier and options.collector == AUTO else options.collector
+    if serves_counters_alone(collector) and not options.counters:
+        raise UsageError(f"collector {collector}: goes with counters, found no-counters")
+    counters = sum(e.counters and e.model is None for e in plan.entries) if options.counters else 0
+    return Request(executor=executor, collector=collector, counters=counters)
+
+
 def open_campaign(
     plan: SweepPlan,
     options: RunOptions,
@@ -131,32 +139,21 @@ def open_campaign(
     find: Callable[[Request], MeasuringMeans],
     devices: Sequence[str],
 ) -> Campaign:
-    """A run into ``folder``: begun, or gone on with where an earlier one ended. ``find`` looks for what it needs where
-    it will be measured. Raises as :func:`run_plan`."""
-    earlier = folder.earlier()
-    executor = options.executor or (earlier.executor if earlier else plan.runtime)
-    if earlier and options.collector == AUTO:
-        collector = earlier.collector
-    else:
-        collector = options.collector
-    if options.counters:
-        counted = sum(e.counters and e.model is None for e in plan.entries)
-    else:
-        counted = 0
-    counters_alone = serves_counters_alone(collector)
-    if counters_alone and not options.counters:
-        raise UsageError(f"collector {collector}: goes with counters, found no-counters")
+    """Begin a run into ``folder``, or go on with it where an earlier one ended. ``find`` looks for what it
+    needs where it will be measured. Raises as :func:`run_plan`."""
+    request = _request(plan, options, folder.earlier())
     try:
-        means = find(Request(executor=executor, collector=collector, counters=counted))
+        means = find(request)
     except CollectorError as e:
-        if not any(entry.model is not None for entry in plan.entries):
+        if all(e.model is None for e in plan.entries):
             raise
         raise CollectorError(f"{e}; collector none would give the latency of whole models") from e
+    counters_alone = serves_counters_alone(request.collector)
     info = RunInfo(
         schema_version=RAW_VERSION,
         plan_digest=plan_digest(plan),
-        executor=executor,
-        collector=collector if counters_alone else means.collector,
+        executor=request.executor,
+        collector=request.collector if counters_alone else means.collector,
         devices=means.facts,
         versions=means.versions,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -166,10 +163,12 @@ def open_campaign(
     folder.begin(plan, info)
     saved = salvage(folder)
     removed = folder.clean()
+    if counters_alone:
+        plan = replace(plan, entries=tuple(replace(e, counters=True) for e in plan.entries))
     campaign = Campaign(
-        _all_counted(plan) if counters_alone else plan,
+        plan,
         options,
-        executor=executor,
+        executor=request.executor,
         collector=means.collector,
         counters_collector=means.counters,
         facts=dict(zip(devices, means.facts, strict=True)),
@@ -180,61 +179,49 @@ def open_campaign(
         campaign.messages.append(
             f"an earlier run was cut off in {saved + removed} chunks; the records of {saved} were saved"
         )
-    campaign.messages += (*means.messages, *_unrecorded(plan, means))
-    if counters_alone:
-        campaign.messages += _uncounted(plan, collector)
-    if executor != plan.runtime and any(e.model is None for e in plan.entries):
-        campaign.messages.append(
-            f"the plan's patterns are those of {plan.runtime}; {executor} runs them as it would any model"
-        )
+    campaign.messages += means.messages
+    _say_what_is_left_out(campaign, means, request.collector if counters_alone else None)
     return campaign
 
 
-def _unrecorded(plan: SweepPlan, means: MeasuringMeans) -> tuple[str, ...]:
-    if records_launches(means.collector) or all(f.kind == "cpu" for f in means.facts):
-        return ()
-    models = sum(e.model is not None for e in plan.entries)
-    lines = []
-    if models:
-        lines.append(
-            f"collector none: nothing records the launches of {models} whole models, so that they get a latency and "
-            "no timeline"
+def _say_what_is_left_out(campaign: Campaign, means: MeasuringMeans, counting: str | None) -> None:
+    """Say what nothing records, and what a collector that is ``counting`` leaves out."""
+    say = campaign.messages.append
+    entries = campaign.plan.entries
+    models = sum(e.model is not None for e in entries)
+    if not records_launches(means.collector) and any(f.kind != "cpu" for f in means.facts):
+        nothing = "collector none: nothing records the launches"
+        if models:
+            say(f"{nothing} of {models} whole models, so that they get a latency and no timeline")
+        if models < len(entries):
+            say(f"{nothing}, so that gkest profile build can make no rows of them")
+    if counting is not None and models:
+        say(
+            f"counters of {models} whole models are not taken: {counting} would replay each of their launches"
         )
-    if models < len(plan.entries):
-        lines.append(
-            "collector none: nothing records the launches, so that gkest profile build can make no rows of them"
+    runtime = campaign.plan.runtime
+    if campaign.executor != runtime and models < len(entries):
+        say(
+            f"the plan's patterns are those of {runtime}; {campaign.executor} runs them as it would any model"
         )
-    return tuple(lines)
-
-
-def _uncounted(plan: SweepPlan, collector: str) -> tuple[str, ...]:
-    models = sum(e.model is not None for e in plan.entries)
-    if not models:
-        return ()
-    return (
-        f"counters of {models} whole models are not taken: {collector} would replay each of their launches",
-    )
-
-
-def _all_counted(plan: SweepPlan) -> SweepPlan:
-    return replace(plan, entries=tuple(replace(e, counters=True) for e in plan.entries))
 
 
 def choose_devices(asked: Sequence[str], machine: Machine) -> tuple[str, ...]:
-    """``cpu``, ``cuda:0``, ... as asked; ``all``: every GPU; nothing: the first GPU, the CPU where there is none."""
+    """Return ``cpu``, ``cuda:0``, ... as asked; ``all``: every GPU; nothing: the first GPU, the CPU where there is
+    none. Raises UsageError."""
     count = machine.gpus()
     if not asked:
         return ("cuda:0",) if count else ("cpu",)
-    found: list[str] = []
+    devices: list[str] = []
     for name in asked:
         if name == "all":
             if not count:
                 raise UsageError("device all: no GPU answers on this machine, expected at least one, or cpu")
-            found += [f"cuda:{i}" for i in range(count)]
-        elif _DEVICE.fullmatch(name):
-            if name != "cpu" and int(name[5:]) >= count:
-                raise UsageError(f"device {name}: this machine shows {count} GPUs")
-            found.append(name)
-        else:
+            devices += [f"cuda:{i}" for i in range(count)]
+        elif not _DEVICE.fullmatch(name):
             raise UsageError(f"device: found {name[:40]!r}, expected cpu, cuda:N or all")
-    return tuple(dict.fromkeys(found))
+        elif name != "cpu" and int(name[5:]) >= count:
+            raise UsageError(f"device {name}: this machine shows {count} GPUs")
+        else:
+            devices.append(name)
+    return tuple(dict.fromkeys(devices))

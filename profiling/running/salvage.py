@@ -3,19 +3,21 @@ chunk, and they need not be measured again."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.collectors import records_launches
 from gkestimator.profiling.raw import ChunkInfo, document_of
-from gkestimator.profiling.records import EntryRecord, read_records, record_line
-from gkestimator.profiling.running.folder import ASIDE, RawFolder
+from gkestimator.profiling.records import read_records, record_line
+from gkestimator.profiling.running.folder import RawFolder
 from gkestimator.tables import write_bytes
 
+# The ChunkInfo of a chunk in the making, its entries those that were asked for.
 DRAFT_FILE = "draft.json"
-"""The ChunkInfo of a chunk in the making, its entries those that were asked for."""
 
 
 def write_draft(folder: Path, info: ChunkInfo) -> None:
@@ -23,36 +25,41 @@ def write_draft(folder: Path, info: ChunkInfo) -> None:
     write_bytes(folder / DRAFT_FILE, json.dumps(document_of(info), allow_nan=False).encode())
 
 
+def keep_files(folder: Path, names: Collection[str]) -> None:
+    """Leave those files in a chunk in the making, and nothing else."""
+    for path in list(folder.iterdir()):
+        if path.name in names:
+            path.chmod(path.stat().st_mode & ~0o022)  # nsys lets its target write files that anyone may write
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def salvage(raw: RawFolder) -> int:
-    """Commit the records of chunks in the making that had no collector; how many chunks were worth it. Whatever
-    cannot be read is left for :meth:`RawFolder.clean`."""
+    """Commit the records of chunks in the making that had no collector; return how many chunks were worth it.
+    Whatever cannot be read is left for :meth:`RawFolder.clean`."""
     saved = 0
-    for folder in sorted(raw.chunks.glob(f"{ASIDE}*")):
-        name = folder.name.removeprefix(ASIDE)
-        if (raw.chunks / name).exists() or not name[:6].isdigit():
+    for name, folder in raw.chunks.unfinished().items():
+        if folder.with_name(name).exists() or not name[:6].isdigit():
             continue
-        try:
-            saved += _commit(raw, folder, name)
-        except (OSError, GkestimatorError, ValueError, KeyError, TypeError):
-            continue  # half-written: its entries are measured again
+        # Half-written: its entries are measured again.
+        with contextlib.suppress(OSError, GkestimatorError, ValueError, KeyError, TypeError):
+            saved += _commit(raw, folder)
     return saved
 
 
-def _commit(raw: RawFolder, folder: Path, name: str) -> bool:
+def _commit(raw: RawFolder, folder: Path) -> bool:
     draft = json.loads((folder / DRAFT_FILE).read_text(encoding="utf-8"))
-    asked = set(draft["entries"])
     if records_launches(draft["collector"]):
         return False
-    records: dict[str, EntryRecord] = {
-        r.entry_id: r for r in read_records(folder / "records.jsonl") if r.entry_id in asked
-    }
+    asked = set(draft["entries"])
+    records = {r.entry_id: r for r in read_records(folder / "records.jsonl") if r.entry_id in asked}
     if not records:
         return False
-    for path in list(folder.iterdir()):
-        if path.name not in ("records.jsonl", "environment.jsonl", "child.log"):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    write_bytes(folder / "records.jsonl", "".join(record_line(r) for r in records.values()).encode())
+    keep_files(folder, ("records.jsonl", "environment.jsonl", "child.log"))
+    write_bytes(folder / "records.jsonl", "".join(map(record_line, records.values())).encode())
     info = draft | {"entries": list(records), "problems": ["the run was cut off; its records were saved"]}
     write_bytes(folder / "chunk.json", (json.dumps(info, indent=1) + "\n").encode())
-    raw.commit(folder, name)
+    raw.chunks.commit(folder)
     return True

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gkestimator.core.records import frozen
-from gkestimator.jobs.guard import descendants, guarded
+from gkestimator.jobs.children import bound_log, end_guarded, start_guarded
+from gkestimator.jobs.guard import descendants
 from gkestimator.profiling.collectors.base import CollectorError
 
 _POLL_S = 0.05
@@ -20,8 +21,9 @@ _MOST_LOG_BYTES = 32 * 2**20
 
 @frozen
 class Limits:
-    """Seconds allowed. ``entry_s``: from the moment the child names an entry until it names the next; ``start_s``:
-    until it names the first (imports, under a profiler); ``finish_s``: from its end until the profiler has written."""
+    """Hold the seconds allowed. ``entry_s``: from the moment the child names an entry until it names the
+    next; ``start_s``: until it names the first (imports, under a profiler); ``finish_s``: from its end until
+    the profiler has written."""
 
     entry_s: float = 60.0
     start_s: float = 180.0
@@ -30,56 +32,78 @@ class Limits:
 
 @frozen
 class Ending:
-    """How it ended. ``status``: that of the command (128 + n: signal n); ``why``: ``ended`` by itself,
-    ``entry-limit``, ``start-limit`` or ``stopped``; ``entry``: the id that the child last named, None for none;
-    ``tool_hung``: the profiler did not end after its child had and was killed. ``working_s``: from the first entry that
-    the child named to the last sign of life, without starting and finishing; None where it named none."""
+    """Say how a child ended. ``status``: that of the command (128 + n: signal n); ``why``: ``ended`` by
+    itself, ``entry-limit``, ``start-limit`` or ``stopped``; ``entry``: the id that the child last named, None
+    for none; ``tool_hung``: the profiler did not end after its child had and was killed. ``working_s``: from
+    the first entry that the child named to the last sign of life, without starting and finishing; None where
+    it named none."""
 
     status: int
     why: str
     entry: str | None
-    tool_hung: bool
+    tool_hung: bool = False
     working_s: float | None = None
 
 
 class _Watch:
-    """What the child says of itself through its files, read without trusting it to be alive."""
+    """Watch a child through the files that it writes, without trusting it to be alive. ``entry``: the one that it
+    named last, ``since``: when it gave the last sign of life, ``first``: when it named its first entry."""
 
-    def __init__(self, records: Path, child: Sequence[str]) -> None:
-        self._records, self._child = records, list(child)
+    def __init__(self, records: Path, child: Sequence[str], limits: Limits) -> None:
+        self._records = records
+        self._child = list(child)
+        self._limits = limits
         self._current = records.with_name(records.name + ".current")
+        self._bytes = 0
+        self.entry: str | None = None
+        self.since = time.monotonic()
+        self.first: float | None = None
 
-    def entry(self) -> str | None:
-        try:
-            return self._current.read_text(encoding="utf-8")[:200].strip() or None
-        except (OSError, UnicodeDecodeError):
-            return None
+    def look(self, now: float) -> None:
+        """Take in what the child has written by ``now``."""
+        entry = self.entry
+        size = 0
+        # A child that is done removes its word of what it is at; the last one it gave still counts.
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            entry = self._current.read_text(encoding="utf-8")[:200].strip() or entry
+        with contextlib.suppress(OSError):
+            size = self._records.stat().st_size
+        # A new entry or a longer file of records is a sign of life; CPU time is not, for a hung driver spins.
+        if (entry, size) != (self.entry, self._bytes):
+            self.entry = entry
+            self._bytes = size
+            self.since = now
+            if self.first is None and entry is not None:
+                self.first = now
 
-    def records_bytes(self) -> int:
-        try:
-            return self._records.stat().st_size
-        except OSError:
-            return 0
+    def limit(self) -> float:
+        """Return how many seconds may pass without a sign of life."""
+        if self.entry is None:
+            return self._limits.start_s
+        if self._recorded(self.entry):
+            return max(self._limits.finish_s, self._limits.entry_s)
+        return self._limits.entry_s
 
-    def recorded(self, entry: str) -> bool:
-        """Whether the entry that the child named is written already: then it is at its closing work."""
+    def _recorded(self, entry: str) -> bool:
+        """Return whether the entry that the child named is written already: then it is at its closing work."""
         try:
             with open(self._records, "rb") as stream:
-                stream.seek(max(0, self.records_bytes() - 2**20))
+                stream.seek(max(0, self._bytes - 2**20))
                 return entry.encode() in stream.read()
         except OSError:
             return False
 
-    def pids(self, guard: int) -> list[int]:
-        """The executor's process below the guard: the one whose arguments begin with the child's (a profiler's own
-        arguments end with them)."""
-        found = []
+    def signal(self, guard: int, which: signal.Signals) -> bool:
+        """Send a signal to the executor's process below the guard: the one whose arguments begin with the
+        child's (a profiler's own arguments end with them). Return whether there is one."""
+        reached = False
         for pid in descendants(guard):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if [os.fsdecode(w) for w in words[: len(self._child)]] == self._child:
-                    found.append(pid)
-        return found
+                    reached = True
+                    os.kill(pid, which)
+        return reached
 
 
 def supervise(
@@ -95,108 +119,54 @@ def supervise(
 ) -> Ending:
     """Run ``command`` (which runs ``child``) in ``folder`` until it ends or must end.
 
-    ``stop`` is asked all the time: ``soft`` ends the child (SIGTERM) and lets the profiler write what it has, ``hard``
-    kills everything. Nothing of it runs any more when this returns. Raises CollectorError if it cannot be started.
+    ``stop`` is asked all the time: ``soft`` ends the child (SIGTERM) and lets the profiler write what it has,
+    ``hard`` kills everything. Nothing of it runs any more when this returns. Raises CollectorError if it
+    cannot be started.
     """
-    watch = _Watch(records, child)
+    watch = _Watch(records, child, limits)
     with open(log, "ab") as output:
         try:
-            process = subprocess.Popen(
-                guarded(command),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=dict(environment),
-                start_new_session=True,
-            )
+            process = start_guarded(command, output, environment, folder)
         except OSError as e:
             raise CollectorError(f"{command[0]}: cannot be started: {e.strerror or e}") from e
         try:
             return _loop(process, watch, log, limits, stop)
         finally:
-            _end(process)
+            end_guarded(process)
 
 
 def _loop(
     process: subprocess.Popen[bytes], watch: _Watch, log: Path, limits: Limits, stop: Callable[[], str | None]
 ) -> Ending:
     why = "ended"
-    seen = (watch.entry(), watch.records_bytes())
-    # A child that is done removes its word of what it is at; the last one it gave still counts.
-    since = time.monotonic()
-    first: float | None = None
     closing: float | None = None  # since when the profiler alone has been at work
     while process.poll() is None:
         time.sleep(_POLL_S)
         now = time.monotonic()
         wish = stop()
-        found = (watch.entry() or seen[0], watch.records_bytes())
-        if found != seen:
-            seen = found
-            since = now
-            if first is None and found[0] is not None:
-                first = now
+        watch.look(now)
+        bound_log(log, _MOST_LOG_BYTES)
         if wish == "hard":
-            return Ending(status=_end(process), why="stopped", entry=seen[0], tool_hung=False)
+            return Ending(status=end_guarded(process), why="stopped", entry=watch.entry)
         if closing is not None:
             if now - closing > limits.finish_s:
-                return Ending(status=_end(process), why=why, entry=seen[0], tool_hung=True)
-        elif wish == "soft":
-            why = "stopped"
+                return Ending(status=end_guarded(process), why=why, entry=watch.entry, tool_hung=True)
+        # From here on the child is gone and the profiler writes what it has.
+        elif wish == "soft" or now - watch.since > watch.limit():
             closing = now
-            alive = watch.pids(process.pid)
-            _signal(alive, signal.SIGTERM)
-            if not alive and seen[0] is None:  # nothing has begun: nothing to write
-                return Ending(status=_end(process), why=why, entry=None, tool_hung=False)
-        elif now - since > _limit(seen[0], watch, limits):
-            closing = now
-            alive = watch.pids(process.pid)
-            if alive or seen[0] is None:
-                why = "start-limit" if seen[0] is None else "entry-limit"
-                _signal(alive, signal.SIGKILL)
-                if not alive:  # the profiler never came to start it
-                    return Ending(status=_end(process), why=why, entry=None, tool_hung=True)
-        _bound(log)
-    return Ending(
-        status=process.returncode,
-        why=why,
-        entry=watch.entry() or seen[0],
-        tool_hung=False,
-        working_s=None if first is None else since - first,
-    )
-
-
-def _limit(entry: str | None, watch: _Watch, limits: Limits) -> float:
-    if entry is None:
-        return limits.start_s
-    if watch.recorded(entry):
-        return max(limits.finish_s, limits.entry_s)
-    return limits.entry_s
-
-
-def _signal(pids: Sequence[int], which: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, which)
-
-
-def _bound(log: Path) -> None:
-    """A child that prints without end must not fill the disk; writers append, so cutting is safe."""
-    with contextlib.suppress(OSError):
-        if log.stat().st_size > _MOST_LOG_BYTES:
-            os.truncate(log, 0)
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Close the guard's pipe, which kills all below it, and wait."""
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-    try:
-        return process.wait(timeout=30)
-    except (
-        subprocess.TimeoutExpired
-    ):  # the guard itself is stuck (a process in uninterruptible sleep below it)
-        process.kill()
-        return process.wait()
+            begun = watch.entry is not None
+            sent = signal.SIGKILL
+            if wish:
+                sent = signal.SIGTERM
+            alive = watch.signal(process.pid, sent)
+            if wish:
+                why = "stopped"
+            elif not begun:
+                why = "start-limit"
+            elif alive:  # else it has ended, and the profiler is still writing
+                why = "entry-limit"
+            if not alive and not begun:  # nothing has begun: nothing to write
+                return Ending(status=end_guarded(process), why=why, entry=None, tool_hung=not wish)
+    working_s = None if watch.first is None else watch.since - watch.first
+    watch.look(time.monotonic())
+    return Ending(status=process.returncode, why=why, entry=watch.entry, working_s=working_s)

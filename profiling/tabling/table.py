@@ -5,43 +5,44 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtimes import RUNTIMES
+from gkestimator.jobs.stopping import Progress
 from gkestimator.profiling.building.choosing import Rank, best_of, rank
+from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.devices import DeviceNames
-from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
-from gkestimator.profiling.building.folders import Progress, read_folders, why_nothing
-from gkestimator.profiling.building.problems import Problems
+from gkestimator.profiling.building.entries import Measured, MeasuredEntry, MeasuredLatency
+from gkestimator.profiling.building.folders import read_folders, why_nothing
 from gkestimator.profiling.building.provenance import (
     beside,
     check_beside,
+    counted,
     data_format,
     provenance,
     source_of_raw,
 )
-from gkestimator.profiling.building.reading import RawContents
-from gkestimator.profiling.building.tools import Tools, default_tools
-from gkestimator.profiling.tabling.row import MeasuredModel, measured_row
-from gkestimator.profiling.tabling.work import work_of
+from gkestimator.profiling.tabling.row import MeasuredModel, measured_row, work_of
 from gkestimator.tables import REQUIREMENTS, Requirement, render
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
 
 FORMS = ("csv", "json", "parquet")
+# What follows the table's stem in the name of its provenance.
 PROVENANCE = ".provenance.json"
-"""What follows the table's stem in the name of its provenance."""
 _Key = tuple[str, str, str]
 
 
 @frozen
 class TableResult:
-    """What was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the rows' GPUs
-    that the catalogue does not know (given, or beside the table). ``problems``: what could not be used, one line
-    each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
+    """Say what was made. ``files``: all that was written, the table first. ``gpu_files``: specifications of the
+    rows' GPUs that the catalogue does not know (given, or beside the table). ``problems``: what could not be
+    used, one line each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
 
     rows: tuple[Requirement, ...]
     files: tuple[Path, ...]
@@ -51,7 +52,7 @@ class TableResult:
 
     @property
     def exit_status(self) -> int:
-        """0: everything was used; 1: a part could not be."""
+        """Return 0: everything was used; 1: a part could not be."""
         return 1 if self.problems else 0
 
 
@@ -64,24 +65,19 @@ def build_table(
     tools: Tools | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> TableResult:
-    """Write the requirement table ``output`` (.csv, .json or .parquet) of the whole models in the raw folders at
-    ``raws``: a row per model, GPU, runtime, dtype, batch size and dimensions, from the best attempt.
+    """Write the requirement table ``output`` (.csv, .json or .parquet) of the whole models in the raw folders
+    at ``raws``: a row per model, GPU, runtime, dtype, batch size and dimensions, from the best attempt.
 
     Beside it are written ``<stem>.provenance.json`` and, for every GPU type that the catalogue does not know,
-    ``<stem>.<GPU>.toml``. A model with a timeline and no latency has no row, and is a problem; one with a latency and
-    no timeline has a row without launches. Raises UsageError for arguments, TableError where no whole model was
-    measured, OutputError where nothing can be written.
+    ``<stem>.<GPU>.toml``. A model with a timeline and no latency has no row, and is a problem; one with a
+    latency and no timeline has a row without launches. Raises UsageError for arguments, TableError where no
+    whole model was measured, OutputError where nothing can be written.
     """
-    tools = tools or default_tools()
+    tools = tools or Tools()
     form = data_format(output, FORMS)
     check_beside(output, PROVENANCE)
     problems = Problems()
-    names = DeviceNames(
-        gpu_specs,
-        known_gpu=tools.known_gpu,
-        gpu_toml=tools.gpu_toml,
-        place=lambda name: beside(output, f".{name}.toml"),
-    )
+    names = DeviceNames(output, gpu_specs, known_gpu=tools.known_gpu, gpu_toml=tools.gpu_toml)
     contents = read_folders(raws, tools, problems, progress, whole=True)
     chosen, passed = _choose(contents, names, problems, progress)
     if not chosen:
@@ -105,7 +101,8 @@ def build_table(
         output: data,
     }
     write_together(files)
-    named = (beside(output, f".{gpu}.toml") for gpu in dict.fromkeys(row.gpu for row in rows))
+    gpus = dict.fromkeys(row.gpu for row in rows)
+    named = [beside(output, f".{gpu}.toml") for gpu in gpus]
     return TableResult(
         rows=tuple(rows),
         files=tuple(reversed(files)),
@@ -118,17 +115,17 @@ def build_table(
 def _choose(
     contents: Sequence[RawContents], names: DeviceNames, problems: Problems, progress: Progress | None
 ) -> tuple[list[MeasuredModel], int]:
-    """The best latency of every model on every GPU type with the timeline that fits it best, and how many latencies
-    were passed over."""
+    """Return the best latency of every model on every GPU type with the timeline that fits it best, and how
+    many latencies were passed over."""
     latencies: list[tuple[MeasuredLatency, GpuSpec]] = []
     timelines: dict[_Key, list[MeasuredEntry]] = {}
-    for latency in (m for c in contents for m in c.latencies):
-        gpu = _gpu(latency, names, problems)
+    for latency in chain.from_iterable(c.latencies for c in contents):
+        gpu = names.spec_of(latency, problems)
         if gpu is not None:
             latencies.append((latency, gpu))
     known = {_key(latency, gpu) for latency, gpu in latencies}
-    for timeline in (m for c in contents for m in c.measured):
-        gpu = _gpu(timeline, names, problems)
+    for timeline in chain.from_iterable(c.measured for c in contents):
+        gpu = names.spec_of(timeline, problems)
         if gpu is None:
             continue
         timelines.setdefault(_key(timeline, gpu), []).append(timeline)
@@ -150,15 +147,7 @@ def _choose(
     return chosen, sum(len(others) for others in passed.values())
 
 
-def _gpu(measured: MeasuredLatency | MeasuredEntry, names: DeviceNames, problems: Problems) -> GpuSpec | None:
-    try:
-        return names.spec(measured.chunk.device)
-    except GkestimatorError as e:
-        problems.of_entry(measured.origin, str(e), measured.entry.id)
-        return None
-
-
-def _key(measured: MeasuredLatency | MeasuredEntry, gpu: GpuSpec) -> _Key:
+def _key(measured: Measured, gpu: GpuSpec) -> _Key:
     return measured.entry.id, gpu.name, measured.chunk.executor
 
 
@@ -166,10 +155,11 @@ def _latency_rank(latency: MeasuredLatency) -> Rank:
     return rank(latency.quality, len(latency.latency_us), latency.cv)
 
 
-def _timeline(latency: MeasuredLatency, found: Sequence[MeasuredEntry]) -> MeasuredEntry | None:
-    """Of the same run if there is one (the same libraries choose the same kernels), then the best."""
+def _timeline(latency: MeasuredLatency, timelines: Sequence[MeasuredEntry]) -> MeasuredEntry | None:
+    """Return the timeline of the same run if there is one (the same libraries choose the same kernels), then
+    the best."""
     return min(
-        found,
+        timelines,
         key=lambda t: (t.run is not latency.run, t.calls > 1, rank(t.quality, t.repeats, t.cv)),
         default=None,
     )
@@ -178,12 +168,12 @@ def _timeline(latency: MeasuredLatency, found: Sequence[MeasuredEntry]) -> Measu
 def _rows(
     chosen: Sequence[MeasuredModel], problems: Problems
 ) -> tuple[list[Requirement], list[MeasuredModel]]:
-    """One row for each question that the table can be asked, and what each is of."""
-    kept: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
+    """Return one row for each question that the table can be asked, and what each is of."""
+    by_key: dict[Hashable, tuple[Requirement, MeasuredModel]] = {}
     for model in chosen:
         row = measured_row(model)
         key = tuple(getattr(row, name) for name in REQUIREMENTS.key)
-        if key in kept:
+        if key in by_key:
             problems.of_entry(
                 model.latency.origin,
                 f"another model that is {row.model} at batch {row.batch_size} in {row.dtype} too; expected one model "
@@ -191,26 +181,24 @@ def _rows(
                 model.latency.entry.id,
             )
         else:
-            kept[key] = row, model
-    return [row for row, _ in kept.values()], [model for _, model in kept.values()]
+            by_key[key] = row, model
+    return [row for row, _ in by_key.values()], [model for _, model in by_key.values()]
 
 
 def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> dict[str, Any]:
-    """What the table holds, for its provenance."""
+    """Return what the table holds, for its provenance."""
     return {
         "rows": len(rows),
         "models": len({row.model for row in rows}),
-        "gpus": dict(sorted(Counter(row.gpu for row in rows).items())),
-        "runtimes": dict(sorted(Counter(row.runtime for row in rows).items())),
-        "dtypes": dict(sorted(Counter(row.dtype for row in rows).items())),
+        **counted(rows, gpus="gpu", runtimes="runtime", dtypes="dtype"),
         "with_launches": sum(row.kernels is not None for row in rows),
         "with_memory": sum(row.memory_source == "measured" for row in rows),
-        "quality": dict(sorted(Counter(m.latency.quality for m in chosen).items())),
+        **counted([model.latency for model in chosen], quality="quality"),
     }
 
 
 def _nothing(raws: Sequence[Path], contents: Sequence[RawContents], problems: Problems) -> str:
-    """Why there is no table, in one line."""
+    """Say in one line why there is no table."""
     if not problems and not any(c.planned for c in contents):
         return (
             f"{', '.join(map(str, raws))}: no whole model in its plan; gkest profile plan --whole plans them"
@@ -252,3 +240,35 @@ def _work_notes(chosen: Sequence[MeasuredModel]) -> list[str]:
     return [
         f"work and tensors of {len(lacking)} rows not known (first: {first.latency.entry.id}: {first.work.problem})"
     ]
+
+
+def summary_words(result: TableResult) -> str:
+    """Say in one line: rows, models, GPUs, and what was measured besides latency."""
+    rows = result.rows
+    by_gpu = Counter(row.gpu for row in rows)
+    gpus = ", ".join(f"{name} ({count:,})" for name, count in by_gpu.items())
+    return (
+        f"{len(rows):,} rows of {len({r.model for r in rows}):,} models on {gpus}: "
+        f"{_with(rows, 'kernels'):,} with launches, {_with(rows, 'sm_util_mean_pct'):,} with SM utilisation, "
+        f"{_with(rows, 'reserved_bytes'):,} with reserved memory, {_with(rows, 'mreq_bytes'):,} with all memory; "
+        f"{sum(bool(r.warnings) for r in rows):,} with a warning"
+    )
+
+
+def _with(rows: Sequence[Requirement], column: str) -> int:
+    return sum(getattr(row, column) is not None for row in rows)
+
+
+def _unfolds(row: Requirement) -> bool:
+    traits = RUNTIMES.get(row.runtime)
+    return traits is not None and traits.unfolds_batchnorm
+
+
+def closing_words(result: TableResult) -> tuple[str, ...]:
+    """Say how to compare the table with estimates: as what ran, which is the file's operators as they are."""
+    table = result.files[0]
+    specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)
+    line = f"Beside estimates: gkest evaluate --truth {table} --models DIR{specs}"
+    if any(map(_unfolds, result.rows)):
+        line += " --no-unfold-batchnorm  (convolutions ran as in the files, BatchNorms folded into them)"
+    return (line,)

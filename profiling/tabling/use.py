@@ -1,4 +1,5 @@
-"""What the launches of a whole model say of the GPU: how busy they kept it, and how many SMs and warps they used."""
+"""What the launches of a whole model say of the GPU: how busy they kept it, and how many SMs and warps they
+used."""
 
 from __future__ import annotations
 
@@ -13,16 +14,15 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import LONG_BLOCKS, occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.entries import RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
-from gkestimator.profiling.building.geometry import geometry_numbers, geometry_of
+from gkestimator.profiling.building.rows import geometry_numbers, geometry_of
 
 
 @frozen
 class LaunchUse:
-    """Measures of the requirement table (percent of the whole GPU) from launches. ``kernels``: launches of a call,
-    copies and fills among them, as estimates count measured calls; None where the calls differ in number.
-    ``busy_us``: their durations together, of one call. ``told``: launches whose geometry is known, and ``of`` how
-    many kernels; the percentages are None unless all are.
-    """
+    """Hold measures of the requirement table (percent of the whole GPU) from launches. ``kernels``: launches
+    of a call, copies and fills among them, as estimates count measured calls; None where the calls differ in
+    number. ``busy_us``: their durations together, of one call. ``told``: launches whose geometry is known,
+    and ``of`` how many kernels; the percentages are None unless all are."""
 
     kernels: int | None
     busy_us: float
@@ -39,26 +39,32 @@ class LaunchUse:
 def launch_use(
     launches: Sequence[RepeatedLaunch], gpu: GpuSpec, *, latency_us: float, calls: int = 1
 ) -> LaunchUse:
-    """The use of ``gpu`` by a call that takes ``latency_us``; ``launches`` (at least one) are those of ``calls`` calls.
+    """Return the use of ``gpu`` by a call that takes ``latency_us``; ``launches`` (at least one) are those of
+    ``calls`` calls.
 
     SM utilisation follows from each launch's grid, block, registers and shared memory
-    (:func:`gkestimator.kernel_models.launch.sm_utilisation_pct`). Occupancy is no counter's: it is the theoretical one of the launch
-    times what :func:`gkestimator.kernel_models.launch.occupancy` says is achieved of it, where a kernel's name tells whether its
-    blocks are long. Copies and fills use no SM, as in estimates. Means weigh by duration; on one stream a call cannot
-    be shorter than its launches, so where they took longer under the profiler the means are over their time.
+    (:func:`gkestimator.kernel_models.launch.sm_utilisation_pct`). Occupancy is no counter's: it is the
+    theoretical one of the launch times what :func:`gkestimator.kernel_models.launch.occupancy` says is
+    achieved of it, where a kernel's name tells whether its blocks are long. Copies and fills use no SM, as in
+    estimates. Means weigh by duration; on one stream a call cannot be shorter than its launches, so where
+    they took longer under the profiler the means are over their time.
     """
     duration = np.array([m.duration_us for m in launches])
     busy = float(duration.sum()) / calls
     streams, at = np.unique([_stream(m) for m in launches], return_inverse=True)
     kernels = [i for i, m in enumerate(launches) if m.kind == "kernel"]
-    numbers = {
-        i: found
-        for i in kernels
-        if (launch := launches[i].launch) is not None and (found := geometry_numbers(launch)) is not None
-    }
+    numbers = []
+    for i in kernels:
+        launch = launches[i].launch
+        known = None if launch is None else geometry_numbers(launch)
+        if known is not None:
+            numbers.append(known)
     count, rest = divmod(len(launches), calls)
+    per_call = None
+    if not rest:
+        per_call = count
     facts = LaunchUse(
-        kernels=None if rest else count,
+        kernels=per_call,
         busy_us=busy,
         told=len(numbers),
         of=len(kernels),
@@ -68,7 +74,7 @@ def launch_use(
         return facts
     used = np.zeros(len(launches))
     achieved = np.zeros(len(launches))
-    geometry = geometry_of(list(numbers.values()))
+    geometry = geometry_of(numbers)
     streaming = np.array([family_of(launches[i].name, "kernel", ()) not in LONG_BLOCKS for i in kernels])
     used[kernels] = sm_utilisation_pct(geometry, gpu)
     achieved[kernels] = occupancy(geometry, gpu, streaming=streaming)[1]
@@ -98,10 +104,15 @@ def _stream(measured: RepeatedLaunch) -> int:
 
 
 def _timeline(launches: Sequence[RepeatedLaunch], stream: np.ndarray, busy: float) -> Timeline:
-    """The launches where the profiler saw them; only their order and overlap are used of it."""
-    first = min((m.launch.start_ns for m in launches if m.launch is not None), default=0)
-    start = np.array([0.0 if m.launch is None else (m.launch.start_ns - first) / 1e3 for m in launches])
-    end = start + np.array([0.0 if m.launch is None else m.launch.duration_ns / 1e3 for m in launches])
+    """Return the launches where the profiler saw them; only their order and overlap are used of it."""
+    seen = [m.launch for m in launches]
+    first = min((launch.start_ns for launch in seen if launch is not None), default=0)
+    start = np.zeros(len(seen))
+    end = np.zeros(len(seen))
+    for i, launch in enumerate(seen):
+        if launch is not None:
+            start[i] = (launch.start_ns - first) / 1e3
+            end[i] = start[i] + launch.duration_ns / 1e3
     return Timeline(
         start_us=start,
         end_us=end,

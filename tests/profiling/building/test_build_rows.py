@@ -26,10 +26,10 @@ from _synthetic_raw import (
 from gkestimator.core.errors import TableError
 from gkestimator.core.fragments import Fragment
 from gkestimator.hardware.gpus import gpu_catalogue, load_gpu_file
-from gkestimator.kernel_models.launch import CapturedLaunch as Geometry
+from gkestimator.kernel_models.launch import Launch as Geometry
 from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building import build_dataset
-from gkestimator.profiling.building.tools import default_tools
+from gkestimator.profiling.building.contents import Tools
 from gkestimator.profiling.captures import Capture, EntryRange
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import document_of, read_chunk
@@ -247,8 +247,8 @@ def _counters(raw, entry, launches):
         schema=None,
         ranges=(EntryRange(entry_id=entry.id, repeats=1, start_ns=0, end_ns=1, launches=launches),),
     )
-    read = default_tools().parse
-    return replace(default_tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path))
+    read = Tools().parse
+    return replace(Tools(), parse=lambda name, path: capture if name == "ncu" else read(name, path))
 
 
 def test_counters_are_joined_to_the_timeline(raw):
@@ -299,7 +299,7 @@ def test_provenance_says_where_the_rows_are_from(raw):
     document = json.loads(path.read_text())
     assert document["sha256"] == hashlib.sha256((raw.parent / "kernels.parquet").read_bytes()).hexdigest()
     assert document["rows"] == len(result.rows) == 5 and document["operators"] == 3
-    assert document["licence"] is None and document["table_version"] == 2
+    assert document["licence"] is None and document["table_version"] == KERNEL_DATASET.version
     (source,) = document["sources"]
     assert source["versions"]["torch"] == "2.9.0" and source["devices"][0]["name"] == H100.name
     assert source["plan_entries"] == 3 and source["not_reached"] == 0

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gkestimator.profiling.colocating.jobs import PairOptions
-from gkestimator.profiling.colocating.means import PairMeans
+from gkestimator.profiling.colocating.jobs import PairMeans, PairOptions
 from gkestimator.profiling.colocating.run import measure_pairs
 from gkestimator.profiling.plan import read_plan
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
@@ -66,7 +65,7 @@ def means(mps: Path | None = None, **changed: Any) -> PairMeans:
         "facts": gpu,
         "gpus": lambda: 1,
         "present": lambda _: True,
-        "told": lambda device, facts: ("cpu", {"CUDA_VISIBLE_DEVICES": facts.uuid}),
+        "child_device": lambda device, facts: ("cpu", {"CUDA_VISIBLE_DEVICES": facts.uuid}),
         "sampling": lambda _: lambda: EnvironmentSample(unix_ns=0),
         "judge": lambda *_: "ok",
         "mps": lambda: mps,

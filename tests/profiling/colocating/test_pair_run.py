@@ -227,7 +227,7 @@ def test_gives_up_when_worker_after_worker_breaks(tmp_path: Path) -> None:
 def test_throttled_pairs_are_told(tmp_path: Path) -> None:
     seen = means(
         None,
-        judge=lambda samples, record, cv: (
+        judge=lambda samples, record, *_: (
             "throttled" if record.started_unix_ns < record.ended_unix_ns else "ok"
         ),
         sampling=lambda _: lambda: EnvironmentSample(unix_ns=time.time_ns(), sm_clock_mhz=1200.0),
@@ -242,7 +242,7 @@ def test_throttled_pairs_are_told(tmp_path: Path) -> None:
 def test_what_is_disturbed_alone_marks_the_pair_and_is_measured_again(tmp_path: Path) -> None:
     judged: list[str] = []
 
-    def judge(samples: object, record: EntryRecord, cv: object) -> str:
+    def judge(samples: object, record: EntryRecord, *_: object) -> str:
         judged.append(record.entry_id)
         return "noisy" if len(judged) == 2 else "ok"  # of the first pair: side by side, then each alone
 

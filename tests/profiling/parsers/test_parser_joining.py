@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.parsers.joining import base_name
-from gkestimator.profiling.parsers.labels import parse_label, range_label
+from gkestimator.profiling.parsers.spans import parse_label
 
 
 def launch(name: str, *, grid: int = 1, kind: str = "kernel", **other: object) -> CapturedLaunch:
@@ -225,5 +225,5 @@ def test_labels(text: str, domain: str | None, found: tuple[str, int] | None) ->
 
 
 def test_labels_that_are_written_are_read() -> None:
-    assert parse_label(range_label("a.b-c", 7), domain="gkestimator") == ("a.b-c", 7)
-    assert parse_label(range_label("a.b-c", 7, prefixed=True), domain=None) == ("a.b-c", 7)
+    assert parse_label("a.b-c#7", domain="gkestimator") == ("a.b-c", 7)
+    assert parse_label("gkestimator:a.b-c#7", domain=None) == ("a.b-c", 7)

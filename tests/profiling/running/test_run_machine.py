@@ -18,9 +18,9 @@ from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.records import EntryRecord, HostKernel
 from gkestimator.profiling.running import Limits, Machine
+from gkestimator.profiling.running.chunk import repeat_totals_us
 from gkestimator.profiling.running.machine import child_device, device_present, executor_versions
 from gkestimator.profiling.running.run import choose_devices
-from gkestimator.profiling.running.spread import repeat_totals_us
 from gkestimator.profiling.running.supervise import supervise
 
 
