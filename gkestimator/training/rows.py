@@ -70,6 +70,42 @@ def kernel_table(
     return KernelTable(family=words(family), variant=words(variant), precision=words(precision), columns=full)
 
 
+def product_table(
+    family: str,
+    precision: np.ndarray | str,
+    *,
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    size: np.ndarray | float,
+    batch: np.ndarray | float = 1.0,
+) -> KernelTable:
+    """Return ``batch`` matrix products (m, k) x (k, n) a row, of ``size`` bytes an element.
+
+    The right side of family ``linear`` are weights.
+    """
+    right = batch * n * k * size
+    weights = right if family == "linear" else 0.0
+    return kernel_table(
+        family=family,
+        variant=family,
+        precision=precision,
+        columns={
+            "flops": 2 * batch * m * n * k,
+            "read_bytes": batch * m * k * size + right,
+            "write_bytes": batch * m * n * size,
+            "weight_bytes": weights,
+            "rows": batch * m * n,
+            "element_bytes": size,
+            "inputs": 2.0,
+            "gemm_batch": batch,
+            "gemm_m": m,
+            "gemm_n": n,
+            "gemm_k": k,
+        },
+    )
+
+
 def shape_hash(table: KernelTable) -> np.ndarray:
     """A number in [0, 1) per row from what is calculated (family, operator, precision and every size), not
     from where.
