@@ -1,4 +1,4 @@
-"""Fits what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved occupancy.
+"""Fit what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved occupancy.
 
 Who profiles a new GPU has few rows and no public ones, but the shipped bundle has seen a hundred thousand. So the
 target is log(measured / base prediction) and the default is that the base is right; per family and precision, errors on
@@ -23,7 +23,7 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.regressors import Stack
 from gkestimator.training.calibrate import coverage, size_quantiles
-from gkestimator.training.calls import MeasuredCall, base_labels
+from gkestimator.training.calls import Label, MeasuredCall, base_labels
 from gkestimator.training.fit import FitProblem, fit_stack
 from gkestimator.training.measured_lowering import build_lowering
 from gkestimator.training.occupancy import OccupancyReport, fit_occupancy
@@ -89,8 +89,10 @@ def fit_gpu(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[MeasuredGpu, GpuReport]:
-    """What bundle ``name`` learns of ``gpu`` from its ``calls``. The same calls and seed give the same result. Raises
-    TableError where no call can be used."""
+    """Return what bundle ``name`` learns of ``gpu`` from its ``calls``.
+
+    The same calls and seed give the same result. Raises TableError where no call can be used.
+    """
     tell = progress or (lambda text, done, total: None)
 
     def base_us(kernels: Sequence[Kernel]) -> np.ndarray:
@@ -99,15 +101,45 @@ def fit_gpu(
     calls = sorted(calls, key=lambda call: (call.entry_id, call.runtime))  # datasets come in any order
     labels, skipped = base_labels(calls, base_us)
     if not labels:
-        raise TableError(
-            f"{gpu.name}: of {len(calls)} measured calls none can be trained on; "
-            + "; ".join(f"{count}: {reason}" for reason, count in skipped.items())
-        )
-    table = KernelTable.from_kernels([label.kernel for label in labels])
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.items())
+        raise TableError(f"{gpu.name}: of {len(calls)} measured calls none can be trained on; {reasons}")
+    corrections, reports, middles = _fit_families(labels, gpu, base_us, seed=seed, tell=tell)
+    occupancy, occupancy_report = fit_occupancy(calls, gpu, seed=seed)
+    lowering = build_lowering(labels)
+    shift = _common_shift(middles)
+    contents = MeasuredContents(
+        corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
+    )
+    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
+    report = GpuReport(
+        gpu=gpu.name,
+        calls=len(calls),
+        families=tuple(reports),
+        exact=0 if lowering is None else len(lowering),
+        launches_per_call=dict(sorted(counts.items())),
+        shift=None if shift is None else round(float(np.exp(shift.value)), 4),
+        occupancy=occupancy_report,
+        skipped=skipped,
+    )
+    measured = MeasuredGpu(bundle=name, base=base, gpus=(gpu.name,), chip=chip_of(gpu), read=lambda: contents)
+    return measured, report
+
+
+def _fit_families(
+    labels: Sequence[Label],
+    gpu: GpuSpec,
+    base_us: Callable[[Sequence[Kernel]], np.ndarray],
+    *,
+    seed: int,
+    tell: Progress,
+) -> tuple[list[Correction], list[FamilyReport], dict[str, float]]:
+    """Return the corrections that pay, a report of every family and precision, and their median log errors."""
+    kernels = [label.kernel for label in labels]
+    table = KernelTable.from_kernels(kernels)
     duration = np.array([label.duration_us for label in labels])
     runtimes = np.array([label.call.runtime for label in labels], dtype=object)
-    expected = base.predict(table, gpu).duration_us
-    kinds = np.array([f"{label.kernel.family.value}|{label.kernel.precision.value}" for label in labels])
+    expected = base_us(kernels)
+    kinds = np.array([f"{kernel.family.value}|{kernel.precision.value}" for kernel in kernels])
     measured_kinds = sorted(set(kinds.tolist()))
     corrections: list[Correction] = []
     reports: list[FamilyReport] = []
@@ -118,15 +150,17 @@ def fit_gpu(
         if not len(index):
             continue
         family, precision = kind.split("|")
+        covers = []
+        for other in _BORROWS.get(precision, ()):
+            if f"{family}|{other}" not in measured_kinds:
+                covers.append((family, other))
         correction, report = fit_correction(
             table.take(index),
             duration[index],
             expected[index],
             gpu,
             runtimes=tuple(sorted(set(runtimes[index].tolist()))),
-            covers=[
-                (family, p) for p in _BORROWS.get(precision, ()) if f"{family}|{p}" not in measured_kinds
-            ],
+            covers=covers,
             seed=seed,
         )
         reports.append(report)
@@ -135,26 +169,7 @@ def fit_gpu(
         if len(index) >= FEWEST:
             middles[kind] = float(np.median(np.log(duration[index] / expected[index])))
     tell(f"{gpu.name}: occupancy", len(measured_kinds), len(measured_kinds))
-    occupancy, occupancy_report = fit_occupancy(calls, gpu, seed=seed)
-    lowering = build_lowering(labels)
-    shift = _common_shift(middles)
-    contents = MeasuredContents(
-        corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
-    )
-    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
-    return (
-        MeasuredGpu(bundle=name, base=base, gpus=(gpu.name,), chip=chip_of(gpu), read=lambda: contents),
-        GpuReport(
-            gpu=gpu.name,
-            calls=len(calls),
-            families=tuple(reports),
-            exact=0 if lowering is None else len(lowering),
-            launches_per_call=dict(sorted(counts.items())),
-            shift=None if shift is None else round(float(np.exp(shift.value)), 4),
-            occupancy=occupancy_report,
-            skipped=skipped,
-        ),
-    )
+    return corrections, reports, middles
 
 
 def fit_correction(
@@ -180,7 +195,7 @@ def fit_correction(
         return round(float(np.average(np.abs(predicted / duration_us - 1), weights=weight) * 100), 2)
 
     def distance(predicted: np.ndarray) -> float:
-        """What decides: too short by half and twice too long are as wrong as each other, which percentages deny."""
+        """Return what decides: too short by half is as wrong as twice too long, which percentages deny."""
         return float(np.average(np.abs(np.log(predicted / duration_us)), weights=weight))
 
     def middle(predicted: np.ndarray) -> float:
@@ -200,10 +215,10 @@ def fit_correction(
     if len(set(shape.tolist())) < FEWEST:
         return None, report
     features = feature_set(family, precision)
-    found = Counter(table.variant.tolist())
-    variants = tuple(
-        sorted(v for v, n in found.most_common(_MOST_VARIANTS) if n >= _FEWEST_OF_VARIANT and n < count)
-    )
+    counts = Counter(table.variant.tolist())
+    # A variant that every row has tells rows no more apart than one that hardly any has.
+    common = [v for v, n in counts.most_common(_MOST_VARIANTS) if _FEWEST_OF_VARIANT <= n < count]
+    variants = tuple(sorted(common))
     x, names = correction_features(table, gpu, base_us, features, variants)
     small = fit_small_stack(x, np.log(duration_us / base_us), weight, shape, seed=seed)
     corrected = base_us * np.exp(small.out_of_fold)
@@ -232,7 +247,7 @@ def fit_correction(
         trains=(family, precision),
         covers=frozenset(((family, precision), *covers)),
         variants=variants,
-        known_variants=frozenset(found),
+        known_variants=frozenset(counts),
         runtimes=frozenset(runtimes),
         low=small.low,
         high=small.high,
@@ -299,7 +314,7 @@ def _common_shift(middles: Mapping[str, float]) -> Shift | None:
         families.setdefault(kind.split("|")[0], []).append(middle)
     if len(families) < _FEWEST_FAMILIES:
         return None
-    values = np.array([float(np.mean(found)) for found in families.values()])
+    values = np.array([float(np.mean(opinions)) for opinions in families.values()])
     others = (values.sum() - values) / (len(values) - 1)
     if np.mean(np.abs(values - others)) >= _WORTH_SHIFTING * np.mean(np.abs(values)):
         return None

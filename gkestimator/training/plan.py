@@ -1,4 +1,4 @@
-"""Which regressors a bundle holds: the family and precisions of each, its features and its sizes."""
+"""List the regressors that a bundle holds: the family and precisions of each, its features and its sizes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
 
 @frozen
 class ModelPlan:
-    """One regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
+    """Hold one regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
 
     Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows
     tree members see at most (a deterministic sample, even over GPUs and sizes).
 
-    ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
-    what out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip
-    (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target
-    log(time / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take part.
-    ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few stray.
-    ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the few chips
-    in training suggest.
+    ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``: what
+    out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip (``gpu``); they give
+    the stack's weights and the intervals. ``anchor``: the time that the target log(time / anchor) is relative to
+    (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take part. ``loss``: what XGBoost and
+    LightGBM minimise; ``absolute`` follows the typical row where a few stray. ``shrink`` multiplies the stack's
+    weights: below 1 it holds estimates closer to the anchor than the few chips in training suggest.
     """
 
     name: str
@@ -58,7 +57,7 @@ class ModelPlan:
     shrink: float = 1.0
 
     def mask(self, table: KernelTable) -> np.ndarray:
-        """Rows of ``table`` that this regressor trains on."""
+        """Return the rows of ``table`` that this regressor trains on."""
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
         return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
 

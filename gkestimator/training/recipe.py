@@ -28,13 +28,12 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.geometry import Geometry
 from gkestimator.kernel_models.regressors import Stack, Uncertainty
-from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.calibrate import coverage, size_quantiles
 from gkestimator.training.fit import FitProblem, StackFit, fit_stack, problem, sample
 from gkestimator.training.geometry import fit_geometry
-from gkestimator.training.members import fit_member
+from gkestimator.training.members import fit_member, predicted
 from gkestimator.training.plan import PLAN, ModelPlan
-from gkestimator.training.rows import TrainingRows
+from gkestimator.training.rows import TrainingRows, rooflines_us
 from gkestimator.training.uncertainty import fit_uncertainty
 
 FEWEST_ROWS = 200
@@ -251,8 +250,7 @@ def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed
     fitted = fit_member(
         member, data.x[train], data.y[train], data.weight[train], seed=seed, estimators=_EXTRAPOLATION_TREES
     )
-    value = fitted.predict(data.x[test])
-    value = value[:, 0] if value.ndim == 2 else value
+    value = predicted(fitted, data.x[test])
     error = np.abs(np.clip(value, data.y[train].min(), data.y[train].max()) - data.y[test])
     return round(min(float(np.quantile(error, 0.9)), 5.0), 4)
 
@@ -268,10 +266,7 @@ def _report(
     stands_for: np.ndarray,
     held: float,
 ) -> ModelReport:
-    bare_us = np.empty(len(rows))
-    for gpu in set(rows.gpu.tolist()):
-        mask = np.flatnonzero(rows.gpu == gpu)
-        bare_us[mask] = roofline(rows.table.take(mask), gpus[gpu]).roofline_us
+    bare_us = rooflines_us(rows.table, rows.gpu, gpus)
     measured = np.abs(rows.as_measured_us(predicted) / rows.measured_us - 1) * 100
     bare = np.abs(rows.as_measured_us(bare_us) / rows.measured_us - 1) * 100
     exact = np.full(len(rows), np.nan)
