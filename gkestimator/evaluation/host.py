@@ -22,8 +22,8 @@ _OVERHEADS_US = np.geomspace(0.25, 1000.0, 141)
 _RATES = np.geomspace(1e8, 5e11, 121)
 _GRIDS = {"overhead": _OVERHEADS_US, "rate": _RATES}
 _MOST_CASES = 2000
-# A row counts as host-bound when 1 % more overhead makes at least 0.5 % more latency, and as one that sees the copy when
-# that is a twentieth of its time.
+# A row counts as host-bound when 1 % more overhead makes at least 0.5 % more latency, and as one that sees the copy
+# when that is a twentieth of its time.
 _LEAST_SHARES = {"overhead": 0.5, "rate": 0.05}
 _WHOLLY_HOST_SHARE = 0.9
 _LEAST_ROWS = 2
@@ -95,6 +95,15 @@ class HostFit:
     before_pct: tuple[float, float]
     after_pct: tuple[float, float] | None
     notes: tuple[str, ...] = field(default=())
+
+
+def errors_words(fit: HostFit, *, untested: str) -> tuple[str, str]:
+    """Return the errors before and after a fit in words; ``untested`` where there was no model to leave out."""
+    before = f"{fit.before_pct[0]:.1f} % (median {fit.before_pct[1]:.1f}) before"
+    if fit.after_pct is None:
+        return before, untested
+    mean, median = fit.after_pct
+    return before, f"{mean:.1f} % (median {median:.1f}) with models left out one at a time"
 
 
 @frozen
