@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.options import taking
 from gkestimator.core.records import frozen
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def estimate_rows(
     models: Sequence[Path],
     *,
     kernels: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> EstimateResult:
     """Estimate ``models`` under ``options``, the other fields of :class:`EstimateRequest`.
@@ -43,9 +43,7 @@ def estimate_rows(
     return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress)
 
 
-def _answered(
-    request: EstimateRequest, kernels: bool, progress: Callable[[str, int, int], None] | None
-) -> EstimateResult:
+def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None) -> EstimateResult:
     from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering
 from gkestimator.estimation.remarks import remarks
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import LaunchProgram
@@ -25,12 +25,10 @@ from gkestimator.hardware.host_profile import HostProfile, default_host_file, lo
 from gkestimator.hardware.runtime_profiles import RuntimeProfile, load_runtime, resolve_dtype
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.lowering import lower_each
-from gkestimator.memory import MemoryProfile, MemoryReplay
+from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
 from gkestimator.operators.records import version_of_operators
 from gkestimator.operators.registry import LoweringOptions
-
-Progress = Callable[[str, int, int], None]
 
 
 class KernelPool:
@@ -184,6 +182,15 @@ class Engine:
         if self.request.streams is None:
             return self.profile.streams
         return self.request.streams
+
+    def cumulative_reserved(self, graphs: Sequence[KernelGraph], gpu: GpuSpec) -> tuple[int, ...]:
+        """Return the bytes reserved on ``gpu`` after each of the graphs, run one after another in one process."""
+        return cumulative_reserved(
+            graphs,
+            allocator=self.profile.allocator,
+            figures=self.profile.allocator_bytes,
+            library_workspace_bytes=self.profile.library_workspace_bytes(gpu),
+        )
 
     def lower_model(self, source: ModelSource, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
         """Bind a model at one batch size and lower it once per distinct set of options, unless that is remembered."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.estimation.engine import Engine, Target, model_names
 from gkestimator.estimation.recall import ModelSource
-from gkestimator.estimation.request import MAX_BATCH_SIZE
+from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
 from gkestimator.tables import Requirement
-
-Progress = Callable[[str, int, int], None]
 
 
 def largest_batches(

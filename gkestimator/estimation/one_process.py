@@ -1,4 +1,4 @@
-"""Memory of several batch sizes run one after another in one process: how published tables are often measured."""
+"""Estimate the memory of batch sizes run one after another in one process: so published tables are often measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.memory import cumulative_reserved
 
 
 def reserved_in_one_process(
@@ -30,10 +29,5 @@ def reserved_in_one_process(
     target = engine.targets[0]
     source = ModelSource(Path(model), Path(model).stem)
     graphs = [engine.lower_model(source, batch)[target.options].graph for batch in batch_sizes]
-    reserved = cumulative_reserved(
-        graphs,
-        allocator=engine.profile.allocator,
-        figures=engine.profile.allocator_bytes,
-        library_workspace_bytes=engine.profile.library_workspace_bytes(target.gpu),
-    )
+    reserved = engine.cumulative_reserved(graphs, target.gpu)
     return dict(zip(batch_sizes, reserved, strict=True))

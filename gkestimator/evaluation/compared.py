@@ -32,7 +32,10 @@ def _estimated(unit: str, name: str) -> float | None:
 
 @frozen
 class ComparedRow:
-    """Hold one measured row beside its estimate; unknown is None. Signed errors: positive is an estimate above the truth."""
+    """Hold one measured row beside its estimate; unknown is None.
+
+    Signed errors: positive is an estimate above the truth.
+    """
 
     row: int = field(metadata=spec("", "Row of the truth, from 1.", group=_KEY, minimum=1))
     model: str = field(metadata=spec("", "As in the truth.", group=_KEY))

@@ -22,6 +22,7 @@ from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
 from gkestimator.training.dataset_rows import dataset_files, kernel_of_row
+from gkestimator.training.rows import Progress
 
 DOMINATED = 0.95
 """Share of a call's time, by the base's prediction, from which one kernel stands for all of a call of several kernels:
@@ -81,9 +82,7 @@ class _SkippedError(Exception):
     """Say why a call is left out; no error of the file."""
 
 
-def read_calls(
-    path: Path, catalogue: GpuCatalogue, progress: Callable[[str, int, int], None] | None = None
-) -> ReadCalls:
+def read_calls(path: Path, catalogue: GpuCatalogue, progress: Progress | None = None) -> ReadCalls:
     """Return the calls in the kernel dataset or datasets at ``path``.
 
     Raises TableError, or UsageError for a GPU without specification.

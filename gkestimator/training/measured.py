@@ -28,7 +28,7 @@ from gkestimator.training.fit import FitProblem, fit_stack
 from gkestimator.training.measured_lowering import build_lowering
 from gkestimator.training.occupancy import OccupancyReport, fit_occupancy
 from gkestimator.training.plan import PLAN, ModelPlan
-from gkestimator.training.rows import size_hash
+from gkestimator.training.rows import Progress, size_hash
 from gkestimator.training.small_stack import FEWEST, fit_small_stack
 
 FEWEST_ALONE = 200
@@ -42,8 +42,6 @@ _WORTH_SHIFTING = 0.9
 _NORMAL_90 = 1.645
 _BORROWS = {"fp16": ("bf16",), "bf16": ("fp16",)}
 """One half type answers for the other where that was not measured: same units, same bytes."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @frozen

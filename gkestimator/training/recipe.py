@@ -7,7 +7,7 @@ So the errors that an experiment prints with rows left out are those of exactly 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from gkestimator.training.fit import FitProblem, StackFit, fit_stack, problem, s
 from gkestimator.training.geometry import fit_geometry
 from gkestimator.training.members import fit_member, predicted
 from gkestimator.training.plan import PLAN, ModelPlan
-from gkestimator.training.rows import TrainingRows, rooflines_us
+from gkestimator.training.rows import Progress, TrainingRows, rooflines_us
 from gkestimator.training.uncertainty import fit_uncertainty
 
 FEWEST_ROWS = 200
@@ -43,7 +43,6 @@ FEWEST_CHIPS = 2
 physics, and what other chips' errors do not confirm gets no weight."""
 _LARGEST_SHARE = 0.1
 _EXTRAPOLATION_TREES = 60
-Progress = Callable[[str, int, int], None]
 
 
 @frozen

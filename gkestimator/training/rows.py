@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -15,6 +15,8 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.roofline import roofline
 
+Progress = Callable[[str, int, int], None]
+"""Called with what is worked on, how many parts are done, and of how many."""
 _SCALARS = (
     "flops",
     "read_bytes",

@@ -17,8 +17,8 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.training.cards import Loaded, card
 from gkestimator.training.importers import load_source, source_format
-from gkestimator.training.recipe import ModelReport, Progress, fit_bundle
-from gkestimator.training.rows import TrainingRows
+from gkestimator.training.recipe import ModelReport, fit_bundle
+from gkestimator.training.rows import Progress, TrainingRows
 from gkestimator.training.train_measured import MeasuredReport, train_measured
 
 _LIBRARIES = ("scipy", "sklearn", "xgboost", "lightgbm")

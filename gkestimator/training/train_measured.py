@@ -19,7 +19,8 @@ from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue, load
 from gkestimator.training.calls import MeasuredCall, read_calls
 from gkestimator.training.cards import digest, measured_card
 from gkestimator.training.dataset_rows import dataset_files, specification_files
-from gkestimator.training.measured import GpuReport, Progress, fit_gpu
+from gkestimator.training.measured import GpuReport, fit_gpu
+from gkestimator.training.rows import Progress
 
 
 @frozen
