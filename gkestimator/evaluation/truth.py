@@ -216,6 +216,8 @@ def _check_version(where: str, version: object, names: Iterable[str]) -> None:
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
+    if not names:
+        raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
     refuse_repeated(path, names)
     for needed in ("model", "batch_size", "latency_ms"):
         if needed in names or (needed == "latency_ms" and _instead_of_latency(names)):
