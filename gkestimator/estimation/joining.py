@@ -1,15 +1,20 @@
-"""Several lowered graphs as one program that runs them one after the other in one session."""
+"""Join several lowered graphs to one program that runs them one after the other in one session."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from gkestimator.core.kernels import KernelGraph
 from gkestimator.estimation.recall import RecalledLowering
 
+Name = TypeVar("Name")
+Value = TypeVar("Value")
+
 
 def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
-    """``parts`` in order, launched back to back; the same object where there is one.
+    """Return ``parts`` in order, launched back to back; the same object where there is one.
 
     ``batch_size`` and ``dims`` are those of all parts where they agree, else None and nothing. The parts' storages
     must have different names.
@@ -18,27 +23,48 @@ def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
     if len(parts) == 1:
         return first
     graphs = [part.graph for part in parts]
-    notes: dict[str, int] = {}
+    notes: Counter[str] = Counter()
     for graph in graphs:
-        for word, count in graph.notes.items():
-            notes[word] = notes.get(word, 0) + count
-    return RecalledLowering(
-        graph=KernelGraph(
-            name=name,
-            runtime=first.graph.runtime,
-            dtype=first.graph.dtype,
-            steps=tuple(step for graph in graphs for step in graph.steps),
-            weights={storage: n for graph in graphs for storage, n in graph.weights.items()},
-            inputs={storage: n for graph in graphs for storage, n in graph.inputs.items()},
-            outputs={storage: n for graph in graphs for storage, n in graph.outputs.items()},
-            unknown_operators=tuple(sorted({op for graph in graphs for op in graph.unknown_operators})),
-            warnings=tuple(dict.fromkeys(text for graph in graphs for text in graph.warnings)),
-            notes=notes,
-            groups={step: names for graph in graphs for step, names in graph.groups.items()},
-        ),
-        batch_size=first.batch_size if len({part.batch_size for part in parts}) == 1 else None,
-        dims=first.dims if len({part.dims for part in parts}) == 1 else "",
-        dtype=first.dtype if len({part.dtype for part in parts}) == 1 else "",
-        host_operators=tuple(sorted({op for part in parts for op in part.host_operators})),
-        warnings=tuple(dict.fromkeys(text for part in parts for text in part.warnings)),
+        notes.update(graph.notes)
+    whole = KernelGraph(
+        name=name,
+        runtime=first.graph.runtime,
+        dtype=first.graph.dtype,
+        steps=_chained(graph.steps for graph in graphs),
+        weights=_merged(graph.weights for graph in graphs),
+        inputs=_merged(graph.inputs for graph in graphs),
+        outputs=_merged(graph.outputs for graph in graphs),
+        unknown_operators=_sorted(graph.unknown_operators for graph in graphs),
+        warnings=tuple(dict.fromkeys(_chained(graph.warnings for graph in graphs))),
+        notes=dict(notes),
+        groups=_merged(graph.groups for graph in graphs),
     )
+    return RecalledLowering(
+        graph=whole,
+        batch_size=_common((part.batch_size for part in parts), None),
+        dims=_common((part.dims for part in parts), ""),
+        dtype=_common((part.dtype for part in parts), ""),
+        host_operators=_sorted(part.host_operators for part in parts),
+        warnings=tuple(dict.fromkeys(_chained(part.warnings for part in parts))),
+    )
+
+
+def _chained(parts: Iterable[Iterable[Value]]) -> tuple[Value, ...]:
+    return tuple(value for part in parts for value in part)
+
+
+def _sorted(parts: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted(set(_chained(parts))))
+
+
+def _merged(parts: Iterable[Mapping[Name, Value]]) -> dict[Name, Value]:
+    merged: dict[Name, Value] = {}
+    for part in parts:
+        merged.update(part)
+    return merged
+
+
+def _common(values: Iterable[Value], otherwise: Value) -> Value:
+    """Return the one value that all have, else ``otherwise``."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else otherwise
