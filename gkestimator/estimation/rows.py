@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -195,7 +196,13 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     share = None
     if timeline.busy_us > 0:
         share = 100 * float(p.duration_us[row] * program.repeat[i]) / timeline.busy_us
-    whole = KernelRow(
+    geometry: dict[str, Any] = {}
+    if not e.target.gpu.stands_in:  # a CPU launches no blocks
+        for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes"):
+            geometry[name] = _count(getattr(p, name)[row])
+        geometry["occupancy_pct"] = _known(p.occupancy_pct[row])
+        geometry["sm_util_pct"] = _known(p.sm_util_pct[row])
+    return KernelRow(
         model=lowering.model,
         gpu=e.target.gpu.name,
         runtime=engine.request.runtime,
@@ -219,17 +226,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
         flops=kernel.flops,
         dram_bytes=kernel.read_bytes + kernel.write_bytes,
         source=source,
-    )
-    if e.target.gpu.stands_in:  # a CPU launches no blocks
-        return whole
-    return replace(
-        whole,
-        grid_blocks=_count(p.grid_blocks[row]),
-        block_threads=_count(p.block_threads[row]),
-        registers_per_thread=_count(p.registers_per_thread[row]),
-        shared_bytes=_count(p.shared_bytes[row]),
-        occupancy_pct=_known(p.occupancy_pct[row]),
-        sm_util_pct=_known(p.sm_util_pct[row]),
+        **geometry,
     )
 
 
@@ -274,7 +271,10 @@ def _count(value: float | np.floating | None) -> int | None:
 
 
 def _bound_by(p: KernelPredictions, row: int, host_us: float) -> str:
-    """Return ``host`` when issuing takes longer than running, ``latency`` when the roofline is under a third of the time."""
+    """Return what sets the kernel's time.
+
+    ``host`` when issuing takes longer than running, ``latency`` when the roofline is under a third of the time.
+    """
     duration = float(p.duration_us[row])
     if host_us > duration:
         return "host"
