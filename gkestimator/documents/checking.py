@@ -25,8 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
 def valid_name(text: object) -> bool:
     """Return whether ``text`` may name a model or an application.
 
-    That is at most 200 letters, digits and ``_ . # + -``, with single slashes between folders; never ``..``, a leading
-    slash, a space or a control character.
+    That is at most 200 letters, digits and ``_ . # + -``, with single slashes between folders; never ``..``,
+    a leading slash, a space or a control character.
     """
     return isinstance(text, str) and _NAME.fullmatch(text) is not None and ".." not in text
 
@@ -51,8 +51,8 @@ def _text(path: Path, limit: int = MAX_BYTES) -> str:
 def load_yaml(path: Path, *, what: str) -> Fields:
     """Return the mapping in the YAML file at ``path`` (JSON is YAML too).
 
-    Raises DocumentError: not UTF-8, larger than MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or tag, two
-    documents, a repeated key, or no mapping.
+    Raises DocumentError: not UTF-8, larger than MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or
+    tag, two documents, a repeated key, or no mapping.
     """
     import yaml
 
@@ -106,7 +106,10 @@ def _no_repeats(path: Path, node: Any) -> None:
 
 
 def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
-    """Return the object in the JSON file at ``path``. Raises DocumentError as :func:`load_yaml` does; NaN is refused."""
+    """Return the object in the JSON file at ``path``.
+
+    Raises DocumentError as :func:`load_yaml` does, and for NaN.
+    """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
@@ -128,9 +131,9 @@ def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
 def of_version(fields: Fields, version: int) -> Iterator[None]:
     """Take ``schema_version`` from a document that we write as ``version``, and read the rest in the block.
 
-    Version 1 (counted by hand) and ``version`` are read; a document of another derived version is read by its fields,
-    for fields that an older program did not write have defaults. Where that fails, the error says both versions:
-    a newer program may have written it.
+    Version 1 (counted by hand) and ``version`` are read; a document of another derived version is read by its
+    fields, for fields that an older program did not write have defaults. Where that fails, the error says
+    both versions: a newer program may have written it.
     """
     theirs = fields.take("schema_version")
     whole = isinstance(theirs, int) and not isinstance(theirs, bool)

@@ -23,7 +23,9 @@ class GpuCount:
 
 @frozen
 class ElasticGpu:
-    """Hold a GPU type that may be rented at ``price_per_hour`` (USD); at most ``limit`` of them (None: no limit)."""
+    """Hold a GPU type that may be rented at ``price_per_hour`` (USD); at most ``limit`` of them (None: no
+    limit).
+    """
 
     spec: GpuSpec
     price_per_hour: float

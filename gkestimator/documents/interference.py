@@ -1,4 +1,6 @@
-"""Read and write fitted coefficients of interference: what ``gkest train --interference`` writes and ``--coefficients`` reads."""
+"""Read and write coefficients of interference: ``gkest train --interference`` writes, ``--coefficients``
+reads.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,12 @@ _VERSION = 1
 
 @frozen
 class GpuletWeights:
-    """Hold the weights of gpulet's law: slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'),
-    utilisations as parts of 1, ' the sum over the neighbours. ``fitted``: False where they are not fitted but derived
-    (:data:`gkestimator.interference.gpulet_law.DERIVED`)."""
+    """Hold the weights of gpulet's law.
+
+    slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), utilisations as
+    parts of 1, ' the sum over the neighbours. ``fitted``: False where they are not fitted but derived
+    (:data:`gkestimator.interference.gpulet_law.DERIVED`).
+    """
 
     fitted: bool
     constant: float
@@ -34,8 +39,11 @@ class GpuletWeights:
 
 @frozen
 class ContentionWeights:
-    """Hold those of our law with weights: slowdown = 1 + sum over SMs, DRAM and L2 bandwidth of overlap x own x others + excess x
-    max(0, own + others - 1), demands as parts of 1. Each at least 0."""
+    """Hold the weights of our law, each at least 0.
+
+    slowdown = 1 + sum over SMs, DRAM and L2 bandwidth of overlap x own x others + excess x max(0, own +
+    others - 1), demands as parts of 1.
+    """
 
     sm_overlap: float
     sm_excess: float
@@ -66,9 +74,12 @@ class SeenRange:
 
 @frozen
 class InterferenceFit:
-    """Say where fitted coefficients come from. ``pairs`` and ``tables``: the files' names, ``pairs_sha256`` of
-    the former's bytes. ``measurements``: slowdowns that were measured, in ``groups`` that ran together.
-    ``errors``: each model left out in turn. ``ranges`` of what was seen: beyond them the coefficients extrapolate."""
+    """Say where fitted coefficients come from.
+
+    ``pairs`` and ``tables``: the files' names, ``pairs_sha256`` of the former's bytes. ``measurements``:
+    slowdowns that were measured, in ``groups`` that ran together. ``errors``: each model left out in turn.
+    ``ranges`` of what was seen: beyond them the coefficients extrapolate.
+    """
 
     pairs: str
     pairs_sha256: str
@@ -94,8 +105,11 @@ class InterferenceFit:
 
 @frozen
 class InterferenceFile:
-    """Hold the coefficients of two laws, fitted to the same measurements. ``contention`` None: the law without weights
-    (proportional sharing) was at least as good on models left out."""
+    """Hold the coefficients of two laws, fitted to the same measurements.
+
+    ``contention`` None: the law without weights (proportional sharing) was at least as good on models left
+    out.
+    """
 
     gpulet: GpuletWeights
     contention: ContentionWeights | None

@@ -1,4 +1,6 @@
-"""Read and write the placement plan: which replicas stand on which GPUs, what they serve, and what is not served and why."""
+"""Read and write the placement plan: which replicas stand on which GPUs, what is served, and what is not and
+why.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class PlacedGpu:
 
 @frozen
 class PlanTotals:
-    """Hold the sums of a plan. ``goodput_rps``: sum over models of min(rate, throughput of its replicas within the objective).
+    """Hold the sums of a plan.
+
+    ``goodput_rps``: over models, of min(rate, throughput of the model's replicas within the objective).
     ``expected_goodput_rps``: the same with batch filling, queueing, interference and the interval of the estimate
     counted. ``cost_per_hour`` in USD, null where a used GPU's price is unknown. ``gap_pct``: how far the plan
     is at most from the best value of its policy's own objective; null where the policy gives no bound."""

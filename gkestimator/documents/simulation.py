@@ -1,4 +1,6 @@
-"""Read and write what a simulation found: totals, models, applications, GPUs, time; beside what the plan promised."""
+"""Read and write what a simulation found: totals, models, applications, GPUs, time; beside what the plan
+promised.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,15 @@ class SimulationSettings:
 
 @frozen
 class SimulationTotals:
-    """Hold requests to models, stages of applications included, as a plan counts them: ``goodput_rps`` answered within
-    their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps`` and
-    ``expected_goodput_rps`` are the plan's.
+    """Hold requests to models, stages of applications included, as a plan counts them: ``goodput_rps``
+    answered within their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps``
+    and ``expected_goodput_rps`` are the plan's.
 
-    Requests of clients (an application's is one): ``asked_rps`` by the workload, ``arrived_rps``, ``rejected_rps``
-    (turned away at the door) and ``dropped_rps`` (let in, and not served because too late) of these, ``on_time_pct``
-    of all that arrived, and their whole response times. ``cuti_pct``: Creq of what ran, over time and the GPUs used;
-    ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown, or a share of nothing.
+    Requests of clients (an application's is one): ``asked_rps`` by the workload, ``arrived_rps``,
+    ``rejected_rps`` (turned away at the door) and ``dropped_rps`` (let in, and not served because too late)
+    of these, ``on_time_pct`` of all that arrived, and their whole response times. ``cuti_pct``: Creq of what
+    ran, over time and the GPUs used; ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown,
+    or a share of nothing.
     """
 
     goodput_rps: float
@@ -88,11 +91,14 @@ class StageTimes:
 
 @frozen
 class SimulatedModel:
-    """Hold one model, asked for by itself and in applications. ``arrived_rps``: at its router, or turned away at its
-    own door (``rejected_rps``; an application's that is turned away stands with the application); ``dropped_rps``:
-    let in, and not served because they were too late.
-    ``on_time_pct``: of those that arrived. ``wait_mean_ms``: arrival to start of service. ``promised_rps``: the
-    plan's goodput of its replicas. ``batch_mean`` and percent of batches full and timed out: null without one."""
+    """Hold one model, asked for by itself and in applications.
+
+    ``arrived_rps``: at its router, or turned away at its own door (``rejected_rps``; an application's that is
+    turned away stands with the application); ``dropped_rps``: let in, and not served because they were too
+    late. ``on_time_pct``: of those that arrived. ``wait_mean_ms``: arrival to start of service.
+    ``promised_rps``: the plan's goodput of its replicas. ``batch_mean`` and percent of batches full and timed
+    out: null without one.
+    """
 
     model: str
     slo_ms: float
@@ -147,8 +153,11 @@ class SimulatedApplication:
 
 @frozen
 class SimulatedGpu:
-    """Hold one GPU. ``busy_pct``: of the time something ran; ``cuti_pct``: mean over time of the Creq of what ran;
-    ``muti_pct``: the plan's."""
+    """Hold one GPU.
+
+    ``busy_pct``: of the time something ran; ``cuti_pct``: mean over time of the Creq of what ran;
+    ``muti_pct``: the plan's.
+    """
 
     id: str
     type: str
@@ -159,9 +168,11 @@ class SimulatedGpu:
 
 @frozen
 class TimelineModel:
-    """Count by window of the settings' ``window_s`` from the start (warm-up included), by time of arrival: requests that
-    reached its router (what was refused at the door did not), those answered on time, the mean wait until service of
-    those that were served (null where none was)."""
+    """Count one model's requests by window of the settings' ``window_s`` from the start, by time of arrival.
+
+    Warm-up is included. Counted are requests that reached its router (what was refused at the door did not),
+    those answered on time, and the mean wait until service of those that were served (null where none was).
+    """
 
     model: str
     arrived: tuple[int, ...]
@@ -260,10 +271,10 @@ def _numbers(fields: Fields, name: str, each: Any) -> tuple[Any, ...]:
         raise fields.fail(name, f"found {len(values)} numbers, expected {len(QUANTILES_PCT)}")
     nulls = type(None) in get_args(each)
     expected = "numbers of at least 0"
-    taken: tuple[type, ...] = (int, float)
+    taken: Any = (int, float)
     if each is int:
         expected = f"whole {expected}"
-        taken = (int,)
+        taken = int
     if nulls:
         expected += " or null"
     numbers: list[float | None] = []

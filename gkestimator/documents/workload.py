@@ -49,8 +49,9 @@ class Application:
     weight: float = 1.0
 
     def rates_rps(self) -> dict[str, float]:
-        """Return the requests a second that reach each model: the application's rate times the fan-outs on the way (the
-        largest way, where a stage follows several)."""
+        """Return the requests a second that reach each model: the application's rate times the fan-outs on
+        the way (the largest way, where a stage follows several).
+        """
         rates: dict[str, float] = {}
         for stage in self.stages:
             before = max((rates[m] for m in stage.after), default=self.rate_rps)
@@ -91,7 +92,9 @@ class Workload:
         return tuple(dict.fromkeys(names))
 
     def model_rates_rps(self) -> dict[str, float]:
-        """Return the requests a second that reach each model, by itself and in applications, in the file's order."""
+        """Return the requests a second that reach each model, by itself and in applications, in the file's
+        order.
+        """
         rates = dict.fromkeys(self.names(), 0.0)
         for model in self.models:
             rates[model.name] += model.rate_rps

@@ -32,7 +32,7 @@ from gkestimator.operators.registry import LoweringOptions
 
 
 class KernelPool:
-    """Distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
+    """Hold the distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
 
     def __init__(self) -> None:
         self.kernels: list[Kernel] = []
@@ -57,7 +57,7 @@ class KernelPool:
 
 @frozen
 class Target:
-    """One GPU with what the runtime calculates in on it."""
+    """Hold one GPU with what the runtime calculates in on it."""
 
     gpu: GpuSpec
     options: LoweringOptions
@@ -67,7 +67,9 @@ class Target:
 
 @frozen
 class Lowering:
-    """One model at one batch size, lowered under one set of options, with its rows in the pool of kernels."""
+    """Hold one model at one batch size, lowered under one set of options, with its rows in the pool of
+    kernels.
+    """
 
     model: str
     path: Path | None  # None: of a graph that no file holds
@@ -77,13 +79,16 @@ class Lowering:
 
     @property
     def graph(self) -> KernelGraph:
-        """Its steps and kernels."""
+        """Return its steps and kernels."""
         return self.lowered.graph
 
 
 @frozen
 class Estimated:
-    """One answer: a lowering on a target at an SM share. ``predictions`` are rows ``lowering.rows`` of the pool."""
+    """Hold one answer: a lowering on a target at an SM share.
+
+    ``predictions`` are rows ``lowering.rows`` of the pool.
+    """
 
     lowering: Lowering
     target: Target
@@ -95,7 +100,7 @@ class Estimated:
 
 
 class Engine:
-    """Everything that one request shares: GPUs, runtime profile, bundles, and the kernels seen."""
+    """Hold everything that one request shares: GPUs, runtime profile, bundles, and the kernels seen."""
 
     def __init__(self, request: EstimateRequest) -> None:
         self.request = request
@@ -128,7 +133,9 @@ class Engine:
 
     @property
     def host_overhead_us(self) -> float:
-        """Launch overhead of one framework call: the request's, else the host's, else the runtime profile's."""
+        """Return the launch overhead of one framework call: the request's, else the host's, else the runtime
+        profile's.
+        """
         given = self.request.host_overhead_us
         if given is None and self.host is not None:
             given = self.host.host_overhead_us.get(self.profile.name)
@@ -138,7 +145,9 @@ class Engine:
 
     @property
     def host_range_us(self) -> tuple[float, float]:
-        """Between which figures the host's overhead lies: about this host's own, or those of all hosts known."""
+        """Return the range that the host's overhead lies in: about this host's own, or those of all hosts
+        known.
+        """
         if self.host is None:
             own = None
         else:
@@ -147,7 +156,9 @@ class Engine:
         return host_range_us(self.request.host_overhead_us, known)
 
     def context_bytes(self, gpu: GpuSpec) -> int | None:
-        """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
+        """Return the memory of the CUDA context and library handles on ``gpu``: the request's, else the
+        runtime profile's.
+        """
         given = self.request.context_mib
         if given is None:
             return self.profile.context_bytes(gpu)
@@ -155,7 +166,7 @@ class Engine:
 
     @property
     def host_overhead_source(self) -> str:
-        """Where :attr:`host_overhead_us` is from, in words."""
+        """Return where :attr:`host_overhead_us` is from, in words."""
         if self.request.host_overhead_us is not None:
             return "given"
         if self.host is not None and self.profile.name in self.host.host_overhead_us:
@@ -164,13 +175,13 @@ class Engine:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Rate of copies between host and GPU: the host's, else the runtime profile's."""
+        """Return the rate of copies between host and GPU: the host's, else the runtime profile's."""
         known = {} if self.host is None else self.host.copy_bytes_per_s
         return known.get(self.profile.name, self.profile.copy_bytes_per_s)
 
     @property
     def host_note(self) -> str | None:
-        """What to say where a host profile was used without being asked for by name."""
+        """Return what to say where a host profile was used without being asked for by name."""
         host = self.host
         if host is None or self.request.host is not None:
             return None
@@ -178,7 +189,7 @@ class Engine:
 
     @property
     def streams(self) -> int:
-        """Streams that kernels are spread over: the request's, else what the runtime does."""
+        """Return the streams that kernels are spread over: the request's, else what the runtime does."""
         if self.request.streams is None:
             return self.profile.streams
         return self.request.streams
@@ -193,7 +204,9 @@ class Engine:
         )
 
     def lower_model(self, source: ModelSource, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
-        """Bind a model at one batch size and lower it once per distinct set of options, unless that is remembered."""
+        """Bind a model at one batch size and lower it once per distinct set of options, unless that is
+        remembered.
+        """
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         keys = {options: self._key(source, batch_size, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
@@ -230,7 +243,7 @@ class Engine:
         return lowerings
 
     def _key(self, source: ModelSource, batch_size: int | None, options: LoweringOptions) -> Hashable:
-        """Everything that a lowering depends on; None where it is not worth remembering."""
+        """Return everything that a lowering depends on; None where it is not worth remembering."""
         request = self.request
         if source.identity is None or request.inputs:
             return None
@@ -286,7 +299,9 @@ class Engine:
         return replace(program, kernel=local.astype(np.intp)), rows
 
     def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
-        """Every lowering on every GPU at every SM share, in that order; kernels are predicted once per GPU."""
+        """Yield every lowering on every GPU at every SM share, in that order; kernels are predicted once per
+        GPU.
+        """
         cache: dict[tuple[str, float], tuple[KernelPredictions, np.ndarray]] = {}
         table = KernelTable.from_kernels(self.pool.kernels)
         flops = table.columns["flops"]
@@ -377,7 +392,9 @@ _CHUNK = 16
 
 
 def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Each path with the name its rows carry: the stem, or the shortest distinguishing tail of the path."""
+    """Return each path with the name its rows carry: the stem, or the shortest distinguishing tail of the
+    path.
+    """
     from gkestimator.core.naming import distinct_names
 
     return list(zip(paths, distinct_names(paths), strict=True))
@@ -396,7 +413,7 @@ def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
 
 
 def _lowered(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
-    """``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
+    """Return ``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
     host = tuple(sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)}))
     return RecalledLowering(
         graph=_without_host_kernels(graph) if host else graph,
@@ -419,7 +436,7 @@ def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
-    """What the row names: under ``auto`` the precision in which most of the matrix work is done."""
+    """Return what the row names: under ``auto`` the precision in which most of the matrix work is done."""
     if asked != "auto":
         return resolved
     work: dict[str, int] = {}

@@ -16,16 +16,14 @@ Value = TypeVar("Value")
 def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
     """Return ``parts`` in order, launched back to back; the same object where there is one.
 
-    ``batch_size`` and ``dims`` are those of all parts where they agree, else None and nothing. The parts' storages
-    must have different names.
+    ``batch_size`` and ``dims`` are those of all parts where they agree, else None and nothing. The parts'
+    storages must have different names.
     """
     first = parts[0]
     if len(parts) == 1:
         return first
     graphs = [part.graph for part in parts]
-    notes: Counter[str] = Counter()
-    for graph in graphs:
-        notes.update(graph.notes)
+    notes: Counter[str] = sum((Counter(graph.notes) for graph in graphs), Counter())
     whole = KernelGraph(
         name=name,
         runtime=first.graph.runtime,

@@ -1,4 +1,4 @@
-"""The largest batch of a model that a GPU serves within a latency objective and its memory."""
+"""Find the largest batch of a model that a GPU serves within a latency objective and its memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from gkestimator.tables import Requirement
 def largest_batches(
     engine: Engine, progress: Progress | None = None
 ) -> tuple[list[Requirement], list[tuple[Path, GkestimatorError]]]:
-    """One row per model, GPU and SM share: the largest batch whose ``latency_ms`` is within the SLO and that fits.
+    """Return one row per model, GPU and SM share: the largest batch whose ``latency_ms`` is within the SLO
+    and that fits.
 
-    Doubles until the objective or the memory is exceeded (or ``batch_sizes``' largest is reached), then bisects;
-    latency and memory are taken to grow with the batch. A combination that misses the SLO at batch 1 has no row and
-    is named among the failures.
+    Doubles until the objective or the memory is exceeded (or ``batch_sizes``' largest is reached), then
+    bisects; latency and memory are taken to grow with the batch. A combination that misses the SLO at batch 1
+    has no row and is named among the failures.
     """
     request = engine.request
     ceiling = max(request.batch_sizes) if request.batch_sizes else MAX_BATCH_SIZE
@@ -44,7 +45,7 @@ def largest_batches(
 
 
 class _Search:
-    """One model: every batch size is lowered and estimated once, for all GPUs and shares."""
+    """Hold one model: every batch size is lowered and estimated once, for all GPUs and shares."""
 
     def __init__(self, engine: Engine, source: ModelSource, ceiling: int) -> None:
         assert engine.request.slo_ms is not None
@@ -68,7 +69,9 @@ class _Search:
         return fits(row) and answers_within(row, self._slo_ms)
 
     def largest(self, target: Target, share: float) -> Requirement | UsageError:
-        """The row of the largest batch that fits and answers in time; an error where not even one sample does."""
+        """Return the row of the largest batch that fits and answers in time; an error where not even one
+        sample does.
+        """
         best = self._row(1, target, share)
         if not self._good(best):
             return UsageError(

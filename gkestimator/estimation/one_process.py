@@ -1,4 +1,6 @@
-"""Estimate the memory of batch sizes run one after another in one process: so published tables are often measured."""
+"""Estimate the memory of batch sizes run one after another in one process: so published tables are often
+measured.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ def reserved_in_one_process(
 ) -> dict[int, int]:
     """Return the bytes reserved after each of ``batch_sizes``, run in that order without emptying the cache.
 
-    The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what ``max_memory_reserved`` says
-    in a benchmark that goes through its batch sizes in a loop (the first size is the same in both). ``options``
-    and errors are those of :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
+    The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what
+    ``max_memory_reserved`` says in a benchmark that goes through its batch sizes in a loop (the first size is
+    the same in both). ``options`` and errors are those of
+    :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
     """
     request = EstimateRequest(model, [gpu], tuple(batch_sizes), **options)
     engine = Engine(request)

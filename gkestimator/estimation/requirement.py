@@ -1,4 +1,6 @@
-"""Measure one model on one GPU: from kernel predictions and a timeline to the measures of the requirement table."""
+"""Measure one model on one GPU: from kernel predictions and a timeline to the measures of the requirement
+table.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ from gkestimator.kernel_models.prediction import KernelPredictions
 
 @frozen
 class Measures:
-    """Hold time and compute of one inference (DESIGN section 4). Times in ms, utilisations in percent of the whole GPU.
+    """Hold time and compute of one inference (DESIGN section 4).
 
-    ``*_mean_pct`` is time-weighted over ``latency_ms``, host gaps included; ``sm_util_busy_mean_pct`` over kernel time
-    alone. ``occupancy_max_pct`` is USHER's Creq. ``coverage_pct`` is the share of kernel time predicted inside the
-    training range, ``trained_pct`` the share that any regressor answered. ``analytical_families`` maps the families
-    that the analytical model answered to their share of kernel time in percent. ``source_us`` and
-    ``occupancy_source_us``: kernel time by where its prediction is from, on GPUs that a bundle measured (else empty).
+    Times in ms, utilisations in percent of the whole GPU.
+
+    ``*_mean_pct`` is time-weighted over ``latency_ms``, host gaps included; ``sm_util_busy_mean_pct`` over
+    kernel time alone. ``occupancy_max_pct`` is USHER's Creq. ``coverage_pct`` is the share of kernel time
+    predicted inside the training range, ``trained_pct`` the share that any regressor answered.
+    ``analytical_families`` maps the families that the analytical model answered to their share of kernel time
+    in percent. ``source_us`` and ``occupancy_source_us``: kernel time by where its prediction is from, on
+    GPUs that a bundle measured (else empty).
     """
 
     latency_ms: float
@@ -60,9 +65,10 @@ def measure(
 ) -> Measures:
     """Return the measures of ``program``; every array is per distinct kernel, in the table's order.
 
-    The interval of the whole is the timeline replayed with every kernel at its low and at its high end, both drawn in
-    or out so that together they reach as far as the errors of the sum do (:mod:`gkestimator.estimation.intervals`),
-    and with the host at the fast and at the slow end of ``host_range_us``, which holds ``host_overhead_us``.
+    The interval of the whole is the timeline replayed with every kernel at its low and at its high end, both
+    drawn in or out so that together they reach as far as the errors of the sum do
+    (:mod:`gkestimator.estimation.intervals`), and with the host at the fast and at the slow end of
+    ``host_range_us``, which holds ``host_overhead_us``.
     """
     row = program.kernel
     duration = predictions.duration_us[row]
@@ -145,7 +151,9 @@ def _reaches(
 
 
 def _no_faster_than_full(total: float, spans: np.ndarray, sm_util: np.ndarray, streams: int) -> float:
-    """Return the time, at least that of the work on a GPU with every SM busy: overlapping kernels share the SMs."""
+    """Return the time, at least that of the work on a GPU with every SM busy: overlapping kernels share the
+    SMs.
+    """
     if streams <= 1:
         return total
     return max(total, float(np.nansum(spans * sm_util)) / 100)

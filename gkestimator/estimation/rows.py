@@ -97,7 +97,7 @@ _OF_ALL_WORK = ("latency_high_ms", "throughput_rps", "host_bound")
 _MEANS_OVER_TIME = ("occupancy_mean_pct", "sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 
 
-def _untold(e: Estimated) -> dict[str, None]:
+def _untold(e: Estimated) -> dict[str, Any]:
     """Return the columns that are null in this row, though there is a figure: it says nothing here."""
     names: list[str] = []
     if e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:

@@ -1,4 +1,6 @@
-"""Write the closing lines: which GPU is the smallest and the cheapest that fits, and how far to trust the answer."""
+"""Write the closing lines: which GPU is the smallest and the cheapest that fits, and how far to trust the
+answer.
+"""
 
 from __future__ import annotations
 

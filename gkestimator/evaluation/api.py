@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 class Evaluation:
     """Hold measurements beside their estimates.
 
-    ``compared`` and ``summarised`` are rows of the tables COMPARED and SUMMARIES (``rows`` and ``summary`` the same as
-    DataFrames), ``failures`` the errors of what could not be estimated, ``messages`` lines worth saying.
+    ``compared`` and ``summarised`` are rows of the tables COMPARED and SUMMARIES (``rows`` and ``summary``
+    the same as DataFrames), ``failures`` the errors of what could not be estimated, ``messages`` lines worth
+    saying.
     """
 
     name: str
@@ -123,15 +124,17 @@ def _range(span: tuple[float, float] | None, factor: float, unit: str) -> str:
 def evaluate(request: EvaluateRequest) -> Evaluation:
     """Compare measurements with estimates of the same models, GPUs, batch sizes and options.
 
-    ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where there are
-    any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the options stand in
-    where a column is missing. ``models`` are files or folders; a row's model is found by file stem, or is a path.
+    ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where
+    there are any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the
+    options stand in where a column is missing. ``models`` are files or folders; a row's model is found by
+    file stem, or is a path.
 
-    ``one_process``: the batch sizes of a model were measured one after another in one process, in the order of the
-    rows, without emptying the runtime's cache; memory is then estimated so (else as a fresh process each).
+    ``one_process``: the batch sizes of a model were measured one after another in one process, in the order
+    of the rows, without emptying the runtime's cache; memory is then estimated so (else as a fresh process
+    each).
 
-    A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read, UsageError,
-    SpecError or BundleError for a request that cannot be answered.
+    A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read,
+    UsageError, SpecError or BundleError for a request that cannot be answered.
 
         >>> result = gkestimator.evaluate("measured.csv", models="onnx/", gpu="L4")
         >>> result.summary[["name", "measure", "n", "mean", "median", "worst"]]

@@ -1,4 +1,6 @@
-"""Fit what the estimator is compared with: one constant per family, and USHER's literal features with its stack."""
+"""Fit what the estimator is compared with: one constant per family, and USHER's literal features with its
+stack.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _FOLDS = 3
 
 @frozen
 class Constants:
-    """Hold time / roofline as one constant per (family, precision) and GPU, and over all GPUs for those not seen."""
+    """Hold time / roofline as one constant per (family, precision) and GPU, and over all GPUs for those not
+    seen.
+    """
 
     seen: Mapping[tuple[str, str, str], float]
     unseen: Mapping[tuple[str, str], float]
@@ -107,12 +111,13 @@ def fit_free_stack(
     estimators: int = 100,
     seed: int = 0,
 ) -> FreeStack:
-    """Fit ``members`` on ``features`` (``"literal"`` or a key of ``FEATURE_SETS``) to ``target`` of :data:`TARGETS`.
+    """Fit ``members`` on ``features`` (``"literal"`` or a key of ``FEATURE_SETS``) to ``target`` of
+    :data:`TARGETS`.
 
-    Non-negative weights come from predictions out of three folds of shapes; then every member is refitted on all
-    rows. ``"literal"`` with ``"ms"`` is what USHER describes (Shubha, Shen, Iyer, OSDI 2024, section 3.2): sizes as
-    they are, the GPU and the operator by name, milliseconds. Only rows with a known GPU time are used, each
-    weighing the same. Raises UsageError for fewer than 100 of them or an unknown target.
+    Non-negative weights come from predictions out of three folds of shapes; then every member is refitted on
+    all rows. ``"literal"`` with ``"ms"`` is what USHER describes (Shubha, Shen, Iyer, OSDI 2024, section
+    3.2): sizes as they are, the GPU and the operator by name, milliseconds. Only rows with a known GPU time
+    are used, each weighing the same. Raises UsageError for fewer than 100 of them or an unknown target.
     """
     from scipy.optimize import nnls
 

@@ -56,7 +56,9 @@ class KernelCases:
 
     @property
     def gpu_time_us(self) -> np.ndarray:
-        """Return the measured GPU time without the launch; NaN where the launch hides it (:class:`TrainingRows`)."""
+        """Return the measured GPU time without the launch; NaN where the launch hides it
+        (:class:`TrainingRows`).
+        """
         shown = self.measured_us >= 1.15 * (self.gap_us + self.hold_us)
         return np.where(shown, self.measured_us - self.gap_us, np.nan)
 
@@ -93,7 +95,10 @@ class KernelCases:
 
     @classmethod
     def concatenate(cls, parts: list[KernelCases]) -> KernelCases:
-        """Return all cases of ``parts``; a method that one part lacks is NaN there. Raises TableError for no parts."""
+        """Return all cases of ``parts``; a method that one part lacks is NaN there.
+
+        Raises TableError for no parts.
+        """
         if not parts:
             raise TableError("no cases to join; expected at least one part")
         methods = dict.fromkeys(name for part in parts for name in part.estimates)

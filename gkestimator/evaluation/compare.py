@@ -52,8 +52,8 @@ def compare(
 ) -> Comparison:
     """Estimate every matched row. ``options`` are those of :class:`EstimateRequest` that all rows share.
 
-    ``one_process``: the rows of one model under one set of options were measured in one process, in their order, so
-    that memory which an earlier one made the runtime reserve is still held.
+    ``one_process``: the rows of one model under one set of options were measured in one process, in their
+    order, so that memory which an earlier one made the runtime reserve is still held.
     """
     groups: dict[tuple[Any, ...], list[Matched]] = {}
     for m in matched:
@@ -115,11 +115,11 @@ def _estimated(
     reserved = _in_one_process(group, answers) if one_process else {}
     for m in group:
         key = (m.gpu, m.measurement.batch_size)
-        engine, e = answers[key]
-        estimate = _with_memory(requirement_row(engine, e), reserved.get(key))
-        roofline_ms = _roofline_ms(e, estimate if engine.request.include_copy else None)
-        row = _beside(m, estimate, roofline_ms)
-        yield m, (row, None if row.estimated_ms is None else _host_case(m, row, engine, e))
+        engine, answer = answers[key]
+        estimate = _with_memory(requirement_row(engine, answer), reserved.get(key))
+        row = _beside(m, estimate, _roofline_ms(engine, answer, estimate))
+        case = None if row.estimated_ms is None else _host_case(m, engine, answer)
+        yield m, (row, case)
 
 
 def _ask(group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]) -> Answers:
@@ -170,13 +170,13 @@ def _with_memory(estimate: Requirement, reserved: int | None) -> Requirement:
     return replace(estimate, reserved_bytes=reserved, mreq_bytes=mreq)
 
 
-def _roofline_ms(e: Estimated, copying: Requirement | None) -> float:
-    """Return the sum of the kernels' rooflines, and the copies of ``copying``."""
+def _roofline_ms(engine: Engine, e: Estimated, estimate: Requirement) -> float:
+    """Return the sum of the kernels' rooflines, and the copies where the measurement includes them."""
     program = e.lowering.program
-    kernels_us = float(np.dot(e.predictions.roofline_us[program.kernel], program.repeat))
-    if copying is None:
-        return kernels_us / 1e3
-    return kernels_us / 1e3 + (copying.copy_ms or 0.0)
+    kernels_ms = float(np.dot(e.predictions.roofline_us[program.kernel], program.repeat)) / 1e3
+    if engine.request.include_copy:
+        return kernels_ms + (estimate.copy_ms or 0.0)
+    return kernels_ms
 
 
 def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRow:
@@ -221,7 +221,7 @@ def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRo
     )
 
 
-def _host_case(m: Matched, row: ComparedRow, engine: Engine, e: Estimated) -> HostCase:
+def _host_case(m: Matched, engine: Engine, e: Estimated) -> HostCase:
     """Return what a fit of the host needs of a row whose latency was measured and estimated."""
     moved = None
     if engine.request.include_copy:

@@ -124,10 +124,11 @@ class ComparedRow:
 
 @frozen
 class SummaryRow:
-    """Hold the absolute errors of one measure over one group of rows, in ``unit`` (% of the measurement, or points).
+    """Hold the absolute errors of one measure over one group of rows, in ``unit`` (% of the measurement, or
+    points).
 
-    ``bias`` is the median of the signed errors. ``inside_pct``, ``roofline_mean`` and ``constant_mean`` are of
-    latency alone. The constant is fitted to the GPU's other models, None where there are none.
+    ``bias`` is the median of the signed errors. ``inside_pct``, ``roofline_mean`` and ``constant_mean`` are
+    of latency alone. The constant is fitted to the GPU's other models, None where there are none.
     """
 
     scope: str = field(metadata=spec("", "`all`, `gpu` or `model`.", choices=("all", "gpu", "model")))

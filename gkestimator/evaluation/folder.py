@@ -1,4 +1,6 @@
-"""Write an evaluation as a folder: ``report.md``, ``rows.csv``, ``summary.csv`` and, with matplotlib, two pictures."""
+"""Write an evaluation as a folder: ``report.md``, ``rows.csv``, ``summary.csv`` and, with matplotlib, two
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _MOST_BARS = 60
 def write_report(
     result: Evaluation, folder: Path | str, *, fits: Sequence[HostFit] = ()
 ) -> tuple[list[Path], list[str]]:
-    """Write the report into ``folder``, which is made where it is missing; the files written and lines worth saying.
+    """Write the report into ``folder``, which is made where it is missing; the files written and lines worth
+    saying.
 
     Without matplotlib there are no pictures, and a line says how to get them. Raises OutputError.
     """

@@ -1,10 +1,11 @@
 """Fit this host's launch overhead and copy rate to measured latencies.
 
-The estimate of a row is ``T(h) + bytes / r``: T is the timeline of its kernels on a host that takes h microseconds a
-framework call, bytes the inputs and outputs where the measurement includes their copies, at the rate r. Fitted are
-h and r with the least mean |log(estimate / measurement)| over all rows: absolute, so that a few rows whose kernels are
-badly estimated do not pull, and in logarithms, so that too high and too low weigh alike. Only rows on which the host
-waits tell h, and only rows in which copies are seen tell r; where there are none the fit is refused.
+The estimate of a row is ``T(h) + bytes / r``: T is the timeline of its kernels on a host that takes h
+microseconds a framework call, bytes the inputs and outputs where the measurement includes their copies, at
+the rate r. Fitted are h and r with the least mean |log(estimate / measurement)| over all rows: absolute, so
+that a few rows whose kernels are badly estimated do not pull, and in logarithms, so that too high and too low
+weigh alike. Only rows on which the host waits tell h, and only rows in which copies are seen tell r; where
+there are none the fit is refused.
 """
 
 from __future__ import annotations
@@ -73,12 +74,12 @@ class HostCase:
 class HostFit:
     """Hold what the rows of one runtime say of the host. A figure that they do not tell is None.
 
-    ``rows`` fitted, of which ``host_rows`` are host-bound and ``copy_rows`` see the copy. ``overhead_range_us`` and
-    ``rate_range`` span the fits with one model left out each (None where one of these does not tell the figure);
-    ``row_range_us`` spans the overheads that rows wholly bound by the host ask for one by one, nine in ten of them (all
-    where they are fewer than ten): operators differ. Errors are mean and median absolute percentages of all rows:
-    ``before`` with the figures assumed so far, ``after`` with figures fitted to the other models (None: there is one
-    model only).
+    ``rows`` fitted, of which ``host_rows`` are host-bound and ``copy_rows`` see the copy.
+    ``overhead_range_us`` and ``rate_range`` span the fits with one model left out each (None where one of
+    these does not tell the figure); ``row_range_us`` spans the overheads that rows wholly bound by the host
+    ask for one by one, nine in ten of them (all where they are fewer than ten): operators differ. Errors are
+    mean and median absolute percentages of all rows: ``before`` with the figures assumed so far, ``after``
+    with figures fitted to the other models (None: there is one model only).
     """
 
     runtime: str
@@ -292,7 +293,9 @@ def _least(rows: _Rows, grids: Mapping[str, np.ndarray]) -> _Figures:
 
 
 def _tells(rows: _Rows, name: str, figures: _Figures) -> bool:
-    """Return whether the rows tell a figure: inside its grid, with rows that it matters to, and a clear minimum."""
+    """Return whether the rows tell a figure: inside its grid, with rows that it matters to, and a clear
+    minimum.
+    """
     value = getattr(figures, name)
     grid = _GRIDS[name]
     if not grid[0] * 1.1 < value < grid[-1] / 1.1 or rows.count(name, figures) < _LEAST_ROWS:

@@ -36,9 +36,9 @@ def match_rows(
 ) -> tuple[list[Matched], list[GkestimatorError], list[str]]:
     """Return the rows that can be estimated, one error for each model or GPU that is not found, and messages.
 
-    A ``model`` that ends in ``.onnx`` is a path (relative to the truth's folder, else to the current one); any other is
-    looked for among ``models`` by stem, or by the shortest tail that tells equal stems apart. ``gpu`` stands in where
-    the truth names none. Raises UsageError where neither does.
+    A ``model`` that ends in ``.onnx`` is a path (relative to the truth's folder, else to the current one);
+    any other is looked for among ``models`` by stem, or by the shortest tail that tells equal stems apart.
+    ``gpu`` stands in where the truth names none. Raises UsageError where neither does.
     """
     named: dict[str, Path] = {}
     for text in dict.fromkeys(m.model for m in truth.measurements):
@@ -87,10 +87,7 @@ def _as_path(text: str, beside: Path) -> Path | None:
     path = Path(text)
     if path.suffix.lower() != ".onnx":
         return None
-    if path.is_absolute():
-        candidates = (path,)
-    else:
-        candidates = (beside / path, path)
+    candidates = (beside / path, path)  # the first is the second where the path is absolute
     try:
         return next((candidate for candidate in candidates if candidate.is_file()), None)
     except (OSError, ValueError):

@@ -12,7 +12,9 @@ from gkestimator.core.records import frozen
 
 @frozen
 class ErrorSummary:
-    """Hold the absolute errors of ``n`` cases: mean, median, 90th percentile and worst, in the unit they came in."""
+    """Hold the absolute errors of ``n`` cases: mean, median, 90th percentile and worst, in the unit they came
+    in.
+    """
 
     n: int
     mean: float
@@ -53,7 +55,9 @@ def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarr
 
 
 def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
-    """Return a summary of absolute errors; None for no errors (unknown, not 0). Raises UsageError if one is NaN."""
+    """Return a summary of absolute errors; None for no errors (unknown, not 0). Raises UsageError if one is
+    NaN.
+    """
     values = np.asarray(errors, dtype=np.float64)
     if not values.size:
         return None
@@ -71,7 +75,10 @@ def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
 def interval_summary(
     estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray
 ) -> IntervalSummary | None:
-    """Return a summary of intervals ``low`` .. ``high`` (ends included) around ``estimated``; None for no cases."""
+    """Return a summary of intervals ``low`` ..
+
+    ``high`` (ends included) around ``estimated``; None for no cases.
+    """
     if not len(measured):
         return None
     error = float(np.median(absolute_errors_pct(estimated, measured)))
@@ -89,10 +96,11 @@ def interval_summary(
 def inside_at_scales(
     estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray, scales: Sequence[float]
 ) -> np.ndarray:
-    """Return the percent of measurements inside when every interval is stretched ``scale`` times about its estimate.
+    """Return the percent of measurements inside when every interval is stretched ``scale`` times about its
+    estimate.
 
-    It is stretched on the logarithmic axis on which intervals are symmetric. At scale 1 it is the share inside the
-    interval itself.
+    It is stretched on the logarithmic axis on which intervals are symmetric. At scale 1 it is the share
+    inside the interval itself.
     """
     away = np.log(np.asarray(measured) / estimated)
     above = np.log(np.asarray(high) / estimated)

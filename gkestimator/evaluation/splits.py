@@ -44,8 +44,8 @@ def _split(out: np.ndarray) -> Split:
 def chip_of(name: str, gpus: Mapping[str, GpuSpec]) -> frozenset[str]:
     """Return the GPUs of ``gpus`` that are boards of the same chip as ``name`` (itself too).
 
-    They have the same compute capability and, within 10 %, as many SMs. A sibling in training would give the answer
-    away.
+    They have the same compute capability and, within 10 %, as many SMs. A sibling in training would give the
+    answer away.
     """
     chip = gpus[name]
     boards = []

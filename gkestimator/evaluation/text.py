@@ -45,7 +45,10 @@ Table = Callable[[Sequence[TextColumn]], list[str]]
 
 
 def render_evaluation(result: Evaluation, form: str) -> bytes:
-    """Return ``result`` as ``form`` (one of EVALUATION_FORMATS), UTF-8. CSV holds the rows, JSON rows and summary."""
+    """Return ``result`` as ``form`` (one of EVALUATION_FORMATS), UTF-8.
+
+    CSV holds the rows, JSON rows and summary.
+    """
     COMPARED.check(result.compared, where="evaluation")
     SUMMARIES.check(result.summarised, where="summary")
     if form == "csv":
@@ -88,7 +91,7 @@ def _facts(result: Evaluation) -> list[str]:
     rows = result.compared
     models = {r.model for r in rows}
     counts = f"{result.name}: {len(rows)} rows of {len(models)} models beside their estimates"
-    shared = []
+    shared: list[str] = []
     for name in ("gpu", "runtime", "dtype"):
         values = {str(getattr(r, name)) for r in rows}
         if len(values) == 1:

@@ -81,10 +81,11 @@ def read_truth(path: Path | str) -> Truth:
     """Read measurements from CSV (comma, semicolon or tab; UTF-8 with or without a byte order mark), JSON (a
     requirement table, or a list of objects) or Parquet.
 
-    Columns that are not known are ignored, and a message says so. ``throughput_rps`` stands in where ``latency_ms`` is
-    missing. Raises TableError, one line naming file, row and column: an empty file, a missing column (with the heading
-    that looks like it and the unit expected), a value that is no positive number, an estimate instead of a
-    measurement, two rows that answer one question, or more than MAX_TRUTH_BYTES.
+    Columns that are not known are ignored, and a message says so. ``throughput_rps`` stands in where
+    ``latency_ms`` is missing. Raises TableError, one line naming file, row and column: an empty file, a
+    missing column (with the heading that looks like it and the unit expected), a value that is no positive
+    number, an estimate instead of a measurement, two rows that answer one question, or more than
+    MAX_TRUTH_BYTES.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -278,11 +279,10 @@ def _cells(path: Path, number: int, record: Mapping[str, Any]) -> dict[str, Any]
     """Return the cells that are read and not empty, each as its column wants it. Raises TableError."""
     cells: dict[str, Any] = {}
     for name in _READ:
-        value = record.get(name)
-        if value is None:
+        if record.get(name) is None:
             continue
         column = REQUIREMENTS.by_name[name]
-        value = column.whole(value)
+        value: Any = column.whole(record[name])
         problem = column.problem(value)
         if problem is None and name in _ABOVE_ZERO and not value > 0:
             problem = f"found {value!r}, expected more than 0"

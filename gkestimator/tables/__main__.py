@@ -1,4 +1,4 @@
-"""``python -m gkestimator.tables`` prints the page docs/tables.md, derived from the column specifications."""
+"""Print (``python -m gkestimator.tables``) the page docs/tables.md, derived from the column specifications."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _section(title: str, lead: str, schema: TableSchema[object]) -> list[str]:
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     lines = [_INTRO]
     lines += _section(
         "Requirement table",

@@ -33,14 +33,14 @@ def read_table(
 ) -> tuple[Row, ...]:
     """Return the rows of the file at ``path`` (csv, json, parquet; None: by suffix).
 
-    ``where`` takes the rows whose cell in each named column (of text) is one of the words; the cells of others are
-    not looked at, which makes a large table cheap to take a few models from.
+    ``where`` takes the rows whose cell in each named column (of text) is one of the words; the cells of
+    others are not looked at, which makes a large table cheap to take a few models from.
 
     Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
     TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
     column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
-    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an earlier
-    program wrote, when the table had fewer columns.
+    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an
+    earlier program wrote, when the table had fewer columns.
     """
     form = form or format_of(path)
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
@@ -258,7 +258,8 @@ def _check_parquet(path: Path, schema: TableSchema[Row], file: Any) -> None:
 def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of any flat Parquet file, NaN as None; what the columns mean is the caller's to check.
 
-    Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without pyarrow.
+    Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without
+    pyarrow.
     """
     return _parquet(path, lambda file: None)
 

@@ -35,7 +35,9 @@ def spec(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Mapping[str, Any]:
-    """Return the metadata of one column: ``unit`` ("" for none), a sentence, bounds (both inclusive), allowed words."""
+    """Return the metadata of one column: ``unit`` ("" for none), a sentence, bounds (both inclusive), allowed
+    words.
+    """
     bounds = {"minimum": minimum, "maximum": maximum, "choices": choices}
     return {"unit": unit, "doc": doc, "group": group, **bounds}
 
@@ -83,7 +85,9 @@ class Column:
         return None
 
     def whole(self, value: Any) -> Cell:
-        """Return ``value``, as a whole number where it is 8.0 in a column of those: files do not tell it from 8."""
+        """Return ``value``, as a whole number where it is 8.0 in a column of those: files do not tell it from
+        8.
+        """
         if self.type is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value  # type: ignore[no-any-return]
@@ -119,9 +123,10 @@ class TableSchema(Generic[Row]):
     """Hold the columns of one table, in order, and the row class they come from.
 
     ``key`` names the columns that together identify a row; two rows with equal keys contradict each other.
-    ``version`` is what is written: it follows from the columns, so a new column needs nothing but its field. Files
-    without that column are read as before, the column taking its default; ``earlier`` lists the versions that are
-    read beside those, above all the numbers that were counted by hand before versions followed the columns.
+    ``version`` is what is written: it follows from the columns, so a new column needs nothing but its field.
+    Files without that column are read as before, the column taking its default; ``earlier`` lists the
+    versions that are read beside those, above all the numbers that were counted by hand before versions
+    followed the columns.
     """
 
     def __init__(
@@ -199,7 +204,10 @@ class TableSchema(Generic[Row]):
         return {name: getattr(row, name) for name in self.names}
 
     def check(self, rows: Iterable[Row], *, where: str = "table") -> None:
-        """Refuse rows that break the schema. Raises TableError naming ``where``, the row (from 1) and the column."""
+        """Refuse rows that break the schema.
+
+        Raises TableError naming ``where``, the row (from 1) and the column.
+        """
         for number, row in enumerate(rows, start=1):
             for column in self.columns:
                 problem = column.problem(getattr(row, column.name))

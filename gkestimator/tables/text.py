@@ -1,4 +1,6 @@
-"""Show the requirement table and the kernel listing to people: the columns that fit 100 characters, their units."""
+"""Show the requirement table and the kernel listing to people: the columns that fit 100 characters, their
+units.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ _FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
 
 
 def number_text(value: float | None, *, digits: int = 3) -> str:
-    """Return ``value`` with ``digits`` significant digits and no exponent below a million; thousands are grouped."""
+    """Return ``value`` with ``digits`` significant digits and no exponent below a million; thousands are
+    grouped.
+    """
     if value is None:
         return UNKNOWN
     if value == 0:

@@ -154,7 +154,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def to_dataframe(rows: Sequence[Any], schema: TableSchema[Any] = REQUIREMENTS) -> pandas.DataFrame:
-    """Return ``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable types."""
+    """Return ``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable
+    types.
+    """
     import pandas
 
     types = {str: "string", int: "Int64", float: "Float64", bool: "boolean"}

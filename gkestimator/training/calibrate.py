@@ -1,4 +1,4 @@
-"""Split-conformal calibration of intervals on rows that no member saw."""
+"""Calibrate by split-conformal prediction: intervals on rows that no member saw."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _FEWEST = 40
 
 
 def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
-    """Weighted split-conformal quantile: the least error that rows of ``LEVEL`` of the weight do not exceed,
-    with one more row of mean weight counted as exceeding it (as ceil((n + 1) level) / n does for equal
-    weights).
+    """Return the weighted split-conformal quantile: the least error that rows of ``LEVEL`` of the weight do
+    not exceed, with one more row of mean weight counted as exceeding it (as ceil((n + 1) level) / n does for
+    equal weights).
     """
     order = np.argsort(errors, kind="stable")
     share = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
@@ -23,8 +23,8 @@ def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
 def size_quantiles(
     predicted_us: np.ndarray, errors: np.ndarray, weight: np.ndarray, edges: Sequence[float]
 ) -> list[float]:
-    """The 90 % quantile of ``errors`` per size class of the prediction; a class with few rows takes that of
-    all.
+    """Return the 90 % quantile of ``errors`` per size class of the prediction; a class with few rows takes
+    that of all.
 
     ``weight`` is how much each row counts: rows whose GPU time is blurred by the launch count less, as in the
     fit.
@@ -49,8 +49,9 @@ def coverage(
     shape: np.ndarray,
     edges: Sequence[float],
 ) -> float:
-    """Percent of the weight inside its interval when each half of the shapes is calibrated on the other
-    half."""
+    """Return the percent of the weight inside its interval when each half of the shapes is calibrated on the
+    other half.
+    """
     half = np.floor(shape * 1e7).astype(int) % 2 == 0
     size = np.searchsorted(edges, predicted_us)
     held = np.zeros(len(errors), dtype=bool)

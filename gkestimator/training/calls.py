@@ -184,7 +184,10 @@ def _options(runtime: str, dtype: str, gpu: GpuSpec) -> LoweringOptions | None:
 
 @lru_cache(maxsize=4096)
 def _lowered(graph: str, options: LoweringOptions) -> tuple[Kernel, ...] | str:
-    """Return the kernels of a fragment by our rules, or why there are none. Raises TableError for a bad fragment."""
+    """Return the kernels of a fragment by our rules, or why there are none.
+
+    Raises TableError for a bad fragment.
+    """
     from gkestimator.onnx_io.fragment_models import fragment_graph
 
     try:
@@ -232,8 +235,8 @@ def base_labels(
 ) -> tuple[list[Label], dict[str, int]]:
     """Return the labels of every call that gives any, and how many calls gave none, by reason.
 
-    ``base_us``: what the base says of kernels; it shares out calls of several kernels of which one takes nearly all
-    (:data:`DOMINATED`).
+    ``base_us``: what the base says of kernels; it shares out calls of several kernels of which one takes
+    nearly all (:data:`DOMINATED`).
     """
     labels: list[Label] = []
     unsure: list[MeasuredCall] = []

@@ -135,8 +135,8 @@ def _folds(plan: ModelPlan, data: FitProblem) -> np.ndarray:
 def _bounds(plan: ModelPlan, data: FitProblem) -> tuple[float, float]:
     """Return what log(time / anchor) is held to: the range of the targets.
 
-    For GPUs not trained on it is the range without its tails by weight, because the shortest kernels' targets there
-    are mostly what is left of the launch gap.
+    For GPUs not trained on it is the range without its tails by weight, because the shortest kernels' targets
+    there are mostly what is left of the launch gap.
     """
     if plan.scope == "seen":
         return float(np.min(data.y)), float(np.max(data.y))

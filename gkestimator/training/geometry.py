@@ -1,4 +1,4 @@
-"""Fits :class:`gkestimator.kernel_models.geometry.Geometry` on rows whose kernel and grid were recorded."""
+"""Fit :class:`gkestimator.kernel_models.geometry.Geometry` on rows whose kernel and grid were recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _SPLIT_TREES = 20
 
 
 def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Geometry:
-    """The learned choice of kernels of each family in :data:`~gkestimator.kernel_models.geometry.PICKED`.
+    """Return the learned choice of kernels of each family in
+    :data:`~gkestimator.kernel_models.geometry.PICKED`.
 
     Takes the FP32 rows of ``rows`` that name their kernel class and grid; a family with fewer than 300 has no
     picker. ``gpus`` maps the rows' names to specifications. Raises UsageError where xgboost is missing.
@@ -57,7 +58,7 @@ def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, s
 
 
 def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Picker | None:
-    """One family's picker; None for too few rows or only one class."""
+    """Return one family's picker; None for too few rows or only one class."""
     counts = Counter(rows.kernel_class.tolist())
     names = sorted(name for name, count in counts.items() if count >= _LEAST_OF_TILE)
     rows = rows.take(np.flatnonzero(np.isin(rows.kernel_class.astype(str), names)))
@@ -101,7 +102,9 @@ def _chip(gpu: GpuSpec) -> tuple[int, int, int]:
 def _tile_problem(
     rows: TrainingRows, label: np.ndarray, tiles: Sequence[Tile], gpus: Mapping[str, GpuSpec]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features of every candidate of every row, candidates a row, and whether a candidate was the pick."""
+    """Return features of every candidate of every row, candidates a row, and whether a candidate was the
+    pick.
+    """
     features = []
     wanted = []
     for name in sorted(set(rows.gpu.tolist())):
@@ -130,7 +133,7 @@ def _split_problem(
 
 
 def _rank(features: np.ndarray, wanted: np.ndarray, lengths: np.ndarray, *, trees: int, seed: int) -> Forest:
-    """XGBoost, pairwise ranking within each row: depth 6, rate 0.3, 80 % of rows, 60 % of features."""
+    """Fit XGBoost, pairwise ranking within each row: depth 6, rate 0.3, 80 % of rows, 60 % of features."""
     try:
         import xgboost
     except ImportError as e:

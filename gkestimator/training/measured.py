@@ -1,8 +1,10 @@
-"""Fit what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved occupancy.
+"""Fit what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved
+occupancy.
 
-Who profiles a new GPU has few rows and no public ones, but the shipped bundle has seen a hundred thousand. So the
-target is log(measured / base prediction) and the default is that the base is right; per family and precision, errors on
-shapes left out decide how far to move away from it, and whether the public recipe on the measured rows does better.
+Who profiles a new GPU has few rows and no public ones, but the shipped bundle has seen a hundred thousand. So
+the target is log(measured / base prediction) and the default is that the base is right; per family and
+precision, errors on shapes left out decide how far to move away from it, and whether the public recipe on the
+measured rows does better.
 """
 
 from __future__ import annotations
@@ -46,10 +48,13 @@ _BORROWS = {"fp16": ("bf16",), "bf16": ("fp16",)}
 
 @frozen
 class FamilyReport:
-    """One family in one precision on one GPU. Errors: mean absolute percentage of GPU time. ``base_pct``: the base
-    bundle's; ``correction_pct`` and ``alone_pct``: of the correction and of the public recipe on these rows, every row
-    predicted with its shape left out (None: not tried). ``kept``: the one that answers, by |log error|.
-    ``coverage_pct``: how often its 90 % interval held, each half of the shapes calibrated on the other."""
+    """Hold one family in one precision on one GPU.
+
+    Errors: mean absolute percentage of GPU time. ``base_pct``: the base bundle's; ``correction_pct`` and
+    ``alone_pct``: of the correction and of the public recipe on these rows, every row predicted with its
+    shape left out (None: not tried). ``kept``: the one that answers, by |log error|. ``coverage_pct``: how
+    often its 90 % interval held, each half of the shapes calibrated on the other.
+    """
 
     family: str
     precision: str
@@ -64,9 +69,12 @@ class FamilyReport:
 
 @frozen
 class GpuReport:
-    """What was learned of one GPU. ``calls``: operator calls used; ``exact``: distinct kernels whose time and launches
-    are known as measured; ``launches_per_call``: how many calls make 1, 2, 3, ... launches; ``shift``: factor applied
-    to families without rows, None for none; ``skipped``: calls left out, by reason."""
+    """Say what was learned of one GPU.
+
+    ``calls``: operator calls used; ``exact``: distinct kernels whose time and launches are known as measured;
+    ``launches_per_call``: how many calls make 1, 2, 3, ... launches; ``shift``: factor applied to families
+    without rows, None for none; ``skipped``: calls left out, by reason.
+    """
 
     gpu: str
     calls: int
@@ -181,8 +189,10 @@ def fit_correction(
     weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> tuple[Correction | None, FamilyReport]:
-    """The regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or shapes, or the
-    base is no worse on shapes left out. ``weight``: how much each row counts, alike by default."""
+    """Return the regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or
+    shapes, or the base is no worse on shapes left out. ``weight``: how much each row counts, alike by
+    default.
+    """
     family = str(table.family[0])
     precision = str(table.precision[0])
     count = len(table)
@@ -268,7 +278,9 @@ def _alone(
     shape: np.ndarray,
     seed: int,
 ) -> tuple[str, Stack, np.ndarray]:
-    """The public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold microseconds."""
+    """Return the public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold
+    microseconds.
+    """
     plan = _plan(family, precision)
     if len(table) < _FEW_ROWS:
         plan = replace(plan, estimators={k: min(n, _TREES_OF_FEW) for k, n in plan.estimators.items()})
@@ -288,7 +300,7 @@ def _alone(
 
 
 def _plan(family: str, precision: str) -> ModelPlan:
-    """The public plan for the pair; for families without one, trees on the analytical time."""
+    """Return the public plan for the pair; for families without one, trees on the analytical time."""
     for plan in PLAN:
         if plan.scope == "seen" and (family, precision) in (*plan.trains, *plan.covers):
             return plan
@@ -302,10 +314,12 @@ def _plan(family: str, precision: str) -> ModelPlan:
 
 
 def _common_shift(middles: Mapping[str, float]) -> Shift | None:
-    """The mean of the families' median errors, where what the others say of each family brings it closer to the truth
-    than the base is: a GPU that sustains less than its specification says is slow in everything.
+    """Return the mean of the families' median errors, where what the others say of each family brings it
+    closer to the truth than the base is: a GPU that sustains less than its specification says is slow in
+    everything.
 
-    ``middles``: by ``family|precision``. Precisions of a family are one opinion, not several: they share their errors.
+    ``middles``: by ``family|precision``. Precisions of a family are one opinion, not several: they share
+    their errors.
     """
     families: dict[str, list[float]] = {}
     for kind, middle in middles.items():

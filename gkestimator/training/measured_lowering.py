@@ -59,7 +59,7 @@ def build_lowering(labels: Sequence[Label]) -> MeasuredLowering | None:
         chosen.append(nearest)
         duration.append(duration_us)
         width.append(half_width)
-    rows = []
+    rows: list[KernelMeasurement] = []
     values = []
     for label in chosen:
         rows += label.rows

@@ -69,7 +69,9 @@ def fit_kernel_ridge(
 def fit_gradient_boosting(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Forest:
-    """Fit scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per tree."""
+    """Fit scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per
+    tree.
+    """
     from sklearn.ensemble import GradientBoostingRegressor
 
     pick = np.arange(len(x))
@@ -91,8 +93,9 @@ def fit_gradient_boosting(
 def fit_xgboost(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Forest:
-    """Fit XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms; squared or
-    absolute errors."""
+    """Fit XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms;
+    squared or absolute errors.
+    """
     import xgboost
 
     matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=THREADS, max_bin=256)
@@ -182,7 +185,8 @@ def out_of_fold(
     fit: Callable[[str, np.ndarray], Fitted],
     bounds: tuple[float, float],
 ) -> np.ndarray:
-    """Return (rows, members) what each member says of every row, fitted without the row's fold, within ``bounds``.
+    """Return (rows, members) what each member says of every row, fitted without the row's fold, within
+    ``bounds``.
 
     ``fit(name, rows)`` fits a member on the rows of a mask.
     """
@@ -247,7 +251,9 @@ def stack_of(members: Mapping[str, Fitted], weights: Mapping[str, float], low: f
 
 
 def _below(threshold: np.ndarray) -> np.ndarray:
-    """Return the largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for float32 x."""
+    """Return the largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for float32
+    x.
+    """
     rounded = threshold.astype(np.float32)
     return np.where(
         rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded

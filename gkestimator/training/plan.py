@@ -35,12 +35,13 @@ class ModelPlan:
     Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows
     tree members see at most (a deterministic sample, even over GPUs and sizes).
 
-    ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``: what
-    out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip (``gpu``); they give
-    the stack's weights and the intervals. ``anchor``: the time that the target log(time / anchor) is relative to
-    (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take part. ``loss``: what XGBoost and
-    LightGBM minimise; ``absolute`` follows the typical row where a few stray. ``shrink`` multiplies the stack's
-    weights: below 1 it holds estimates closer to the anchor than the few chips in training suggest.
+    ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
+    what out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip
+    (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target log(time
+    / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
+    part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
+    stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
+    few chips in training suggest.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The recipe: one function from measured rows to a bundle.
+"""Fit a bundle: one function from measured rows to what predicts.
 
 Whatever is to be left out (shapes, a GPU, a source) is filtered out of the rows before; inside, out-of-fold
 predictions give the weights of the stack and the interval widths, and then every member is fitted on all rows.
@@ -47,7 +47,7 @@ _EXTRAPOLATION_TREES = 60
 
 @frozen
 class ModelReport:
-    """Out-of-fold errors of one regressor, mean absolute percentage.
+    """Hold the out-of-fold errors of one regressor, mean absolute percentage.
 
     Every row was predicted by members fitted without its shape (scope ``seen``) or without any board of its
     chip (``unseen``). ``error_pct``: against what the publisher measured, launch gap included where it was;
@@ -72,8 +72,9 @@ class ModelReport:
 
 @frozen
 class FittedModel:
-    """One fitted regressor: what it answers, where it was trained, its stack, its interval widths and its
-    errors."""
+    """Hold one fitted regressor: what it answers, where it was trained, its stack, its interval widths and
+    its errors.
+    """
 
     plan: ModelPlan
     stack: Stack
@@ -88,7 +89,7 @@ class FittedModel:
     report: ModelReport
 
     def as_model(self) -> BundleModel:
-        """The model as a bundle holds it."""
+        """Return the model as a bundle holds it."""
         return BundleModel(
             name=self.plan.name,
             features=self.plan.features,
@@ -109,7 +110,7 @@ class FittedModel:
 
 @frozen
 class FittedBundle:
-    """What :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
+    """Say what :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
 
     models: tuple[FittedModel, ...]
     geometry: Geometry
@@ -117,11 +118,14 @@ class FittedBundle:
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle in memory; it predicts as it does from disk, where arrays are rounded to 1e-6."""
+        """Return the bundle in memory; it predicts as it does from disk, where arrays are rounded to 1e-6."""
         return Bundle(name="fitted", models=tuple(m.as_model() for m in self.models), geometry=self.geometry)
 
     def write(self, out: Path, *, card: Mapping[str, Any]) -> None:
-        """Write the bundle folder ``out`` with ``card`` (JSON values, ``name`` among them). Raises OutputError."""
+        """Write the bundle folder ``out`` with ``card`` (JSON values, ``name`` among them).
+
+        Raises OutputError.
+        """
         documents: dict[str, dict[str, Any]] = {
             "card": dict(card),
             "stack": {"schema_version": SCHEMA_VERSION, "models": [_entry(m) for m in self.models]},
@@ -157,7 +161,7 @@ def _entry(model: FittedModel) -> dict[str, Any]:
 
 
 def _packed(model: FittedModel) -> dict[str, np.ndarray]:
-    """The model's arrays in the smallest types that keep its predictions to 1e-6."""
+    """Return the model's arrays in the smallest types that keep its predictions to 1e-6."""
     arrays = {**model.stack.arrays(), **model.uncertainty.arrays()}
     for name in ("forest.feature", "uncertainty.feature"):
         if name in arrays:
@@ -238,8 +242,9 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
 
 
 def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed: int) -> float:
-    """90 % quantile of |log error| on the tenth of the rows with the largest anchor time, by XGBoost fitted on
-    the rest: what leaving the training range costs."""
+    """Return the 90 % quantile of |log error| on the tenth of the rows with the largest anchor time, by
+    XGBoost fitted on the rest: what leaving the training range costs.
+    """
     limit = np.quantile(data.anchor_us, 1 - _LARGEST_SHARE)
     train = data.anchor_us <= limit
     test = (data.anchor_us > limit) & known

@@ -161,8 +161,8 @@ def shape_hash(table: KernelTable) -> np.ndarray:
 def size_hash(table: KernelTable) -> np.ndarray:
     """Return numbers as :func:`shape_hash` does, but of family and sizes alone.
 
-    Operators of a family at one size (a convolution with and without its activation, a ReLU and a sigmoid) take nearly
-    the same time: a split that parts them does not leave the size out.
+    Operators of a family at one size (a convolution with and without its activation, a ReLU and a sigmoid)
+    take nearly the same time: a split that parts them does not leave the size out.
     """
     return _hash(table, table.family.astype(str), ("rows", "cols", "element_bytes", *_GEMM, *_CONV))
 
@@ -205,7 +205,9 @@ class TrainingRows:
 
     @property
     def duration_us(self) -> np.ndarray:
-        """Return the GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap + hold)."""
+        """Return the GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap +
+        hold).
+        """
         without_gap = self.measured_us - self.gap_us
         return np.where(without_gap >= self.hidden_below_us, without_gap, np.nan)
 
@@ -267,6 +269,6 @@ _COLUMNS = tuple(field.name for field in fields(TrainingRows) if field.name != "
 
 def _repeated(value: object, count: int, dtype: type) -> np.ndarray:
     """Return a column of ``count`` values of its own; a single one is repeated."""
-    column = np.empty(count, dtype=dtype)
+    column: np.ndarray = np.empty(count, dtype=dtype)
     column[:] = value
     return column

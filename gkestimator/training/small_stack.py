@@ -1,8 +1,8 @@
 """Fit a stack on few rows of one chip: what corrects a base prediction, and what predicts achieved occupancy.
 
-Ten rows are enough for an offset, held towards zero by what its spread leaves unsure; more rows earn a ridge, a
-kernel ridge and trees their weights. All weights come from out-of-fold predictions that leave whole shapes out, so
-that a member which does not carry over to other shapes gets none.
+Ten rows are enough for an offset, held towards zero by what its spread leaves unsure; more rows earn a ridge,
+a kernel ridge and trees their weights. All weights come from out-of-fold predictions that leave whole shapes
+out, so that a member which does not carry over to other shapes gets none.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _STILL = 1e-6  # a feature that moves less is the same in all rows
 
 @frozen
 class SmallFit:
-    """Hold a fitted stack; ``out_of_fold``: (rows,) its prediction of every row while the row's shape was left out.
+    """Hold a fitted stack; ``out_of_fold``: (rows,) its prediction of every row while the row's shape was
+    left out.
 
-    ``member_error``: mean |error| of each member alone, out of fold; ``low`` and ``high``: (features,) what features
-    are held to before the stack sees them.
+    ``member_error``: mean |error| of each member alone, out of fold; ``low`` and ``high``: (features,) what
+    features are held to before the stack sees them.
     """
 
     stack: Stack

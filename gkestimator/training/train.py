@@ -59,11 +59,12 @@ def train(
 ) -> TrainReport | MeasuredReport:
     """Train a bundle from ``sources`` (folders of public formats or kernel datasets) and write it to ``out``.
 
-    Kernel datasets correct the bundle ``base``: a folder, or ``default``, the package's; None trains regressors on
-    their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known, besides those that lie
-    beside the datasets. Regressors are fitted for the families that the sources hold. The same sources and seed give
-    the same bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification or
-    a missing library, BundleError for a bad base, OutputError if ``out`` cannot be written.
+    Kernel datasets correct the bundle ``base``: a folder, or ``default``, the package's; None trains
+    regressors on their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known,
+    besides those that lie beside the datasets. Regressors are fitted for the families that the sources hold.
+    The same sources and seed give the same bundle. Raises TableError for unreadable or unknown sources,
+    UsageError for a GPU without specification or a missing library, BundleError for a bad base, OutputError
+    if ``out`` cannot be written.
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
@@ -91,7 +92,9 @@ def train(
 
 
 def _require_libraries() -> None:
-    """Raise UsageError for what is missing at once, not after minutes, whatever the rows will turn out to need."""
+    """Raise UsageError for what is missing at once, not after minutes, whatever the rows will turn out to
+    need.
+    """
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}: pip install 'gkestimator[train]'")

@@ -72,10 +72,11 @@ def train_measured(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> MeasuredReport:
-    """Train bundle ``name`` on kernel datasets over the one in ``base`` (None: the package's) and write it to ``out``.
+    """Train bundle ``name`` on kernel datasets over the one in ``base`` (None: the package's) and write it to
+    ``out``.
 
-    GPUs are looked up in ``gpu_specs``, in files beside the datasets, then as everywhere. The same sources, base and
-    seed give the same bundle. Raises TableError, UsageError, SpecError, BundleError, OutputError.
+    GPUs are looked up in ``gpu_specs``, in files beside the datasets, then as everywhere. The same sources,
+    base and seed give the same bundle. Raises TableError, UsageError, SpecError, BundleError, OutputError.
     """
     if not NAME.match(name):
         raise OutputError(

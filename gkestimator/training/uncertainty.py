@@ -1,4 +1,4 @@
-"""Fits the scale of a stack's errors on its out-of-fold predictions."""
+"""Fit the scale of a stack's errors on its out-of-fold predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _FLOOR = 0.003
 def fit_uncertainty(
     data: FitProblem, fit: StackFit, known: np.ndarray, weight: np.ndarray, *, seed: int
 ) -> tuple[Uncertainty, np.ndarray]:
-    """The fitted scale, and (rows,) the scale of every row by a forest that did not see the row's fold.
+    """Return the fitted scale, and (rows,) the scale of every row by a forest that did not see the row's
+    fold.
 
     ``known``: rows whose GPU time is known, the only ones fitted on. Raises TableError for too few of them.
     """

@@ -1,11 +1,11 @@
-"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward`` and
-``gemm``).
+"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward``
+and ``gemm``).
 
 Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
-and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input and
-output of every convolution wider than 1x1 to NHWC and back: kernels of their own, which are lowered as such. What
-they take by streaming is set down as the gap, so that the regressor learns the convolution alone. Two parts of the
-products are left out:
+and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input
+and output of every convolution wider than 1x1 to NHWC and back: kernels of their own, which are lowered as
+such. What they take by streaming is set down as the gap, so that the regressor learns the convolution alone.
+Two parts of the products are left out:
 
 - T4, int8: 20 to 24 TOP/s, 0.7 of what dp4a gives on its CUDA cores and a sixth of its tensor cores, so the cuBLAS of
   that time did not use them; today's does.
@@ -80,7 +80,9 @@ def _products(path: Path) -> TrainingRows:
 
 
 def _conversion_us(table: KernelTable, gpu: np.ndarray, dtype: np.ndarray) -> np.ndarray:
-    """Return the microseconds of the two layout conversions around a convolution on tensor cores; 0 for others."""
+    """Return the microseconds of the two layout conversions around a convolution on tensor cores; 0 for
+    others.
+    """
     columns = table.columns
     result = np.zeros(len(table))
     moved = 2 * (columns["read_bytes"] - columns["weight_bytes"] + columns["write_bytes"])

@@ -49,7 +49,8 @@ def translated(path: Path, column: str, words: Iterable[str], names: Mapping[str
 
 
 def equal_rows(keys: Sequence[np.ndarray], times: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows in the order of ``keys`` and then of time, and of each group of equal keys its start and length.
+    """Return the rows in the order of ``keys`` and then of time, and of each group of equal keys its start
+    and length.
 
     The middle of a group is its median: publishers measured one shape several times.
     """

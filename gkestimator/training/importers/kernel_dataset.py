@@ -1,9 +1,11 @@
-"""The project's own kernel dataset (Parquet or CSV; DESIGN section 5): what ``gkest profile build`` writes.
+"""Import the project's own kernel dataset (Parquet or CSV; DESIGN section 5): what ``gkest profile build``
+writes.
 
-One row per kernel launch, grouped to operator calls by :mod:`gkestimator.training.calls`. Here, without a base bundle
-to share time out by, only calls train that are one kernel by the rules, or as many launches of the same families. Of
-rows without a fragment (version 1), only single-kernel operators do (``kernels_in_op`` 1 or null): of several kernels
-the shape does not say which did what. Durations are GPU time, so there is no launch gap in them.
+One row per kernel launch, grouped to operator calls by :mod:`gkestimator.training.calls`. Here, without a
+base bundle to share time out by, only calls train that are one kernel by the rules, or as many launches of
+the same families. Of rows without a fragment (version 1), only single-kernel operators do (``kernels_in_op``
+1 or null): of several kernels the shape does not say which did what. Durations are GPU time, so there is no
+launch gap in them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the host adds to NeuSight's latencies, and how it drifted while they were taken.
+"""Say what the host adds to NeuSight's latencies, and how it drifted while they were taken.
 
 Two CUDA events stand around one operator call. The GPU stamps the first at once and then waits for the host
 to launch the kernel, and stamps the second when the kernel is done *and* the host has queued that event. So
@@ -49,8 +49,9 @@ _SLOW_START = 0.01  # share of convolutions below the floor: the shortest are lu
 
 
 def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list[TrainingRows]:
-    """The rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows show
-    them."""
+    """Return the rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows
+    show them.
+    """
     levels = _levels(parts)
     result = []
     for kind, rows, operators in parts:
@@ -74,7 +75,9 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
 
 
 def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
-    """Gap (us) of each convolution of one GPU, in the order of the file: see the module's docstring."""
+    """Return the gap (us) of each convolution of one GPU, in the order of the file: see the module's
+    docstring.
+    """
     count = len(rows)
     if count > 1:
         at = np.linspace(0.0, _KNOTS - 1.0, count)
@@ -95,7 +98,7 @@ def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
 
 
 def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
+    """Return coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
     scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
     x = design / scale
     weight = np.ones(len(y))
@@ -109,7 +112,8 @@ def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray | None:
-    """What calls of the shortest kernels took (us) around each row; None if too few rows are that short.
+    """Return what calls of the shortest kernels took (us) around each row; None if too few rows are that
+    short.
 
     ``rows`` are those of one operator on one GPU in the order of the file.
     """
@@ -135,7 +139,7 @@ def _is_train(rows: TrainingRows) -> bool:
 
 
 def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
-    """(GPU, operator, ascending indices) of every combination that occurs."""
+    """Return (GPU, operator, ascending indices) of every combination that occurs."""
     keys = np.char.add(np.char.add(rows.gpu.astype(str), "\n"), operators.astype(str))
     distinct, inverse = np.unique(keys, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
@@ -148,7 +152,7 @@ def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, n
 
 
 def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(gap, hold) in microseconds of every (GPU, operator) over its whole train file."""
+    """Return (gap, hold) in microseconds of every (GPU, operator) over its whole train file."""
     floors: dict[tuple[str, str], float] = {}
     holds: dict[str, list[float]] = {}
     for kind, rows, operators in parts:

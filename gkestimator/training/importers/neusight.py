@@ -62,7 +62,8 @@ def matches(folder: Path) -> bool:
 def load(folder: Path) -> list[TrainingRows]:
     """Return the rows of every file found.
 
-    The P4's linear training rows are left out: that card was throttled (three times slower than its own larger rows).
+    The P4's linear training rows are left out: that card was throttled (three times slower than its own
+    larger rows).
     """
     parts: list[Part] = []
     for kind in _FILES:
@@ -221,7 +222,9 @@ def conv_table(
     precision: np.ndarray | str,
     size: np.ndarray | float,
 ) -> KernelTable:
-    """Return dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per element."""
+    """Return dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per
+    element.
+    """
     out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
     out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
     m = n * out_h * out_w

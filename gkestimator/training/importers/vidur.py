@@ -1,10 +1,11 @@
 """Import Vidur's operator profiles of language models (microsoft/vidur; folder with ``mlp.parquet``).
 
 GPU time of half-precision operators in milliseconds, rounded to whole microseconds: medians below 20 us are
-left out, where rounding alone is more than 2.5 %. Linear layers and the residual addition are taken. Embeddings
-and rotary embeddings are composites of several kernels there. Norms and gated activations are vLLM's own kernels,
-which neither torch nor onnxruntime launches: its RMS norm draws a third of the bandwidth on A100 and H100, half on
-A40, and as the only half-precision norm measured it would teach that torch's layer norms do.
+left out, where rounding alone is more than 2.5 %. Linear layers and the residual addition are taken.
+Embeddings and rotary embeddings are composites of several kernels there. Norms and gated activations are
+vLLM's own kernels, which neither torch nor onnxruntime launches: its RMS norm draws a third of the bandwidth
+on A100 and H100, half on A40, and as the only half-precision norm measured it would teach that torch's layer
+norms do.
 """
 
 from __future__ import annotations
