@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from gkestimator.core.kernels import KernelGraph
 from gkestimator.estimation.recall import RecalledLowering
-
-Name = TypeVar("Name")
-Value = TypeVar("Value")
 
 
 def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
@@ -23,46 +20,50 @@ def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
     if len(parts) == 1:
         return first
     graphs = [part.graph for part in parts]
-    notes: Counter[str] = sum((Counter(graph.notes) for graph in graphs), Counter())
+    notes: Counter[str] = Counter()
+    for graph in graphs:
+        notes.update(graph.notes)
     whole = KernelGraph(
         name=name,
         runtime=first.graph.runtime,
         dtype=first.graph.dtype,
-        steps=_chained(graph.steps for graph in graphs),
-        weights=_merged(graph.weights for graph in graphs),
-        inputs=_merged(graph.inputs for graph in graphs),
-        outputs=_merged(graph.outputs for graph in graphs),
-        unknown_operators=_sorted(graph.unknown_operators for graph in graphs),
-        warnings=tuple(dict.fromkeys(_chained(graph.warnings for graph in graphs))),
+        steps=tuple(_chained(graphs, "steps")),
+        weights=_merged(graphs, "weights"),
+        inputs=_merged(graphs, "inputs"),
+        outputs=_merged(graphs, "outputs"),
+        unknown_operators=tuple(sorted(set(_chained(graphs, "unknown_operators")))),
+        warnings=tuple(dict.fromkeys(_chained(graphs, "warnings"))),
         notes=dict(notes),
-        groups=_merged(graph.groups for graph in graphs),
+        groups=_merged(graphs, "groups"),
     )
     return RecalledLowering(
         graph=whole,
-        batch_size=_common((part.batch_size for part in parts), None),
-        dims=_common((part.dims for part in parts), ""),
-        dtype=_common((part.dtype for part in parts), ""),
-        host_operators=_sorted(part.host_operators for part in parts),
-        warnings=tuple(dict.fromkeys(_chained(part.warnings for part in parts))),
+        batch_size=_common(parts, "batch_size", None),
+        dims=_common(parts, "dims", ""),
+        dtype=_common(parts, "dtype", ""),
+        host_operators=tuple(sorted(set(_chained(parts, "host_operators")))),
+        warnings=tuple(dict.fromkeys(_chained(parts, "warnings"))),
     )
 
 
-def _chained(parts: Iterable[Iterable[Value]]) -> tuple[Value, ...]:
-    return tuple(value for part in parts for value in part)
-
-
-def _sorted(parts: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    return tuple(sorted(set(_chained(parts))))
-
-
-def _merged(parts: Iterable[Mapping[Name, Value]]) -> dict[Name, Value]:
-    merged: dict[Name, Value] = {}
+def _chained(parts: Sequence[object], field: str) -> list[Any]:
+    """Return the values of a field that holds several, part by part."""
+    values: list[Any] = []
     for part in parts:
-        merged.update(part)
+        values += getattr(part, field)
+    return values
+
+
+def _merged(parts: Sequence[object], field: str) -> dict[Any, Any]:
+    merged: dict[Any, Any] = {}
+    for part in parts:
+        merged |= getattr(part, field)
     return merged
 
 
-def _common(values: Iterable[Value], otherwise: Value) -> Value:
-    """Return the one value that all have, else ``otherwise``."""
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else otherwise
+def _common(parts: Sequence[object], field: str, otherwise: Any) -> Any:
+    """Return what all parts have in a field, else ``otherwise``."""
+    values = {getattr(part, field) for part in parts}
+    if len(values) == 1:
+        return values.pop()
+    return otherwise

@@ -17,7 +17,8 @@ def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
     """
     order = np.argsort(errors, kind="stable")
     share = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
-    return float(errors[order][min(int(np.searchsorted(share, LEVEL)), len(errors) - 1)])
+    place = min(int(np.searchsorted(share, LEVEL)), len(errors) - 1)
+    return float(errors[order[place]])
 
 
 def size_quantiles(
@@ -31,15 +32,12 @@ def size_quantiles(
     """
     overall = _conformal(errors, weight)
     size = np.searchsorted(edges, predicted_us)
-    result = []
+    widths = []
     for i in range(len(edges) + 1):
         mask = size == i
-        if mask.sum() >= _FEWEST:
-            width = _conformal(errors[mask], weight[mask])
-        else:
-            width = overall
-        result.append(round(width, 4))
-    return result
+        width = _conformal(errors[mask], weight[mask]) if mask.sum() >= _FEWEST else overall
+        widths.append(round(width, 4))
+    return widths
 
 
 def coverage(

@@ -78,12 +78,8 @@ def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
     """Return the gap (us) of each convolution of one GPU, in the order of the file: see the module's
     docstring.
     """
-    count = len(rows)
-    if count > 1:
-        at = np.linspace(0.0, _KNOTS - 1.0, count)
-    else:
-        at = np.zeros(count)
-    hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)[None, :]))
+    at = np.linspace(0.0, _KNOTS - 1.0, len(rows))
+    hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)))
     roof = roofline(rows.table, gpu)
     small = np.flatnonzero(roof.roofline_us <= np.quantile(roof.roofline_us, 1 / 3))
     work = np.stack([roof.compute_us, roof.memory_us, np.sqrt(roof.roofline_us)], axis=1)
@@ -93,8 +89,10 @@ def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
     beyond = rows.measured_us - curve
     likely = analytical_duration_us(rows.table, gpu)
     shortest = likely <= np.quantile(likely, _SHORTEST)
-    level = np.median((beyond - np.maximum(likely, hold_us))[shortest])
-    return np.asarray(np.maximum(curve + min(level, np.quantile(beyond, _SLOW_START) - hold_us), 0.0))
+    expected = np.maximum(likely, hold_us)
+    level = np.median((beyond - expected)[shortest])
+    most = np.quantile(beyond, _SLOW_START) - hold_us
+    return np.asarray(np.maximum(curve + min(level, most), 0.0))
 
 
 def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -122,9 +120,10 @@ def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> 
     tiny = np.flatnonzero(short)
     if len(tiny) < _FEWEST:
         return None
-    before = np.searchsorted(tiny, np.arange(len(rows)), side="left")
-    after = np.searchsorted(tiny, np.arange(len(rows)), side="right")
-    own = after > before
+    place = np.arange(len(rows))
+    before = np.searchsorted(tiny, place, side="left")
+    # A tiny row is no neighbour of its own: its time must not enter its gap.
+    own = np.isin(place, tiny)
     start = np.clip(before - _NEIGHBOURS, 0, len(tiny) - 2 * _NEIGHBOURS - own)
     near = start[:, None] + np.arange(2 * _NEIGHBOURS)
     near += (near >= before[:, None]) & own[:, None]
@@ -141,14 +140,11 @@ def _is_train(rows: TrainingRows) -> bool:
 def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
     """Return (GPU, operator, ascending indices) of every combination that occurs."""
     keys = np.char.add(np.char.add(rows.gpu.astype(str), "\n"), operators.astype(str))
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    ends = np.cumsum(np.bincount(inverse, minlength=len(distinct)))
-    if len(distinct):
-        groups = np.split(order, ends[:-1])
-    else:
-        groups = []
-    return [(*str(key).split("\n"), np.sort(g)) for key, g in zip(distinct, groups, strict=True)]  # type: ignore[misc]
+    groups = []
+    for key in np.unique(keys).tolist():
+        gpu, operator = key.split("\n")
+        groups.append((gpu, operator, np.flatnonzero(keys == key)))
+    return groups
 
 
 def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]:
@@ -164,23 +160,25 @@ def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]
                 continue
             measured = rows.measured_us[index]
             size = total[index]
-            if kind == "conv":
-                floor = float(np.min(measured))
-            elif kind in _MATRIX_KINDS:
-                floor = float(np.quantile(measured, 0.002))
-            else:
-                floor = float(np.median(measured[size <= np.quantile(size, 0.05)]))
+            floor = _floor(kind, measured, size)
             floors[gpu, operator] = floor
             line = (measured > 1.5 * floor) & (measured < 6 * floor)
             if kind == "elem" and line.sum() >= _FEWEST:
                 _, intercept = np.polyfit(size[line], measured[line], 1, w=1 / measured[line])
                 holds.setdefault(gpu, []).append(floor - intercept + KERNEL_LATENCY_US)
-    if holds:
-        typical = float(np.median([h for values in holds.values() for h in values]))
-    else:
-        typical = 0.0
-    result = {}
+    # A GPU whose elementwise rows show no hold is taken for a typical one.
+    typical = [hold for mine in holds.values() for hold in mine] or [0.0]
+    levels = {}
     for (gpu, operator), floor in floors.items():
-        hold = float(np.clip(np.median(holds[gpu]) if gpu in holds else typical, 0.0, floor))
-        result[gpu, operator] = (floor - hold, hold)
-    return result
+        hold = float(np.clip(np.median(holds.get(gpu, typical)), 0.0, floor))
+        levels[gpu, operator] = (floor - hold, hold)
+    return levels
+
+
+def _floor(kind: str, measured: np.ndarray, size: np.ndarray) -> float:
+    """Return what the shortest calls of one operator on one GPU take, microseconds."""
+    if kind == "conv":
+        return float(np.min(measured))
+    if kind in _MATRIX_KINDS:
+        return float(np.quantile(measured, 0.002))
+    return float(np.median(measured[size <= np.quantile(size, 0.05)]))
