@@ -16,7 +16,9 @@ from gkestimator.core.errors import DocumentError
 from gkestimator.core.versions import FIRST_DERIVED
 
 MAX_BYTES = 10 * 2**20
+# Our documents nest a few levels; parsers recurse, and a stranger must not exhaust their stack.
 MAX_DEPTH = 20
+# A workload of tens of thousands of models; YAML takes seconds for that already.
 MAX_ITEMS = 200_000
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
@@ -178,6 +180,7 @@ class Fields:
 
         Raises DocumentError where it is missing without a default, or null unless ``null`` allows it.
         """
+        # For the error: who mistyped a field wants to see which there are.
         self._known.append(name)
         if name not in self._left:
             if default is ...:

@@ -10,6 +10,7 @@ from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 
+# Above any data centre: a typing error, not a cluster.
 _MAX_GPUS = 100_000
 
 

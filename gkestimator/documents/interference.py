@@ -121,6 +121,7 @@ def fitted_file(path: Path) -> InterferenceFile | None:
 
     gpulet's own form has five numbers and neither of these fields. Raises DocumentError naming the field.
     """
+    # Both kinds of file are given by the same option.
     if not path.is_dir():
         taken = load_yaml(path, what=_WHAT)
         if taken.take("gpulet", None) is None and taken.take("fit", None) is None:

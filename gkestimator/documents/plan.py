@@ -143,6 +143,7 @@ def _plan(fields: Fields) -> PlacementPlan:
         notes=fields.lines("notes", []),
     )
     fields.finish()
+    # Exports make objects of these names; the second would replace the first.
     if len({gpu.id for gpu in gpus}) < len(gpus):
         raise DocumentError(f"{fields.where}: gpus: two GPUs have one id, expected distinct ones")
     replicas = [(gpu, replica) for gpu in gpus for replica in gpu.replicas]

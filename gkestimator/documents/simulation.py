@@ -221,6 +221,7 @@ def _report(fields: Fields) -> SimulationReport:
         notes=fields.lines("notes", []),
     )
     fields.finish()
+    # Readers take the two lists side by side.
     if [t.model for t in report.timeline] != [m.model for m in report.models]:
         raise DocumentError(f"{fields.where}: timeline: found other models than in models, expected the same")
     lengths = {len(v) for t in report.timeline for v in (t.arrived, t.on_time, t.wait_mean_ms)}

@@ -10,6 +10,7 @@ from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
+# Bounds that no product of them leaves the range of a float.
 _MAX_RATE_RPS = 1e12
 _MAX_SLO_MS = 1e9
 _MAX_FAN_OUT = 1e6
@@ -70,6 +71,7 @@ class Application:
                 chains.extend((m, *chain) for m in after[chain[0]])
             else:
                 done.append(chain)
+            # Layers of ten stages that all follow each other have ten billion ways in ten layers.
             if len(chains) + len(done) > 10_000:
                 raise DocumentError(
                     f"application {self.name}: found more than 10,000 ways through its stages"

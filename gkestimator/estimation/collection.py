@@ -33,6 +33,7 @@ def rare_collection() -> Iterator[None]:
     A process that has set larger thresholds, or turned the collector off, is left alone.
     """
     state = _OUTERMOST
+    # Threads of one service may estimate at once, and the thresholds are those of the whole process.
     with state.lock:
         if state.inside == 0:
             state.before = gc.get_threshold()

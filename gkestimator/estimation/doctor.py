@@ -15,6 +15,7 @@ from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.hardware.runtimes import RUNTIMES
 
 Facts: TypeAlias = "list[tuple[str, str]]"
+# A driver that hangs must not hang the report about it.
 _TIMEOUT_S = 10
 _LIBRARIES = {
     "Runtimes": (*(d for r in RUNTIMES.values() for d in r.distributions), "tensorrt"),

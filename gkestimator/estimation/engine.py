@@ -210,6 +210,7 @@ class Engine:
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         keys = {options: self._key(source, batch_size, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
+        # One option that is missing costs about as much as all: they share reading, binding and shapes.
         if None in known.values():
             known = dict(self._lower(source, batch_size, targets))
             for options, key in keys.items():
@@ -295,6 +296,7 @@ class Engine:
     def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, np.ndarray]:
         self.pool.add(graph)
         program = LaunchProgram.of(graph.steps, self.pool.row_of_id)
+        # Predictions of a lowering are taken out of the pool by these rows, in this order.
         rows, local = np.unique(program.kernel, return_inverse=True)
         return replace(program, kernel=local.astype(np.intp)), rows
 
@@ -302,6 +304,7 @@ class Engine:
         """Yield every lowering on every GPU at every SM share, in that order; kernels are predicted once per
         GPU.
         """
+        # Every lowering asks for the same kernels on a GPU at a share: one prediction answers all of them.
         cache: dict[tuple[str, float], tuple[KernelPredictions, np.ndarray]] = {}
         table = KernelTable.from_kernels(self.pool.kernels)
         flops = table.columns["flops"]
@@ -370,6 +373,7 @@ class Engine:
                     good.append((path, [self.lower_model(source, n) for n in self._batches()]))
                 except GkestimatorError as e:
                     outcome[path] = e
+            # All models of the handful at once: distinct kernels are predicted once for all of them.
             flat = [lowering for _, lowerings in good for lowering in lowerings]
             answers = self.estimate(flat) if flat else iter(())
             per_lowering = len(self.targets) * len(self.request.sm_shares)
@@ -388,6 +392,7 @@ class Engine:
         return tuple(dict.fromkeys(sizes))
 
 
+# Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.
 _CHUNK = 16
 
 
@@ -446,5 +451,6 @@ def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
                 word = kernel.precision.value
                 work[word] = work.get(word, 0) + kernel.flops * step.repeat
     if work:
+        # Of equal work the first by name, so that the same model always says the same.
         return max(sorted(work), key=lambda word: work[word])
     return resolved

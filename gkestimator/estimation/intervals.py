@@ -56,6 +56,7 @@ def widen(
         return 1.0
     outside = float(reach[~in_range].sum())
     inside = float(reach[in_range].sum())
+    # Repetitions of one kernel err alike, so they add up before they are squared.
     alone = np.bincount(rows, weights=np.where(in_range, reach, 0.0))
     correlated = outside + np.sqrt(common_share) * inside
     variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone)) + structure**2

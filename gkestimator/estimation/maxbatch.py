@@ -62,6 +62,7 @@ class _Search:
             self._rows[batch] = {
                 (a.target.gpu.name, a.sm_share_pct): requirement_row(engine, a) for a in answers
             }
+            # Each batch size has kernels of its own; keeping them would only grow the memory.
             engine.forget()
         return self._rows[batch][target.gpu.name, share]
 
@@ -80,6 +81,7 @@ class _Search:
             )
         low = 1
         high = None
+        # Doubling first: the largest batch is mostly far below the ceiling, and small batches are cheap to lower.
         while low < self._ceiling and high is None:
             candidate = min(low * 2, self._ceiling)
             row = self._row(candidate, target, share)

@@ -31,6 +31,7 @@ def reserved_in_one_process(
     engine = Engine(request)
     target = engine.targets[0]
     source = ModelSource(Path(model), Path(model).stem)
+    # Lowered alone: only sizes and lifetimes of tensors matter, so nothing is predicted.
     graphs = [engine.lower_model(source, batch)[target.options].graph for batch in batch_sizes]
     reserved = engine.cumulative_reserved(graphs, target.gpu)
     return dict(zip(batch_sizes, reserved, strict=True))

@@ -87,6 +87,7 @@ class Recall:
 
     def put(self, key: Hashable, entry: RecalledLowering) -> None:
         """Remember ``entry``; the least recently used make room. One that is too large alone is not kept."""
+        # Steps, not entries, are what takes memory: a graph has between ten and a hundred thousand.
         size = len(entry.graph.steps)
         if size > self._most_steps:
             return

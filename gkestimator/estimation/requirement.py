@@ -81,6 +81,7 @@ def measure(
     busy = timeline.busy_us
     occupancy = predictions.occupancy_pct[row]
     sm_util = predictions.sm_util_pct[row]
+    # Streams share one GPU: without this, two kernels that each fill it would take the time of one.
     total = _no_faster_than_full(timeline.total_us, spans, sm_util, streams)
     highest = {"occupancy": occupancy, "sm_util": sm_util}
     launches = program.launches

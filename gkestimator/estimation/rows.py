@@ -13,6 +13,7 @@ from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 
+# A family with less of the time moves the sum by less than the sum is uncertain.
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
 MEASURED = "measured"
@@ -235,6 +236,7 @@ def _launch_rows(whole: KernelRow, sequence: Sequence[MeasuredLaunch]) -> Iterat
 
     Work is told of the whole call, so it stands with the longest launch alone.
     """
+    # Any other choice would count the work of one call several times.
     longest = max(range(len(sequence)), key=lambda i: sequence[i].share)
     total = sum(launch.share for launch in sequence) or 1.0
     start = whole.start_us

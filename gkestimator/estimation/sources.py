@@ -13,6 +13,7 @@ def bundle_folders() -> tuple[Path, ...]:
     """Return the folders with a ``card.json`` in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``),
     by name.
     """
+    # Looked up at every call: tests and services set it while the process runs.
     home = os.environ.get("GKEST_HOME")
     try:
         if home:

@@ -161,6 +161,7 @@ def _on_streams(
     stream = np.zeros(spans.size, dtype=int)
     for at in range(len(program.steps)):
         inputs_done = max((step_end[p] for p in producers[at]), default=0.0)
+        # The stream that is free first; of equals the lowest, so that the answer is always the same.
         lane = min(range(streams), key=lambda s: (max(free[s], inputs_done), s))
         clock = max(free[lane], inputs_done)
         for i in range(int(first[at]), int(last[at])):
@@ -184,8 +185,10 @@ def concurrent_maxima(
     """
     if timeline.start_us.size == 0:
         return dict.fromkeys(values, float("nan"))
+    # On one stream nothing overlaps: every launch is alone.
     if not np.any(timeline.stream):
         return {name: float(np.max(v)) for name, v in values.items()}
+    # Only a launch that starts can make a larger set, so sets are looked at when one starts.
     order = np.argsort(timeline.start_us, kind="stable")
     tau = tau_ms * 1e3
     best = {name: np.nan if np.isnan(v).any() else -np.inf for name, v in values.items()}

@@ -11,6 +11,7 @@ from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
+# More sentences would bury the table above them.
 _MODELS_SPELLED_OUT = 4
 
 

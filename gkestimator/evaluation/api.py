@@ -156,6 +156,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
         runtime=request.runtime,
         dtype=request.dtype,
     )
+    # Before the first estimate: a file that cannot be read would fail every row with the same line.
     _check_files(request)
     options = values_of(request, EstimateOptions)
     compared = compare(matched, options, one_process=request.one_process, progress=request.progress)

@@ -21,6 +21,7 @@ from gkestimator.training.rows import TrainingRows, feature_rows, rooflines_us, 
 FEATURES = ("literal", "physical")
 # What the members are fitted to: milliseconds, their logarithm, or log(time / roofline).
 TARGETS = ("ms", "log", "log-ratio")
+# As in training: what the baselines are given must not be less.
 _FOLDS = 3
 
 

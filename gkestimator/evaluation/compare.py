@@ -77,6 +77,7 @@ def compare(
                 cases[row.row] = case
     if progress is not None:
         progress("", len(groups), len(groups))
+    # The command prints these lines alone, so each must say which file it is about.
     named = [e if one_named(text, e) else GkestimatorError(text) for text, e in failures.items()]
     ordered = [rows[number] for number in sorted(rows)]
     return Comparison(
@@ -145,6 +146,7 @@ def _ask(group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, 
             raise outcome
         for e in outcome:
             batch = None if exported else e.lowering.lowered.batch_size
+            # The engine goes with its answer: where the group failed as a whole, each row has an engine of its own.
             answers[e.target.gpu.name, batch] = (engine, e)
     return answers
 
@@ -256,6 +258,7 @@ def _with_constants(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
     for r in rows:
         if r.measured_ms and r.roofline_ms:
             ratios.setdefault(r.gpu, []).append((r.model, r.measured_ms / r.roofline_ms))
+    # By GPU and model: a constant that had seen the model would be judged on what it was fitted to.
     known: dict[tuple[str, str], float | None] = {}
     for r in rows:
         if not r.measured_ms or not r.roofline_ms:

@@ -24,6 +24,7 @@ from gkestimator.tables.writing import encode_csv
 
 REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
 _COLOURS = (BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
+# More bars than that cannot be told apart on a screen.
 _MOST_BARS = 60
 
 

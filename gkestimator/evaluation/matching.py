@@ -49,6 +49,7 @@ def match_rows(
     gpus: dict[str, str | GkestimatorError] = {}
     notes: list[str] = []
     matched: list[Matched] = []
+    # By text: a thousand rows of one missing model are one line.
     wrong: dict[str, tuple[GkestimatorError, list[int]]] = {}
     if gpu is not None:
         _, note = catalogue.resolve(gpu)  # an unknown option fails the command, not a row

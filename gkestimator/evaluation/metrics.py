@@ -119,6 +119,7 @@ def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
     weight = np.asarray(weight, dtype=np.float64)
     if not values.size or not weight.sum() > 0:
         raise UsageError("a weighted median needs at least one value with a positive weight")
+    # Stable, so that equal values keep the order of the rows and the answer does not depend on the platform.
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weight[order])
     return float(values[order][int(np.searchsorted(reached, reached[-1] / 2))])

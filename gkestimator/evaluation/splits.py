@@ -13,6 +13,7 @@ from gkestimator.training.rows import TrainingRows, shape_hash
 
 HELD_OUT = 0.15
 """Share of shapes, by their hash, that the shapes experiment leaves out on every GPU."""
+# Boards of one chip differ by the SMs that are switched off.
 _SAME_CHIP_SMS = 0.10
 
 

@@ -198,6 +198,7 @@ def trust_words(result: Evaluation) -> tuple[str, ...]:
             f"({s.n} rows){inside}."
         )
     models = [s for s in latency if s.scope == "model"]
+    # Of one or two models the table says it already.
     if len(models) > 2:
         worst = max(models, key=lambda s: s.mean)
         lines.append(f"Worst model: {worst.name}, {worst.mean:.1f} % in the mean (bias {worst.bias:+.1f}).")

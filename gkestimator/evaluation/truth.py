@@ -22,6 +22,7 @@ from gkestimator.tables import REQUIREMENTS
 from gkestimator.tables.reading import number_of, parquet_records
 from gkestimator.tables.schema import cell_error, refuse_repeated
 
+# A table of whole models; what is larger is a log, or not meant for us.
 MAX_TRUTH_BYTES = 64 * 2**20
 MAX_TRUTH_ROWS = 200_000
 MEASURES = (
@@ -158,6 +159,7 @@ def _csv_records(path: Path) -> Iterator[Mapping[str, Any]]:
     if "\0" in text[:4096]:
         raise TableError(f"{path}: found binary data, expected CSV in UTF-8")
     first = next((line for line in text.splitlines() if line.strip()), "")
+    # Spreadsheets of many countries separate by semicolons, databases by tabs.
     separator = max(",;\t", key=first.count)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)

@@ -68,6 +68,7 @@ def write_aside(
             write(stream)
             if flush:
                 stream.flush()
+                # Else a crash after the rename could leave an empty file under the good name.
                 os.fsync(stream.fileno())
         if mode is None:
             umask = os.umask(0)

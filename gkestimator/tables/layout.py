@@ -77,6 +77,7 @@ def text_table(columns: Sequence[TextColumn], *, limit: int = 100) -> list[str]:
         able = [i for i, c in enumerate(columns) if c.shrink is not None and widths[i] > c.shrink]
         if not able:
             break
+        # One column of text at a time from the widest, so that none is cut more than it must be.
         widths[max(able, key=lambda i: widths[i])] -= 1
 
     def line(row: Sequence[str]) -> str:

@@ -17,8 +17,10 @@ from gkestimator.core.errors import GkestimatorWarning, TableError
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema, cell_error, refuse_repeated
 from gkestimator.tables.writing import format_of, pyarrow_modules
 
+# Far more than profiling a GPU makes.
 MAX_FILE_BYTES = 512 * 2**20
 MAX_ROWS = 2_000_000
+# A fragment of an operator is the longest text that we write.
 _MAX_CELL = 1 << 20
 _TRUTH = {"true": True, "false": False}
 Row = TypeVar("Row")
@@ -60,6 +62,7 @@ def read_table(
     if unknown:
         text = f"{path}: written when the {schema.name} had no {', '.join(unknown)}: taken as not known"
         warnings.warn(text, GkestimatorWarning, stacklevel=2)
+    # Only now: a key may stand in rows far apart.
     if schema.key:
         schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)

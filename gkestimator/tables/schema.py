@@ -21,6 +21,7 @@ from gkestimator.core.versions import derived_version
 VERSION_COLUMN = "schema_version"
 Cell: TypeAlias = "str | int | float | bool | None"
 Row = TypeVar("Row")
+# Parquet, pandas and other programs hold whole numbers in 64 bits.
 _INT64_MAX = 2**63 - 1
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _TAKEN: Mapping[type, Any] = {str: str, int: int, float: (int, float), bool: bool}
@@ -61,6 +62,7 @@ class Column:
         """Return what is wrong with ``value`` (``found ..., expected ...``), or None when it may stand here."""
         if value is None:
             return None if self.nullable else f"found nothing, expected {self.expected}"
+        # In Python True is a whole number; in a table it is none.
         if isinstance(value, bool) or not isinstance(value, _TAKEN[self.type]):
             if self.type is bool and isinstance(value, bool):
                 return None

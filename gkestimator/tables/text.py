@@ -121,6 +121,7 @@ def _warnings_of(row: Requirement) -> list[str]:
 def _warning_marks(rows: Sequence[Requirement]) -> list[str]:
     """Return the numbers of the notes that hold for some rows only; what holds for all needs no mark."""
     numbers = _notes(rows)
+    # What holds for all rows stands once below the table; a mark in every row would say nothing.
     common = set.intersection(*(set(_warnings_of(r)) for r in rows))
     return [",".join(str(numbers[w]) for w in _warnings_of(r) if w not in common) for r in rows]
 

@@ -80,6 +80,7 @@ def _document(schema: TableSchema[Row], rows: Sequence[Row]) -> dict[str, Any]:
 def _csv_cell(value: Cell) -> str:
     if value is None:
         return ""
+    # First, for True is an int as well.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -90,6 +91,7 @@ def _csv_cell(value: Cell) -> str:
 def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
     """Return CSV as RFC 4180 has it, with a heading line; floats in full: reading gives the same numbers."""
     buffer = io.StringIO(newline="")
+    # Not the RFC's CRLF: every program reads this, and tools that compare lines do too.
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(schema.names)
     writer.writerows([_csv_cell(getattr(row, name)) for name in schema.names] for row in rows)

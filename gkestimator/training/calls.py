@@ -182,6 +182,7 @@ def _options(runtime: str, dtype: str, gpu: GpuSpec) -> LoweringOptions | None:
     )
 
 
+# One fragment stands in the datasets of many GPUs and dtypes.
 @lru_cache(maxsize=4096)
 def _lowered(graph: str, options: LoweringOptions) -> tuple[Kernel, ...] | str:
     """Return the kernels of a fragment by our rules, or why there are none.

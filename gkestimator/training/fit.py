@@ -20,6 +20,7 @@ from gkestimator.training.rows import TrainingRows, by_gpu, feature_rows, roofli
 
 FOLDS = 3
 _FEW_ROWS, _FOLDS_OF_FEW = 2_000, 8  # few rows: members of a fold must not see a third less
+# Below the first lies what is left of launch gaps, above the second what was throttled.
 _UNSEEN_TAILS = (0.002, 0.97)
 _HIDDEN_WEIGHT = 0.1
 # How well launch gaps are known: their spread over operators of one GPU, and a tenth of gaps that drift within a
@@ -118,6 +119,7 @@ def sample(
     size = np.floor(np.log2(rooflines_us(rows.table, rows.gpu, gpus))).astype(int)
     keys = np.char.add(np.char.add(rows.gpu.astype(str), rows.source.astype(str)), size.astype(str))
     _, stratum, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    # Square root of the count: common sizes still count for more, without crowding out the rare ones.
     chance = rows.weight / np.sqrt(counts[stratum])
     index = np.sort(rng.choice(len(rows), most, replace=False, p=chance / chance.sum()))
     drawn = np.bincount(stratum[index], minlength=len(counts))

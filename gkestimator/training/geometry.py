@@ -71,6 +71,7 @@ def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0
     offered = np.zeros((len(chips), len(tiles)), dtype=bool)
     for i in range(len(chips)):
         seen = np.bincount(label[chip == i], minlength=len(tiles))
+        # A kernel that a chip never picked may not exist there.
         offered[i] = seen >= max(1.0, _LEAST_SHARE * seen.sum())
     pick = np.arange(len(rows))
     if len(rows) > ROWS:

@@ -35,10 +35,13 @@ from gkestimator.training.small_stack import FEWEST, fit_small_stack
 
 FEWEST_ALONE = 200
 """Shapes from which the public recipe, relative to a roofline instead of the base, is tried as well."""
+# Fewer rows do not earn more trees, which only cost time.
 _FEW_ROWS = 2_000
 _TREES_OF_FEW = 120
+# Rarer operators teach their feature nothing but their own noise.
 _FEWEST_OF_VARIANT = 5
 _MOST_VARIANTS = 24
+# Of two families nobody can say which of them is unlike the GPU.
 _FEWEST_FAMILIES = 3
 _WORTH_SHIFTING = 0.9
 _NORMAL_90 = 1.645
@@ -245,6 +248,7 @@ def fit_correction(
     if distance(predicted) >= distance(base_us) or middle(predicted) > middle(base_us):
         return None, report
     errors = np.abs(np.log(predicted / duration_us))
+    # A half-width of 5 is a factor of 148: it says that nothing is known, and stays a number.
     factors = [min(f, 5.0) for f in size_quantiles(predicted, errors, weight, SIZE_EDGES_US)]
     held = coverage(predicted, errors, weight, shape, SIZE_EDGES_US)
     correction = Correction(

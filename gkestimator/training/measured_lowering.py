@@ -36,6 +36,7 @@ _ARRANGEMENTS = frozenset(
 """Families of which a kernel's key leaves open what moves its time: the permutation of a transpose, whether a reduced
 axis is the last, windows, indices. The half-width is then at least ``_ARRANGED`` (judged)."""
 _NORMAL_90 = 1.645
+# Templates of CUTLASS have names of kilobytes; their beginning tells them apart.
 _LONGEST_NAME = 200
 
 

@@ -12,7 +12,9 @@ from gkestimator.core.errors import UsageError
 from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
 
 DEPTH = 6
+# Its matrix grows with the square of the rows, and every prediction passes over all of them.
 KERNEL_RIDGE_ROWS = 1_000
+# scikit-learn tries every value of every feature in every tree: all rows would take too long.
 GRADIENT_BOOSTING_ROWS = 8_000
 # More spin-wait for each other on a shared machine, and one thread gives the same trees everywhere.
 THREADS = 1
@@ -304,6 +306,7 @@ def from_xgboost(booster: Any) -> Forest:
     trees = []
     for tree in learner["gradient_booster"]["model"]["trees"]:
         limit = np.asarray(tree["split_conditions"], dtype=np.float32)
+        # XGBoost goes left where x < t, our forests where x <= t.
         below = np.nextafter(limit, np.float32(-np.inf))
         left, right, split = (
             np.asarray(tree[name]) for name in ("left_children", "right_children", "split_indices")

@@ -41,6 +41,7 @@ FEWEST_ROWS = 200
 FEWEST_CHIPS = 2
 """A regressor for GPUs that were not measured needs measurements of at least so many chips: its anchor carries the
 physics, and what other chips' errors do not confirm gets no weight."""
+# Largest by time at the anchor: models leave the training range upwards, with larger batches.
 _LARGEST_SHARE = 0.1
 _EXTRAPOLATION_TREES = 60
 
@@ -163,6 +164,7 @@ def _entry(model: FittedModel) -> dict[str, Any]:
 def _packed(model: FittedModel) -> dict[str, np.ndarray]:
     """Return the model's arrays in the smallest types that keep its predictions to 1e-6."""
     arrays = {**model.stack.arrays(), **model.uncertainty.arrays()}
+    # No feature set has 256 columns.
     for name in ("forest.feature", "uncertainty.feature"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.uint8)
@@ -219,6 +221,7 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
     fitted_rows = rows.take(index)
     data = problem(plan, fitted_rows, gpus)
     fit = fit_stack(plan, data, seed=seed)
+    # As a bundle does: nothing on a GPU is shorter.
     predicted = np.maximum(data.anchor_us * np.exp(fit.out_of_fold), SHORTEST_KERNEL_US)
     known = np.isfinite(fitted_rows.duration_us) & ~data.hidden
     weight = data.weight * stands_for

@@ -48,7 +48,9 @@ _CONV = tuple(
         "dilation_w",
     )
 )
+# Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
+# What Kernel says of a family that has no such size.
 _DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
 
 
@@ -170,6 +172,7 @@ def size_hash(table: KernelTable) -> np.ndarray:
 def _hash(table: KernelTable, words: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     sizes = np.nan_to_num(np.stack([table.columns[n] for n in names], axis=1), nan=-1.0)
     distinct, which = np.unique(words, return_inverse=True)
+    # Hashes of bytes, not of Python objects: those differ from process to process.
     prefix = [zlib.crc32(str(w).encode()) for w in distinct]
     raw = np.ascontiguousarray(sizes).view(np.uint8).reshape(len(table), -1)
     hashes = np.empty(len(table))

@@ -25,6 +25,7 @@ _PRIOR_SD = 0.25
 _RIDGE = tuple(10.0**p for p in range(-2, 5))
 _GAMMAS = (0.03, 0.1, 0.3, 1.0)  # over the number of features
 _ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+# It is stored in the bundle, and every prediction passes over it.
 _SUPPORT = 600
 _TREES = 120
 _DOUBT = 6
@@ -89,6 +90,7 @@ def _held_out(
     """Return (rows left out, members) what members fitted on the rows ``train`` say, within what those saw."""
     seen = x[train]
     targets = y[train]
+    # As the stack does: beyond what it saw a linear member would run away.
     part = np.clip(x[~train], seen.min(axis=0), seen.max(axis=0))
     columns = []
     for name in names:

@@ -21,6 +21,7 @@ from gkestimator.training.recipe import ModelReport, fit_bundle
 from gkestimator.training.rows import Progress, TrainingRows
 from gkestimator.training.train_measured import MeasuredReport, train_measured
 
+# Import names; all of them, for which member needs which is known only after minutes.
 _LIBRARIES = ("scipy", "sklearn", "xgboost", "lightgbm")
 
 

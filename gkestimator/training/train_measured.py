@@ -88,6 +88,7 @@ def train_measured(
         raise BundleError(
             f"{folder}: is a bundle of measured GPUs; expected one that is not (name all datasets to train together)"
         )
+    # Rows name the bundle they are from; two of one name could not be told apart.
     if name == bundle.name:
         raise OutputError(
             f"{out}: names the bundle {name!r} as its base is; expected a name that tells them apart"

@@ -27,6 +27,7 @@ def fit_uncertainty(
         raise TableError(f"{int(known.sum())} rows with a known GPU time; expected at least {_FEWEST}")
     used = [fit.member_predictions[name] for name in fit.stack.weights]
     x = uncertainty_columns(data.x, fit.out_of_fold, disagreement(used, len(data.y)), data.anchor_us)
+    # The logarithm: of errors between a thousandth and ten, their scale is what can be learned.
     target = np.log(np.abs(fit.out_of_fold - data.y) + _FLOOR)
 
     def forest(mask: np.ndarray) -> Forest:

@@ -84,6 +84,7 @@ def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
     small = np.flatnonzero(roof.roofline_us <= np.quantile(roof.roofline_us, 1 / 3))
     work = np.stack([roof.compute_us, roof.memory_us, np.sqrt(roof.roofline_us)], axis=1)
     design = np.hstack([hats, work])[small]
+    # The host never gets faster: a search through more plans takes longer.
     shape = np.maximum.accumulate(_least_absolute(design, rows.measured_us[small])[:_KNOTS])
     curve = hats @ (shape - shape[0])
     beyond = rows.measured_us - curve
@@ -101,6 +102,7 @@ def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
     x = design / scale
     weight = np.ones(len(y))
     result = np.zeros(x.shape[1])
+    # The last of them change nothing any more; the bound ends what does not settle.
     for _ in range(50):
         root = np.sqrt(weight)
         result = np.linalg.lstsq(x * root[:, None], y * root, rcond=1e-9)[0]

@@ -77,6 +77,7 @@ def load(folder: Path) -> list[TrainingRows]:
                 rows = rows.take(keep)
                 operators = operators[keep]
             parts.append((kind, rows, operators))
+    # Gaps are found over train and larger files together, so all parts come first.
     catalogue = gpu_catalogue()
     names = {str(g) for _, rows, _ in parts for g in np.unique(rows.gpu.astype(str))}
     return with_launch_gaps(parts, {name: catalogue.resolve(name)[0] for name in sorted(names)})
