@@ -108,7 +108,7 @@ class Engine:
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
-        self.targets = tuple(self._target(*catalogue.resolve(name)) for name in _distinct(request.gpus))
+        self.targets = tuple(self._target(*catalogue.resolve(name)) for name in dict.fromkeys(request.gpus))
         _refuse_same_gpu_twice(self.targets)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
         self.forget()
@@ -148,10 +148,7 @@ class Engine:
         """Return the range that the host's overhead lies in: about this host's own, or those of all hosts
         known.
         """
-        if self.host is None:
-            own = None
-        else:
-            own = self.host.overhead_range_us(self.profile.name)
+        own = None if self.host is None else self.host.overhead_range_us(self.profile.name)
         known = self.profile.host_range_us if own is None else own
         return host_range_us(self.request.host_overhead_us, known)
 
@@ -232,14 +229,14 @@ class Engine:
     def _placed(
         self, name: str, path: Path | None, entries: Mapping[LoweringOptions, RecalledLowering]
     ) -> dict[LoweringOptions, Lowering]:
-        placed: dict[
-            int, tuple[LaunchProgram, np.ndarray]
-        ] = {}  # by id of the graph: options that change nothing share it
+        # By id of the graph: options that change nothing share it.
+        placed: dict[int, tuple[LaunchProgram, np.ndarray]] = {}
         lowerings = {}
         for options, entry in entries.items():
-            if id(entry.graph) not in placed:
-                placed[id(entry.graph)] = self._place(entry.graph)
-            program, rows = placed[id(entry.graph)]
+            key = id(entry.graph)
+            if key not in placed:
+                placed[key] = self._place(entry.graph)
+            program, rows = placed[key]
             lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
@@ -405,39 +402,37 @@ def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     return list(zip(paths, distinct_names(paths), strict=True))
 
 
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
-
-
 def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
-    seen: dict[str, Target] = {}
-    for target in targets:
-        if target.gpu.name in seen:
-            raise UsageError(f"GPU {target.gpu.name} is named twice: each GPU type is estimated once")
-        seen[target.gpu.name] = target
+    names = [target.gpu.name for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"GPU {name} is named twice: each GPU type is estimated once")
 
 
 def _lowered(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
     """Return ``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
-    host = tuple(sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)}))
+    host = set()
+    for step in graph.steps:
+        if any(kernel.family is Family.HOST for kernel in step.kernels):
+            host.add(step.op_type)
     return RecalledLowering(
         graph=_without_host_kernels(graph) if host else graph,
         batch_size=bound.batch_size,
         dims=",".join(f"{name}={n}" for name, n in bound.dims),
         dtype="",
-        host_operators=host,
+        host_operators=tuple(sorted(host)),
         warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
     )
 
 
 def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
-    steps = tuple(
-        replace(s, kernels=tuple(k for k in s.kernels if k.family is not Family.HOST))
-        if any(k.family is Family.HOST for k in s.kernels)
-        else s
-        for s in graph.steps
-    )
-    return replace(graph, steps=steps)
+    steps = []
+    for step in graph.steps:
+        kernels = tuple(kernel for kernel in step.kernels if kernel.family is not Family.HOST)
+        if len(kernels) < len(step.kernels):
+            step = replace(step, kernels=kernels)
+        steps.append(step)
+    return replace(graph, steps=tuple(steps))
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:

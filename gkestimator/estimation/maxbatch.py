@@ -80,24 +80,16 @@ class _Search:
                 f"{_text(best.mreq_pct, '%')} of the memory{_bound(best)}; no batch meets {self._slo_ms:g} ms"
             )
         low = 1
-        high = None
-        # Doubling first: the largest batch is mostly far below the ceiling, and small batches are cheap to lower.
-        while low < self._ceiling and high is None:
-            candidate = min(low * 2, self._ceiling)
+        high: int | None = None
+        while (high or self._ceiling + 1) - low > 1:
+            # Doubling first: the largest batch is mostly far below the ceiling, and small batches are cheap to lower.
+            candidate = min(low * 2, self._ceiling) if high is None else (low + high) // 2
             row = self._row(candidate, target, share)
             if self._good(row):
                 low = candidate
                 best = row
             else:
                 high = candidate
-        while high is not None and high - low > 1:
-            middle = (low + high) // 2
-            row = self._row(middle, target, share)
-            if self._good(row):
-                low = middle
-                best = row
-            else:
-                high = middle
         return best
 
 

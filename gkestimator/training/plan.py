@@ -16,11 +16,8 @@ from gkestimator.kernel_models.regressors import MEMBERS
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _MORE_TREES = {"xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
 _TREES_FOR_FEW_ROWS = {"gradient_boosting": 200, "lightgbm": 150}
-_FEW_TREES = {
-    "gradient_boosting": 80,
-    "xgboost": 100,
-    "lightgbm": 100,
-}  # enough where bytes explain nearly all
+# Enough where bytes explain nearly all.
+_FEW_TREES = {"gradient_boosting": 80, "xgboost": 100, "lightgbm": 100}
 # Memory-bound kernels follow the anchor closely; half of what the other chips say beyond it did best on chips
 # left out (benchmarks/transfer.py).
 _HALF_WAY = 0.5
@@ -65,6 +62,14 @@ class ModelPlan:
 
 def _pairs(family: str, precisions: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((family, p) for p in precisions)
+
+
+_ON_TENSOR_CORES = _pairs("linear", ("fp16", "bf16", "int8"))
+_AS_ON_TENSOR_CORES = (
+    *_pairs("linear", ("tf32", "fp8")),
+    *_pairs("bmm", _REDUCED),
+    *_pairs("conv", _REDUCED),
+)
 
 
 def _unseen(
@@ -161,8 +166,8 @@ PLAN: tuple[ModelPlan, ...] = (
         name="gemm_half",
         features="matrix_half",
         anchor="tensor",
-        trains=_pairs("linear", ("fp16", "bf16", "int8")),
-        covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
+        trains=_ON_TENSOR_CORES,
+        covers=_AS_ON_TENSOR_CORES,
         rows=60_000,
         members=("xgboost", "lightgbm"),  # the others earned no weight
         estimators=_MORE_TREES,
@@ -173,8 +178,8 @@ PLAN: tuple[ModelPlan, ...] = (
         folds="gpu",
         features="tensor",
         anchor="tensor",
-        trains=_pairs("linear", ("fp16", "bf16", "int8")),
-        covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
+        trains=_ON_TENSOR_CORES,
+        covers=_AS_ON_TENSOR_CORES,
         rows=24_000,
         members=("lasso", "xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},

@@ -127,21 +127,23 @@ class FittedBundle:
 
         Raises OutputError.
         """
+        entries: list[dict[str, Any]] = []
+        ranges: dict[str, Any] = {}
+        quantiles: dict[str, Any] = {}
+        arrays: dict[str, dict[str, np.ndarray]] = {}
+        for m in self.models:
+            name = m.plan.name
+            entries.append(_entry(m))
+            ends = {"low": list(m.low), "high": list(m.high)}
+            ranges[name] = {**ends, "chips": [list(c) for c in m.chips], "gpus": list(m.gpus)}
+            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond}
+            arrays[name] = _packed(m)
         documents: dict[str, dict[str, Any]] = {
             "card": dict(card),
-            "stack": {"schema_version": SCHEMA_VERSION, "models": [_entry(m) for m in self.models]},
-            "ranges": {
-                m.plan.name: {
-                    "low": list(m.low),
-                    "high": list(m.high),
-                    "chips": [list(c) for c in m.chips],
-                    "gpus": list(m.gpus),
-                }
-                for m in self.models
-            },
-            "quantiles": {m.plan.name: {"factors": list(m.factors), "beyond": m.beyond} for m in self.models},
+            "stack": {"schema_version": SCHEMA_VERSION, "models": entries},
+            "ranges": ranges,
+            "quantiles": quantiles,
         }
-        arrays = {m.plan.name: _packed(m) for m in self.models}
         if self.geometry.pickers:
             documents["geometry"] = self.geometry.document()
             arrays["geometry"] = self.geometry.arrays()
@@ -192,7 +194,7 @@ def fit_bundle(
     models: list[FittedModel] = []
     most = 0
     for number, plan in enumerate(plans):
-        parts = [p.take(m) for p in rows if len(p) and (m := plan.mask(p.table)).any()]
+        parts = [p.take(plan.mask(p.table)) for p in rows]
         count = sum(len(p) for p in parts)
         most = max(most, count)
         if count < FEWEST_ROWS:
@@ -279,20 +281,21 @@ def _report(
     exact = np.full(len(rows), np.nan)
     exact[known] = np.abs(predicted[known] / rows.duration_us[known] - 1) * 100
     weight = data.weight * stands_for
+    members = {}
+    for name, value in fit.member_predictions.items():
+        members[name] = round(float(np.average(np.abs(value - data.y), weights=weight)), 4)
+    sources, counts = np.unique(rows.source.astype(str), return_counts=True)
     return ModelReport(
         name=plan.name,
         scope=plan.scope,
         rows=len(rows),
-        members={
-            name: round(float(np.average(np.abs(value - data.y), weights=weight)), 4)
-            for name, value in fit.member_predictions.items()
-        },
+        members=members,
         weights={name: round(float(w), 4) for name, w in fit.stack.weights.items()},
         error_pct=_by(rows.source, measured, stands_for),
         gpu_time_pct=_by(rows.source, exact, stands_for),
         roofline_pct=_by(rows.source, bare, stands_for),
         per_gpu_pct=_by(rows.gpu, measured, stands_for),
-        counts={str(s): int((rows.source == s).sum()) for s in sorted(set(rows.source.tolist()))},
+        counts=dict(zip(sources.tolist(), counts.tolist(), strict=True)),
         coverage_pct=round(held, 1),
     )
 

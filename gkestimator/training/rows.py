@@ -17,37 +17,9 @@ from gkestimator.kernel_models.roofline import roofline
 
 Progress = Callable[[str, int, int], None]
 """Called with what is worked on, how many parts are done, and of how many."""
-_SCALARS = (
-    "flops",
-    "read_bytes",
-    "write_bytes",
-    "weight_bytes",
-    "rows",
-    "cols",
-    "element_bytes",
-    "inputs",
-    "workspace_bytes",
-)
-_GEMM = ("gemm_batch", "gemm_m", "gemm_n", "gemm_k")
-_CONV = tuple(
-    f"conv_{name}"
-    for name in (
-        "batch",
-        "in_channels",
-        "out_channels",
-        "groups",
-        "in_h",
-        "in_w",
-        "out_h",
-        "out_w",
-        "kernel_h",
-        "kernel_w",
-        "stride_h",
-        "stride_w",
-        "dilation_h",
-        "dilation_w",
-    )
-)
+_NAMES = tuple(KernelTable.from_kernels(()).columns)
+_GEMM = tuple(name for name in _NAMES if name.startswith("gemm_"))
+_CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
 # Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
 # What Kernel says of a family that has no such size.
@@ -68,7 +40,7 @@ def kernel_table(
     lengths = [len(column) for column in columns.values() if isinstance(column, np.ndarray)]
     count = max(lengths, default=0)
     full: dict[str, np.ndarray] = {}
-    for name in (*_SCALARS, *_GEMM, *_CONV):
+    for name in _NAMES:
         value = columns.get(name, _DEFAULTS.get(name, np.nan))
         full[name] = _repeated(value, count, np.float64)
     return KernelTable(
