@@ -359,6 +359,8 @@ class Engine:
         """Estimate the request's models a handful at a time; a model that fails yields its error instead."""
         names = model_names([Path(p) for p in self.request.models])
         total = len(names)
+        sizes: Sequence[int | None] = self.request.batch_sizes or (None,)
+        batches = dict.fromkeys(sizes)
         for start in range(0, total, _CHUNK):
             good: list[tuple[Path, list[dict[LoweringOptions, Lowering]]]] = []
             outcome: dict[Path, list[Estimated] | GkestimatorError] = {}
@@ -367,7 +369,7 @@ class Engine:
                     progress(name, at, total)
                 try:
                     source = ModelSource(path, name)
-                    good.append((path, [self.lower_model(source, n) for n in self._batches()]))
+                    good.append((path, [self.lower_model(source, n) for n in batches]))
                 except GkestimatorError as e:
                     outcome[path] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.
@@ -381,12 +383,6 @@ class Engine:
             self.forget()
         if progress is not None:
             progress("", total, total)
-
-    def _batches(self) -> tuple[int | None, ...]:
-        sizes = self.request.batch_sizes
-        if sizes is None:
-            return (None,)
-        return tuple(dict.fromkeys(sizes))
 
 
 # Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.

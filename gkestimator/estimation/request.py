@@ -54,7 +54,7 @@ class EstimateOptions:
     batch_dim: Value[str | None] = Option(
         None, Text(metavar="NAME"), "Name of the batch dimension where it is not found."
     )
-    runtime: Value[str] = Option("torch", Word(tuple(RUNTIMES)), "Framework that runs the model.")
+    runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
