@@ -136,12 +136,12 @@ class Engine:
         """Return the launch overhead of one framework call: the request's, else the host's, else the runtime
         profile's.
         """
-        given = self.request.host_overhead_us
-        if given is None and self.host is not None:
-            given = self.host.host_overhead_us.get(self.profile.name)
-        if given is None:
+        asked = self.request.host_overhead_us
+        if asked is None and self.host is not None:
+            asked = self.host.host_overhead_us.get(self.profile.name)
+        if asked is None:
             return self.profile.host_overhead_us
-        return given
+        return asked
 
     @property
     def host_range_us(self) -> tuple[float, float]:
@@ -156,10 +156,10 @@ class Engine:
         """Return the memory of the CUDA context and library handles on ``gpu``: the request's, else the
         runtime profile's.
         """
-        given = self.request.context_mib
-        if given is None:
+        asked = self.request.context_mib
+        if asked is None:
             return self.profile.context_bytes(gpu)
-        return round(given * 2**20)
+        return round(asked * 2**20)
 
     @property
     def host_overhead_source(self) -> str:

@@ -81,8 +81,8 @@ def rename_together(waiting: Sequence[tuple[Path, str]]) -> None:
                     os.replace(old, target)
         raise
     finally:
-        for kept in olds:
-            _remove(kept)
+        for old_name in olds:
+            _remove(old_name)
 
 
 def _remove(name: str) -> None:

@@ -266,8 +266,8 @@ def fit_correction(
         factors=tuple(factors),
         stack=stack,
     )
-    kept = "correction" if reference == BASE else "alone"
-    return correction, replace(report, kept=kept, coverage_pct=round(held, 1))
+    chosen = "correction" if reference == BASE else "alone"
+    return correction, replace(report, kept=chosen, coverage_pct=round(held, 1))
 
 
 def _alone(

@@ -28,13 +28,12 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.geometry import Geometry
 from gkestimator.kernel_models.regressors import Stack, Uncertainty
-from gkestimator.training.calibrate import coverage, size_quantiles
+from gkestimator.training.calibrate import coverage, fit_uncertainty, size_quantiles
 from gkestimator.training.fit import FitProblem, StackFit, fit_stack, problem, sample
 from gkestimator.training.geometry import fit_geometry
 from gkestimator.training.members import fit_member, predicted
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import Progress, TrainingRows, rooflines_us
-from gkestimator.training.uncertainty import fit_uncertainty
 
 FEWEST_ROWS = 200
 """A family with fewer measured rows gets no regressor."""

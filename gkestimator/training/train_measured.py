@@ -43,9 +43,9 @@ class MeasuredReport:
             tried = [v for v in (f.correction_pct, f.alone_pct) if v is not None]
             best = f"{min(tried):.1f}" if tried else "–"
             held = "–" if f.coverage_pct is None else f"{f.coverage_pct:.0f}"
-            kept = {"alone": "regressors", "base": self.base}.get(f.kept, f.kept)
+            answers = {"alone": "regressors", "base": self.base}.get(f.kept, f.kept)
             sizes = f"{f.family:17} {f.precision:6} {f.rows:>7,} {f.base_pct:>8.1f}"
-            yield f"{sizes} {best:>10}  {kept:12} {held:>15}"
+            yield f"{sizes} {best:>10}  {answers:12} {held:>15}"
         counters = gpu.occupancy
         if counters.rows:
             learned = "too few to learn from"
