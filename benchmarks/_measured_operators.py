@@ -18,7 +18,7 @@ from gkestimator.evaluation.metrics import absolute_errors_pct
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table, write_table
 from gkestimator.training.calls import DOMINATED, MeasuredCall, read_calls
-from gkestimator.training.importers.kernel_dataset import dataset_files, specification_files
+from gkestimator.training.dataset_rows import dataset_files, specification_files
 from gkestimator.training.rows import size_hash
 
 __all__ = [

@@ -9,7 +9,6 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.estimation.requirement import launch_values
 from gkestimator.estimation.timeline import concurrent_maxima
 from gkestimator.evaluation.baselines import TARGETS, fit_free_stack
 from gkestimator.evaluation.metrics import absolute_errors_pct
@@ -112,7 +111,7 @@ def run_tau(space: Workspace) -> None:
                 if isinstance(outcome, GkestimatorError):
                     raise outcome
                 timeline = outcome[0].measures.timeline
-                occupancy = launch_values(outcome[0].lowering.program, outcome[0].predictions.occupancy_pct)
+                occupancy = outcome[0].predictions.occupancy_pct[outcome[0].lowering.program.kernel]
                 for tau in TAUS_MS:
                     table = concurrent_maxima(timeline, {"occupancy": occupancy}, tau_ms=tau)["occupancy"]
                     row = {"model": path.stem, "streams": streams, "tau_ms": tau}

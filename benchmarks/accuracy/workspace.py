@@ -21,10 +21,11 @@ from gkestimator.bundles.bundle import Bundle, load_bundle
 from gkestimator.evaluation.cases import KernelCases
 from gkestimator.evaluation.splits import chips, thin
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.training.cards import Loaded, card
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.recipe import FEWEST_CHIPS, FEWEST_ROWS, fit_bundle
 from gkestimator.training.rows import TrainingRows
-from gkestimator.training.train import Loaded, card, measured_rows
+from gkestimator.training.train import measured_rows
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur")

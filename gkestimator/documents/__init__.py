@@ -1,5 +1,4 @@
-"""The documents around placement: workload, cluster and plan. What may stand in them, their checks, readers and
-writers."""
+"""Read, check and write the documents around placement: workload, cluster, plan and simulation."""
 
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount, read_cluster
 from gkestimator.documents.plan import (

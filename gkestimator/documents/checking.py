@@ -1,4 +1,4 @@
-"""YAML and JSON from strangers: bounded, without aliases or tags, every field named when it is wrong."""
+"""Read YAML and JSON from strangers: bounded, without aliases or tags, every field named when it is wrong."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from gkestimator.core.errors import DocumentError
 from gkestimator.core.versions import FIRST_DERIVED
 
 MAX_BYTES = 10 * 2**20
+# Our documents nest a few levels; parsers recurse, and a stranger must not exhaust their stack.
 MAX_DEPTH = 20
+# A workload of tens of thousands of models; YAML takes seconds for that already.
 MAX_ITEMS = 200_000
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
 
 
 def valid_name(text: object) -> bool:
-    """Whether ``text`` may name a model or an application: at most 200 letters, digits and ``_ . # + -``, with
-    single slashes between folders; never ``..``, a leading slash, a space or a control character."""
+    """Return whether ``text`` may name a model or an application.
+
+    That is at most 200 letters, digits and ``_ . # + -``, with single slashes between folders; never ``..``,
+    a leading slash, a space or a control character.
+    """
     return isinstance(text, str) and _NAME.fullmatch(text) is not None and ".." not in text
 
 
@@ -33,11 +38,11 @@ def _text(path: Path, limit: int = MAX_BYTES) -> str:
         # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise DocumentError(f"{path}: found something other than a regular file")
-            if found.st_size > limit:
-                raise DocumentError(f"{path}: found {found.st_size:,} bytes, expected at most {limit:,}")
+            if status.st_size > limit:
+                raise DocumentError(f"{path}: found {status.st_size:,} bytes, expected at most {limit:,}")
             return stream.read(limit + 1).decode("utf-8-sig")
     except (OSError, ValueError) as e:
         raise DocumentError(
@@ -46,9 +51,11 @@ def _text(path: Path, limit: int = MAX_BYTES) -> str:
 
 
 def load_yaml(path: Path, *, what: str) -> Fields:
-    """The mapping in the YAML file at ``path`` (JSON is YAML too). Raises DocumentError: not UTF-8, larger than
-    MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or tag, two documents, a repeated key, or no
-    mapping."""
+    """Return the mapping in the YAML file at ``path`` (JSON is YAML too).
+
+    Raises DocumentError: not UTF-8, larger than MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or
+    tag, two documents, a repeated key, or no mapping.
+    """
     import yaml
 
     text = _text(path)
@@ -74,13 +81,11 @@ def load_yaml(path: Path, *, what: str) -> Fields:
         try:
             node = reader.get_single_node()
             _no_repeats(path, node)
-            found = None if node is None else reader.construct_document(node)
+            document = None if node is None else reader.construct_document(node)
         finally:
             reader.dispose()
-        return Fields(found, where=str(path), what=what)
-    except yaml.YAMLError as e:
-        raise DocumentError(f"{path}: cannot be read as YAML: {e}") from e
-    except (ValueError, RecursionError) as e:  # 2026-13-45 looks like a date
+        return Fields(document, where=str(path), what=what)
+    except (yaml.YAMLError, ValueError, RecursionError) as e:  # ValueError: 2026-13-45 looks like a date
         raise DocumentError(f"{path}: cannot be read as YAML: {e}") from e
 
 
@@ -103,13 +108,16 @@ def _no_repeats(path: Path, node: Any) -> None:
 
 
 def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
-    """The object in the JSON file at ``path``. Raises DocumentError as :func:`load_yaml` does; NaN is refused."""
+    """Return the object in the JSON file at ``path``.
+
+    Raises DocumentError as :func:`load_yaml` does, and for NaN.
+    """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
             raise ValueError("a key stands twice in one object")
-        return found
+        return mapping
 
     def no_constant(text: str) -> float:
         raise ValueError(f"found {text}, expected a finite number or null")
@@ -125,49 +133,54 @@ def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
 def of_version(fields: Fields, version: int) -> Iterator[None]:
     """Take ``schema_version`` from a document that we write as ``version``, and read the rest in the block.
 
-    Version 1 (counted by hand) and ``version`` are read; a document of another derived version is read by its fields,
-    for fields that an older program did not write have defaults. Where that fails, the error says both versions:
-    a newer program may have written it.
+    Version 1 (counted by hand) and ``version`` are read; a document of another derived version is read by its
+    fields, for fields that an older program did not write have defaults. Where that fails, the error says
+    both versions: a newer program may have written it.
     """
-    found = fields.take("schema_version")
-    derived = isinstance(found, int) and not isinstance(found, bool) and found >= FIRST_DERIVED
-    if isinstance(found, bool) or (found != 1 and not derived):
-        raise fields.fail("schema_version", f"found {found!r}, expected 1 or {version}")
+    theirs = fields.take("schema_version")
+    whole = isinstance(theirs, int) and not isinstance(theirs, bool)
+    if not whole or (theirs != 1 and theirs < FIRST_DERIVED):
+        raise fields.fail("schema_version", f"found {theirs!r}, expected 1 or {version}")
     try:
         yield
     except DocumentError as e:
-        if found in (1, version):
+        if theirs in (1, version):
             raise
         raise DocumentError(
-            f"{e}; the file is of schema version {found}, perhaps of a newer program (here: 1 or {version})"
+            f"{e}; the file is of schema version {theirs}, perhaps of a newer program (here: 1 or {version})"
         ) from e
 
 
 class Fields:
-    """A mapping that is taken apart field by field; what is wrong is said with the path to the field.
+    """Take a mapping apart field by field; what is wrong is said with the path to the field.
 
     Call :meth:`finish` at the end: a field that nobody took is refused.
     """
 
-    def __init__(self, found: object, *, where: str, what: str) -> None:
-        if not isinstance(found, Mapping) or not all(isinstance(k, str) for k in found):
-            raise DocumentError(f"{where}: found {_kind(found)}, expected {what}: a mapping of named fields")
+    def __init__(self, document: object, *, where: str, what: str) -> None:
+        if not isinstance(document, Mapping) or not all(isinstance(k, str) for k in document):
+            raise DocumentError(
+                f"{where}: found {_kind(document)}, expected {what}: a mapping of named fields"
+            )
         self.where = where
         self.what = what
-        self._left: dict[str, Any] = dict(found)
+        self._left: dict[str, Any] = dict(document)
         self._known: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is there and not null."""
         return self._left.get(name) is not None
 
     def fail(self, name: str, problem: str) -> DocumentError:
-        """The error that field ``name`` has ``problem`` (``found ..., expected ...``)."""
+        """Return the error that field ``name`` has ``problem`` (``found ..., expected ...``)."""
         return DocumentError(f"{self.where}: {name}: {problem}")
 
     def take(self, name: str, default: Any = ..., *, null: bool = False) -> Any:
-        """The raw value of ``name``. Raises DocumentError where it is missing without a default, or null unless
-        ``null`` allows it."""
+        """Return the raw value of ``name``.
+
+        Raises DocumentError where it is missing without a default, or null unless ``null`` allows it.
+        """
+        # For the error: who mistyped a field wants to see which there are.
         self._known.append(name)
         if name not in self._left:
             if default is ...:
@@ -190,7 +203,7 @@ class Fields:
         high: float = 1e15,
         null: bool = False,
     ) -> Any:
-        """A finite number from ``low`` (``above``: beyond it) to ``high``."""
+        """Return a finite number from ``low`` (``above``: beyond it) to ``high``."""
         value = self.take(name, default, null=null)
         if value is default or value is None:
             return value
@@ -206,7 +219,7 @@ class Fields:
     def whole(
         self, name: str, default: Any = ..., *, low: int = 1, high: int = 10**9, null: bool = False
     ) -> Any:
-        """A whole number from ``low`` to ``high``."""
+        """Return a whole number from ``low`` to ``high``."""
         value = self.take(name, default, null=null)
         if value is default or value is None:
             return value
@@ -215,7 +228,7 @@ class Fields:
         return value
 
     def text(self, name: str, default: Any = ..., *, limit: int = 1000, null: bool = False) -> Any:
-        """A text of one line and at most ``limit`` characters."""
+        """Return a text of one line and at most ``limit`` characters."""
         value = self.take(name, default, null=null)
         if value is default or value is None:
             return value
@@ -226,7 +239,7 @@ class Fields:
         return value
 
     def name(self, name: str, default: Any = ...) -> Any:
-        """A name that :func:`valid_name` allows."""
+        """Return a name that :func:`valid_name` allows."""
         value = self.take(name, default)
         if value is default:
             return value
@@ -238,7 +251,7 @@ class Fields:
         return value
 
     def items(self, name: str, default: Any = ..., *, limit: int = 100_000) -> Any:
-        """A list of at most ``limit`` values."""
+        """Return a list of at most ``limit`` values."""
         value = self.take(name, default)
         if value is default:
             return value
@@ -249,12 +262,30 @@ class Fields:
         return value
 
     def objects(self, name: str, default: Any = ..., *, what: str, limit: int = 100_000) -> list[Fields]:
-        """A list of mappings, each to be taken apart (``what`` names one of them)."""
-        found: Sequence[Any] = self.items(name, default, limit=limit)
-        return [Fields(entry, where=f"{self.where}: {name}[{i}]", what=what) for i, entry in enumerate(found)]
+        """Return a list of mappings, each to be taken apart (``what`` names one of them)."""
+        entries: Sequence[Any] = self.items(name, default, limit=limit)
+        taken = []
+        for i, entry in enumerate(entries):
+            taken.append(Fields(entry, where=f"{self.where}: {name}[{i}]", what=what))
+        return taken
+
+    def lines(self, name: str, default: Any = ..., *, length: int = 2000) -> tuple[str, ...]:
+        """Return a list of texts of one line, each of at most ``length`` characters."""
+        entries: Sequence[Any] = self.items(name, default, limit=10_000)
+        for text in entries:
+            if not isinstance(text, str) or not text.isprintable() or len(text) > length:
+                raise self.fail(name, "found something other than lines of text, expected a list of them")
+        return tuple(entries)
+
+    def flag(self, name: str) -> bool:
+        """Return a truth value."""
+        value = self.take(name)
+        if not isinstance(value, bool):
+            raise self.fail(name, f"found {value!r}, expected true or false")
+        return value
 
     def object(self, name: str, default: Any = ..., *, what: str) -> Any:
-        """One mapping, to be taken apart."""
+        """Return one mapping, to be taken apart."""
         value = self.take(name, default)
         if value is default:
             return value

@@ -1,4 +1,4 @@
-"""The cluster: the GPUs there are (fixed), or those that may be rented (elastic)."""
+"""Read the cluster: the GPUs there are (fixed), or those that may be rented (elastic)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 
+# Above any data centre: a typing error, not a cluster.
 _MAX_GPUS = 100_000
 
 
 @frozen
 class GpuCount:
-    """``count`` GPUs of one type."""
+    """Hold ``count`` GPUs of one type."""
 
     spec: GpuSpec
     count: int
@@ -23,7 +24,9 @@ class GpuCount:
 
 @frozen
 class ElasticGpu:
-    """A GPU type that may be rented at ``price_per_hour`` (USD); at most ``limit`` of them (None: no limit)."""
+    """Hold a GPU type that may be rented at ``price_per_hour`` (USD); at most ``limit`` of them (None: no
+    limit).
+    """
 
     spec: GpuSpec
     price_per_hour: float
@@ -32,8 +35,10 @@ class ElasticGpu:
 
 @frozen
 class Cluster:
-    """Either ``gpus`` that are there or ``elastic`` types that may be rented; the other is empty. ``notes``
-    say what was assumed (a short GPU name, a price of the specification)."""
+    """Hold either ``gpus`` that are there or ``elastic`` types that may be rented; the other is empty.
+
+    ``notes`` say what was assumed (a short GPU name, a price of the specification).
+    """
 
     gpus: tuple[GpuCount, ...] = ()
     elastic: tuple[ElasticGpu, ...] = ()
@@ -41,18 +46,20 @@ class Cluster:
 
     @property
     def types(self) -> tuple[GpuSpec, ...]:
-        """The GPU types, in the order of the file."""
+        """Return the GPU types, in the order of the file."""
         return tuple(g.spec for g in self.gpus) or tuple(g.spec for g in self.elastic)
 
 
 def read_cluster(path: Path, *, gpu_specs: Sequence[Path | str] = ()) -> Cluster:
-    """The cluster in the YAML file at ``path``; GPU names are looked up as everywhere. Raises DocumentError
-    naming the field."""
+    """Return the cluster in the YAML file at ``path``; GPU names are looked up as everywhere.
+
+    Raises DocumentError naming the field.
+    """
     return cluster_from(load_yaml(path, what="a cluster"), gpu_catalogue(gpu_specs))
 
 
 def cluster_from(fields: Fields, catalogue: GpuCatalogue) -> Cluster:
-    """The cluster in ``fields``. Raises DocumentError naming the field."""
+    """Return the cluster in ``fields``. Raises DocumentError naming the field."""
     fields.whole("schema_version", 1, low=1, high=1)
     fixed = fields.objects("gpus", [], what="GPUs of one type", limit=1000)
     elastic = fields.objects("elastic", [], what="a GPU type to rent", limit=1000)
@@ -85,9 +92,9 @@ def _spec(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> GpuSpec:
 
 def _count(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> GpuCount:
     spec = _spec(fields, catalogue, notes)
-    found = GpuCount(spec=spec, count=fields.whole("count", high=_MAX_GPUS))
+    count = fields.whole("count", high=_MAX_GPUS)
     fields.finish()
-    return found
+    return GpuCount(spec=spec, count=count)
 
 
 def _offer(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> ElasticGpu:
@@ -98,6 +105,6 @@ def _offer(fields: Fields, catalogue: GpuCatalogue, notes: list[str]) -> Elastic
         if price is None:
             raise fields.fail("price_per_hour", f"missing, and none is known of {spec.name}")
         notes.append(f"{spec.name} at {price:g} USD per hour (on demand, {spec.price_date})")
-    found = ElasticGpu(spec=spec, price_per_hour=price, limit=fields.whole("limit", None, high=_MAX_GPUS))
+    limit = fields.whole("limit", None, high=_MAX_GPUS)
     fields.finish()
-    return found
+    return ElasticGpu(spec=spec, price_per_hour=price, limit=limit)

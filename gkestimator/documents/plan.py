@@ -1,4 +1,6 @@
-"""The placement plan: which replicas stand on which GPUs, what they serve, and what is not served and why."""
+"""Read and write the placement plan: which replicas stand on which GPUs, what is served, and what is not and
+why.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_PLAN_BYTES = 200 * 2**20
 
 @frozen
 class Replica:
-    """One copy of a model on one GPU.
+    """Hold one copy of a model on one GPU.
 
     ``sm_share_pct``: percent of the SMs it is confined to (100: not confined). ``partition``: replicas of one
     GPU with one partition take turns on it, each once every ``duty_cycle_ms`` (both null: it runs whenever it
@@ -55,7 +57,7 @@ class Replica:
 
 @frozen
 class PlacedGpu:
-    """One GPU that is used. ``cuti_pct`` and ``muti_pct``: the sums of its replicas' Creq and Mreq (replicas
+    """Hold one GPU that is used. ``cuti_pct`` and ``muti_pct``: the sums of its replicas' Creq and Mreq (replicas
     that take turns count with the part of the duty cycle they run); null where a replica's is unknown."""
 
     id: str
@@ -67,7 +69,9 @@ class PlacedGpu:
 
 @frozen
 class PlanTotals:
-    """``goodput_rps``: sum over models of min(rate, throughput of its replicas within the objective).
+    """Hold the sums of a plan.
+
+    ``goodput_rps``: over models, of min(rate, throughput of the model's replicas within the objective).
     ``expected_goodput_rps``: the same with batch filling, queueing, interference and the interval of the estimate
     counted. ``cost_per_hour`` in USD, null where a used GPU's price is unknown. ``gap_pct``: how far the plan
     is at most from the best value of its policy's own objective; null where the policy gives no bound."""
@@ -81,7 +85,7 @@ class PlanTotals:
 
 @frozen
 class Unserved:
-    """``rate_rps`` of ``model`` that the plan does not serve, and why."""
+    """Say why the plan does not serve ``rate_rps`` of ``model``."""
 
     model: str
     rate_rps: float
@@ -90,7 +94,7 @@ class Unserved:
 
 @frozen
 class PlacementPlan:
-    """What a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
+    """Hold what a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
     must know."""
 
     policy: str
@@ -105,24 +109,21 @@ class PlacementPlan:
 
 
 def plan_document(plan: PlacementPlan) -> dict[str, Any]:
-    """``plan`` as the mapping that its JSON file holds."""
-    found = {"schema_version": record_version(PlacementPlan)} | {
-        f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)
-    }
-    found["workload"] = plan.workload.document()
-    found["gpus"] = [dataclasses.asdict(g) for g in plan.gpus]
-    found["totals"] = dataclasses.asdict(plan.totals)
-    found["unserved"] = [dataclasses.asdict(u) for u in plan.unserved]
-    return found
+    """Return ``plan`` as the mapping that its JSON file holds."""
+    # A workload is written as its own file is, not as its records stand.
+    without_workload = dataclasses.replace(plan, workload=Workload())
+    document = {"schema_version": record_version(PlacementPlan), **dataclasses.asdict(without_workload)}
+    document["workload"] = plan.workload.document()
+    return document
 
 
 def plan_json(plan: PlacementPlan) -> str:
-    """``plan`` as JSON text; numbers in full, so that reading gives them back."""
+    """Return ``plan`` as JSON text; numbers in full, so that reading gives them back."""
     return json.dumps(plan_document(plan), indent=1, allow_nan=False) + "\n"
 
 
 def read_plan(path: Path) -> PlacementPlan:
-    """The plan in the JSON file at ``path``. Raises DocumentError naming the field."""
+    """Return the plan in the JSON file at ``path``. Raises DocumentError naming the field."""
     fields = load_json(path, what="a plan", limit=MAX_PLAN_BYTES)
     with of_version(fields, record_version(PlacementPlan)):
         return _plan(fields)
@@ -139,33 +140,24 @@ def _plan(fields: Fields) -> PlacementPlan:
         gpus=gpus,
         totals=_totals(fields.object("totals", what="totals of a plan")),
         unserved=tuple(_unserved(e) for e in fields.objects("unserved", [], what="an unserved model")),
-        notes=tuple(_note(fields, n) for n in fields.items("notes", [], limit=10_000)),
+        notes=fields.lines("notes", []),
     )
     fields.finish()
-    ids = [g.id for g in gpus]
-    if len(set(ids)) < len(ids):
+    # Exports make objects of these names; the second would replace the first.
+    if len({gpu.id for gpu in gpus}) < len(gpus):
         raise DocumentError(f"{fields.where}: gpus: two GPUs have one id, expected distinct ones")
-    replicas = [r.id for g in gpus for r in g.replicas]
-    if len(set(replicas)) < len(replicas):
+    replicas = [(gpu, replica) for gpu in gpus for replica in gpu.replicas]
+    if len({replica.id for _, replica in replicas}) < len(replicas):
         raise DocumentError(f"{fields.where}: gpus: two replicas have one id, expected distinct ones")
     asked = set(plan.workload.names())
-    for gpu in gpus:
-        for replica in gpu.replicas:
-            if replica.model not in asked:
-                raise DocumentError(
-                    f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload"
-                )
+    for gpu, replica in replicas:
+        if replica.model not in asked:
+            raise DocumentError(f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload")
     return plan
 
 
-def _note(fields: Fields, note: object) -> str:
-    if not isinstance(note, str) or not note.isprintable() or len(note) > 2000:
-        raise fields.fail("notes", "found something other than lines of text")
-    return note
-
-
 def _gpu(fields: Fields) -> PlacedGpu:
-    found = PlacedGpu(
+    gpu = PlacedGpu(
         id=fields.name("id"),
         type=fields.name("type"),
         cuti_pct=fields.number("cuti_pct", None, null=True),
@@ -173,11 +165,11 @@ def _gpu(fields: Fields) -> PlacedGpu:
         replicas=tuple(_replica(entry) for entry in fields.objects("replicas", what="a replica")),
     )
     fields.finish()
-    return found
+    return gpu
 
 
 def _replica(fields: Fields) -> Replica:
-    found = Replica(
+    replica = Replica(
         id=fields.name("id"),
         model=fields.name("model"),
         runtime=fields.text("runtime", limit=100),
@@ -199,11 +191,11 @@ def _replica(fields: Fields) -> Replica:
         mreq_pct=fields.number("mreq_pct", None, null=True),
     )
     fields.finish()
-    return found
+    return replica
 
 
 def _totals(fields: Fields) -> PlanTotals:
-    found = PlanTotals(
+    totals = PlanTotals(
         goodput_rps=fields.number("goodput_rps"),
         expected_goodput_rps=fields.number("expected_goodput_rps", None, null=True),
         gpus_used=fields.whole("gpus_used", low=0),
@@ -211,14 +203,14 @@ def _totals(fields: Fields) -> PlanTotals:
         gap_pct=fields.number("gap_pct", None, null=True),
     )
     fields.finish()
-    return found
+    return totals
 
 
 def _unserved(fields: Fields) -> Unserved:
-    found = Unserved(
+    part = Unserved(
         model=fields.name("model"),
         rate_rps=fields.number("rate_rps", above=True, high=1e12),
         reason=fields.text("reason"),
     )
     fields.finish()
-    return found
+    return part

@@ -1,4 +1,6 @@
-"""What a simulation found, as a document: totals, models, applications, GPUs, time; beside what the plan promised."""
+"""Read and write what a simulation found: totals, models, applications, GPUs, time; beside what the plan
+promised.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ T = TypeVar("T")
 
 @frozen
 class SimulationSettings:
-    """Everything beside plan and table that decides the result. ``arrivals``: the process or the trace;
+    """Hold everything beside plan and table that decides the result. ``arrivals``: the process or the trace;
     ``max_wait_ms`` null: each replica's of the plan; ``network``, ``coefficients``: the file or null."""
 
     policy: str
@@ -45,14 +47,15 @@ class SimulationSettings:
 
 @frozen
 class SimulationTotals:
-    """Requests to models, stages of applications included, as a plan counts them: ``goodput_rps`` answered within
-    their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps`` and
-    ``expected_goodput_rps`` are the plan's.
+    """Hold requests to models, stages of applications included, as a plan counts them: ``goodput_rps``
+    answered within their model's SLO, ``throughput_rps`` answered, by the second; ``promised_goodput_rps``
+    and ``expected_goodput_rps`` are the plan's.
 
-    Requests of clients (an application's is one): ``asked_rps`` by the workload, ``arrived_rps``, ``rejected_rps``
-    (turned away at the door) and ``dropped_rps`` (let in, and not served because too late) of these, ``on_time_pct``
-    of all that arrived, and their whole response times. ``cuti_pct``: Creq of what ran, over time and the GPUs used;
-    ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown, or a share of nothing.
+    Requests of clients (an application's is one): ``asked_rps`` by the workload, ``arrived_rps``,
+    ``rejected_rps`` (turned away at the door) and ``dropped_rps`` (let in, and not served because too late)
+    of these, ``on_time_pct`` of all that arrived, and their whole response times. ``cuti_pct``: Creq of what
+    ran, over time and the GPUs used; ``muti_pct``: the plan's memory, mean of the GPUs used. Null: unknown,
+    or a share of nothing.
     """
 
     goodput_rps: float
@@ -79,7 +82,7 @@ class SimulationTotals:
 
 @frozen
 class StageTimes:
-    """One part of the requests' time; null where no request was answered."""
+    """Hold one part of the requests' time; null where no request was answered."""
 
     mean_ms: float | None
     p50_ms: float | None
@@ -88,11 +91,14 @@ class StageTimes:
 
 @frozen
 class SimulatedModel:
-    """One model, asked for by itself and in applications. ``arrived_rps``: at its router, or turned away at its
-    own door (``rejected_rps``; an application's that is turned away stands with the application); ``dropped_rps``:
-    let in, and not served because they were too late.
-    ``on_time_pct``: of those that arrived. ``wait_mean_ms``: arrival to start of service. ``promised_rps``: the
-    plan's goodput of its replicas. ``batch_mean`` and percent of batches full and timed out: null without one."""
+    """Hold one model, asked for by itself and in applications.
+
+    ``arrived_rps``: at its router, or turned away at its own door (``rejected_rps``; an application's that is
+    turned away stands with the application); ``dropped_rps``: let in, and not served because they were too
+    late. ``on_time_pct``: of those that arrived. ``wait_mean_ms``: arrival to start of service.
+    ``promised_rps``: the plan's goodput of its replicas. ``batch_mean`` and percent of batches full and timed
+    out: null without one.
+    """
 
     model: str
     slo_ms: float
@@ -125,7 +131,7 @@ class SimulatedModel:
 
 @frozen
 class SimulatedApplication:
-    """One application: requests of clients, whole responses."""
+    """Hold one application: requests of clients, whole responses."""
 
     application: str
     slo_ms: float
@@ -147,8 +153,11 @@ class SimulatedApplication:
 
 @frozen
 class SimulatedGpu:
-    """One GPU. ``busy_pct``: of the time something ran; ``cuti_pct``: mean over time of the Creq of what ran;
-    ``muti_pct``: the plan's."""
+    """Hold one GPU.
+
+    ``busy_pct``: of the time something ran; ``cuti_pct``: mean over time of the Creq of what ran;
+    ``muti_pct``: the plan's.
+    """
 
     id: str
     type: str
@@ -159,9 +168,11 @@ class SimulatedGpu:
 
 @frozen
 class TimelineModel:
-    """By window of the settings' ``window_s`` from the start (warm-up included), by time of arrival: requests that
-    reached its router (what was refused at the door did not), those answered on time, the mean wait until service of
-    those that were served (null where none was)."""
+    """Count one model's requests by window of the settings' ``window_s`` from the start, by time of arrival.
+
+    Warm-up is included. Counted are requests that reached its router (what was refused at the door did not),
+    those answered on time, and the mean wait until service of those that were served (null where none was).
+    """
 
     model: str
     arrived: tuple[int, ...]
@@ -171,7 +182,7 @@ class TimelineModel:
 
 @frozen
 class SimulationReport:
-    """What a simulation found. ``notes`` say what a reader must know."""
+    """Hold what a simulation found. ``notes`` say what a reader must know."""
 
     settings: SimulationSettings
     totals: SimulationTotals
@@ -183,17 +194,17 @@ class SimulationReport:
 
 
 def simulation_document(report: SimulationReport) -> dict[str, Any]:
-    """``report`` as the mapping that its JSON file holds."""
+    """Return ``report`` as the mapping that its JSON file holds."""
     return {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
 
 
 def simulation_json(report: SimulationReport) -> str:
-    """``report`` as JSON text; numbers in full, so that reading gives them back."""
+    """Return ``report`` as JSON text; numbers in full, so that reading gives them back."""
     return json.dumps(simulation_document(report), indent=1, allow_nan=False) + "\n"
 
 
 def read_simulation(path: Path) -> SimulationReport:
-    """The report in the JSON file at ``path``. Raises DocumentError naming the field."""
+    """Return the report in the JSON file at ``path``. Raises DocumentError naming the field."""
     fields = load_json(path, what="a simulation's report", limit=MAX_SIMULATION_BYTES)
     with of_version(fields, record_version(SimulationReport)):
         return _report(fields)
@@ -207,9 +218,10 @@ def _report(fields: Fields) -> SimulationReport:
         applications=_all(SimulatedApplication, fields, "applications", "an application of a simulation"),
         gpus=_all(SimulatedGpu, fields, "gpus", "a GPU of a simulation"),
         timeline=_all(TimelineModel, fields, "timeline", "a model over time"),
-        notes=tuple(_line(fields, "notes", n) for n in fields.items("notes", [], limit=10_000)),
+        notes=fields.lines("notes", []),
     )
     fields.finish()
+    # Readers take the two lists side by side.
     if [t.model for t in report.timeline] != [m.model for m in report.models]:
         raise DocumentError(f"{fields.where}: timeline: found other models than in models, expected the same")
     lengths = {len(v) for t in report.timeline for v in (t.arrived, t.on_time, t.wait_mean_ms)}
@@ -225,29 +237,27 @@ def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
 
 
 def _read(kind: type[T], fields: Fields) -> T:
-    """A ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
-    found: dict[str, Any] = {}
+    """Return a ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
+    values: dict[str, Any] = {}
     key: Any = kind  # mypy does not take a class for hashable
     for name, hint in _hints(key).items():
-        optional = type(None) in get_args(hint)
-        if optional:
-            inner = next((a for a in get_args(hint) if a is not type(None)), hint)
-        else:
-            inner = hint
+        members = get_args(hint)
+        optional = type(None) in members
+        inner = members[0] if optional else hint
         if optional and not fields.has(name):
-            found[name] = fields.take(name, null=True)
+            values[name] = fields.take(name, null=True)
         elif inner is float:
-            found[name] = fields.number(name)
+            values[name] = fields.number(name)
         elif inner is int:
-            found[name] = fields.whole(name, low=0, high=2**63 - 1)
+            values[name] = fields.whole(name, low=0, high=2**63 - 1)
         elif inner is str:
-            found[name] = fields.text(name)
+            values[name] = fields.text(name)
         elif inner is StageTimes:
-            found[name] = _read(StageTimes, fields.object(name, what="a stage's times"))
+            values[name] = _read(StageTimes, fields.object(name, what="a stage's times"))
         else:
-            found[name] = _numbers(fields, name, get_args(inner)[0])
+            values[name] = _numbers(fields, name, get_args(inner)[0])
     fields.finish()
-    return kind(**found)
+    return kind(**values)
 
 
 @cache
@@ -256,23 +266,24 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _numbers(fields: Fields, name: str, each: Any) -> tuple[Any, ...]:
-    """A list of numbers: whole where ``each`` is int, with nulls where it is float | None."""
+    """Return a list of numbers: whole where ``each`` is int, with nulls where it is float | None."""
     values = fields.items(name)
     if name == "latency_quantiles_ms" and len(values) != len(QUANTILES_PCT):
         raise fields.fail(name, f"found {len(values)} numbers, expected {len(QUANTILES_PCT)}")
-    whole = each is int
     nulls = type(None) in get_args(each)
+    expected = "numbers of at least 0"
+    taken: Any = (int, float)
+    if each is int:
+        expected = f"whole {expected}"
+        taken = int
+    if nulls:
+        expected += " or null"
+    numbers: list[float | None] = []
     for value in values:
         if value is None and nulls:
-            continue
-        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not number or not 0 <= value <= 1e15:
-            expected = f"{'whole ' if whole else ''}numbers of at least 0{' or null' if nulls else ''}"
+            numbers.append(None)
+        elif isinstance(value, taken) and not isinstance(value, bool) and 0 <= value <= 1e15:
+            numbers.append(value if each is int else float(value))
+        else:
             raise fields.fail(name, f"found {value!r:.60} in the list, expected {expected}")
-    return tuple(v if v is None or whole else float(v) for v in values)
-
-
-def _line(fields: Fields, name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or len(value) > 2000:
-        raise fields.fail(name, "found something other than lines of text")
-    return value
+    return tuple(numbers)

@@ -1,4 +1,4 @@
-"""The workload: which models are asked for, how often, within which latency objective (SLO)."""
+"""Read the workload: which models are asked for, how often, within which latency objective (SLO)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
+# Bounds that no product of them leaves the range of a float.
 _MAX_RATE_RPS = 1e12
 _MAX_SLO_MS = 1e9
 _MAX_FAN_OUT = 1e6
@@ -17,7 +18,7 @@ _MAX_FAN_OUT = 1e6
 
 @frozen
 class ModelLoad:
-    """One model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
+    """Hold one model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
 
     ``weight`` says how much a request of this model counts where policies weigh models (fairness); 1 by default.
     """
@@ -30,7 +31,7 @@ class ModelLoad:
 
 @frozen
 class Stage:
-    """One model of an application. It starts when every stage in ``after`` is done, and is asked ``fan_out``
+    """Hold one model of an application. It starts when every stage in ``after`` is done, and is asked ``fan_out``
     times for each execution of the stage it follows (each request of the application, where it follows none)."""
 
     model: str
@@ -40,7 +41,7 @@ class Stage:
 
 @frozen
 class Application:
-    """Several models behind one request, with one end-to-end SLO. Stages stand after those they follow."""
+    """Hold several models behind one request, with one end-to-end SLO. Stages stand after those they follow."""
 
     name: str
     rate_rps: float
@@ -49,8 +50,9 @@ class Application:
     weight: float = 1.0
 
     def rates_rps(self) -> dict[str, float]:
-        """Requests a second that reach each model: the application's rate times the fan-outs on the way (the
-        largest way, where a stage follows several)."""
+        """Return the requests a second that reach each model: the application's rate times the fan-outs on
+        the way (the largest way, where a stage follows several).
+        """
         rates: dict[str, float] = {}
         for stage in self.stages:
             before = max((rates[m] for m in stage.after), default=self.rate_rps)
@@ -58,7 +60,7 @@ class Application:
         return rates
 
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Every chain of stages from one that follows none to one that nothing follows."""
+        """Return every chain of stages from one that follows none to one that nothing follows."""
         after = {s.model: s.after for s in self.stages}
         followed = {m for s in self.stages for m in s.after}
         chains: list[tuple[str, ...]] = [(s.model,) for s in self.stages if s.model not in followed]
@@ -69,6 +71,7 @@ class Application:
                 chains.extend((m, *chain) for m in after[chain[0]])
             else:
                 done.append(chain)
+            # Layers of ten stages that all follow each other have ten billion ways in ten layers.
             if len(chains) + len(done) > 10_000:
                 raise DocumentError(
                     f"application {self.name}: found more than 10,000 ways through its stages"
@@ -78,60 +81,67 @@ class Application:
 
 @frozen
 class Workload:
-    """What is asked for: models by themselves and applications of several."""
+    """Hold what is asked for: models by themselves and applications of several."""
 
     models: tuple[ModelLoad, ...] = ()
     applications: tuple[Application, ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """Every model asked for, once, in the order of the file."""
-        found = [m.name for m in self.models]
-        found += [s.model for a in self.applications for s in a.stages]
-        return tuple(dict.fromkeys(found))
+        """Return every model asked for, once, in the order of the file."""
+        names = [m.name for m in self.models]
+        for application in self.applications:
+            names += [stage.model for stage in application.stages]
+        return tuple(dict.fromkeys(names))
 
     def model_rates_rps(self) -> dict[str, float]:
-        """Requests a second that reach each model, by itself and in applications, in the order of the file."""
-        found = dict.fromkeys(self.names(), 0.0)
+        """Return the requests a second that reach each model, by itself and in applications, in the file's
+        order.
+        """
+        rates = dict.fromkeys(self.names(), 0.0)
         for model in self.models:
-            found[model.name] += model.rate_rps
+            rates[model.name] += model.rate_rps
         for application in self.applications:
             for name, rate in application.rates_rps().items():
-                found[name] += rate
-        return found
+                rates[name] += rate
+        return rates
 
     def document(self) -> dict[str, Any]:
-        """The workload as it stands in a plan and in a YAML file."""
-        found: dict[str, Any] = {}
+        """Return the workload as it stands in a plan and in a YAML file; what is as usual is left out."""
+        document: dict[str, Any] = {}
         if self.models:
-            found["models"] = [
-                {"name": m.name, "rate_rps": m.rate_rps, "slo_ms": m.slo_ms}
-                | ({"weight": m.weight} if m.weight != 1 else {})
-                for m in self.models
-            ]
+            document["models"] = [_load_document(model) for model in self.models]
         if self.applications:
-            found["applications"] = [
-                {"name": a.name, "rate_rps": a.rate_rps, "slo_ms": a.slo_ms}
-                | ({"weight": a.weight} if a.weight != 1 else {})
-                | {
-                    "models": [
-                        {"model": s.model}
-                        | ({"after": list(s.after)} if s.after else {})
-                        | ({"fan_out": s.fan_out} if s.fan_out != 1 else {})
-                        for s in a.stages
-                    ]
-                }
-                for a in self.applications
-            ]
-        return found
+            applications = []
+            for application in self.applications:
+                stages = [_stage_document(stage) for stage in application.stages]
+                applications.append({**_load_document(application), "models": stages})
+            document["applications"] = applications
+        return document
+
+
+def _load_document(load: ModelLoad | Application) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": load.name, "rate_rps": load.rate_rps, "slo_ms": load.slo_ms}
+    if load.weight != 1:
+        document["weight"] = load.weight
+    return document
+
+
+def _stage_document(stage: Stage) -> dict[str, Any]:
+    document: dict[str, Any] = {"model": stage.model}
+    if stage.after:
+        document["after"] = list(stage.after)
+    if stage.fan_out != 1:
+        document["fan_out"] = stage.fan_out
+    return document
 
 
 def read_workload(path: Path) -> Workload:
-    """The workload in the YAML file at ``path``. Raises DocumentError naming the field."""
+    """Return the workload in the YAML file at ``path``. Raises DocumentError naming the field."""
     return workload_from(load_yaml(path, what="a workload"))
 
 
 def workload_from(fields: Fields) -> Workload:
-    """The workload in ``fields``. Raises DocumentError naming the field."""
+    """Return the workload in ``fields``. Raises DocumentError naming the field."""
     fields.whole("schema_version", 1, low=1, high=1)
     models = tuple(_model(entry) for entry in fields.objects("models", [], what="a model of the workload"))
     applications = tuple(
@@ -163,9 +173,9 @@ def _load(fields: Fields) -> Mapping[str, Any]:
 
 
 def _model(fields: Fields) -> ModelLoad:
-    found = ModelLoad(**_load(fields))
+    load = ModelLoad(**_load(fields))
     fields.finish()
-    return found
+    return load
 
 
 def _application(fields: Fields) -> Application:

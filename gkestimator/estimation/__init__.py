@@ -1,4 +1,4 @@
-"""From ONNX files to requirement rows: the library's front door."""
+"""Offer the library's front door: from ONNX files to requirement rows."""
 
 from __future__ import annotations
 

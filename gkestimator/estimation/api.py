@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.options import taking
 from gkestimator.core.records import frozen
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @frozen
 class EstimateResult:
-    """Rows of the good models, the errors of the bad ones, and closing lines in words."""
+    """Hold rows of the good models, the errors of the bad ones, and closing lines in words."""
 
     rows: tuple[Requirement, ...]
     kernel_rows: tuple[KernelRow, ...]
@@ -31,21 +31,19 @@ def estimate_rows(
     models: Sequence[Path],
     *,
     kernels: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> EstimateResult:
     """Estimate ``models`` under ``options``, the other fields of :class:`EstimateRequest`.
 
-    A model that cannot be estimated does not stop the others: it is in ``failures``. Raises UsageError, SpecError or
-    BundleError when the request itself cannot be answered. ``kernels``: with a row for every kernel.
-    ``progress(name, done, total)`` is called per model.
+    A model that cannot be estimated does not stop the others: it is in ``failures``. Raises UsageError,
+    SpecError or BundleError when the request itself cannot be answered. ``kernels``: with a row for every
+    kernel. ``progress(name, done, total)`` is called per model.
     """
     return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress)
 
 
-def _answered(
-    request: EstimateRequest, kernels: bool, progress: Callable[[str, int, int], None] | None
-) -> EstimateResult:
+def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None) -> EstimateResult:
     from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
@@ -87,10 +85,11 @@ def _answered(
 
 @taking(EstimateRequest)
 def estimate(request: EstimateRequest) -> pd.DataFrame:
-    """Return the requirement table of one or several ONNX files as a pandas DataFrame, one row per combination.
+    """Return the requirement table of one or several ONNX files as a pandas DataFrame, one row per
+    combination.
 
-    One value may stand for a list of one, and NumPy's numbers for Python's. Unknown values are missing (NA), never 0.
-    Raises the first model's GkestimatorError instead of leaving a model out.
+    One value may stand for a list of one, and NumPy's numbers for Python's. Unknown values are missing (NA),
+    never 0. Raises the first model's GkestimatorError instead of leaving a model out.
 
         >>> table = gkestimator.estimate("resnet50.onnx", ["V100", "H100"], [1, 8, 64], runtime="onnxruntime")
         >>> table[["gpu", "batch_size", "latency_ms", "mreq_bytes", "warnings"]]

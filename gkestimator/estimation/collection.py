@@ -1,7 +1,7 @@
-"""Fewer passes of Python's cyclic garbage collector while many small, acyclic objects are made.
+"""Run Python's cyclic garbage collector less often while many small, acyclic objects are made.
 
-Reading and lowering make tens of thousands of objects that live for the whole request and form no cycles. With the
-default thresholds the collector visits them again and again: a good part of a large request.
+Reading and lowering make tens of thousands of objects that live for the whole request and form no cycles.
+With the default thresholds the collector visits them again and again: a good part of a large request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _YOUNG_OBJECTS = 50_000  # instead of 700: at most some 10 MB of garbage in cycl
 
 
 class _Outermost:
-    """Who is inside, over all threads, and the thresholds from before."""
+    """Remember who is inside, over all threads, and the thresholds from before."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -33,6 +33,7 @@ def rare_collection() -> Iterator[None]:
     A process that has set larger thresholds, or turned the collector off, is left alone.
     """
     state = _OUTERMOST
+    # Threads of one service may estimate at once, and the thresholds are those of the whole process.
     with state.lock:
         if state.inside == 0:
             state.before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""What this machine can do, read-only: every question that cannot be answered is answered by why not."""
+"""Say what this machine can do, read-only: every question that cannot be answered is answered by why not."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.hardware.runtimes import RUNTIMES
 
 Facts: TypeAlias = "list[tuple[str, str]]"
+# A driver that hangs must not hang the report about it.
 _TIMEOUT_S = 10
 _LIBRARIES = {
     "Runtimes": (*(d for r in RUNTIMES.values() for d in r.distributions), "tensorrt"),
@@ -27,8 +28,11 @@ _SMI = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=
 
 
 def diagnose(profilers: Callable[[], Facts] | None = None) -> Iterator[tuple[str, Facts]]:
-    """Sections of (name, what was found), in the order to print them. Never raises for what is absent. ``profilers``:
-    what finds out about nsys and ncu (``gkestimator.profiling.diagnosis``; the estimator itself knows none)."""
+    """Yield sections of (name, what was found), in the order to print them.
+
+    Never raises for what is absent. ``profilers``: what finds out about nsys and ncu
+    (``gkestimator.profiling.diagnosis``; the estimator itself knows none).
+    """
     yield "Program", [("gkestimator", _version("gkestimator")), ("Python", platform.python_version())]
     yield "GPU", _gpu()
     if profilers is not None:
@@ -78,10 +82,10 @@ def _bundles() -> Facts:
     facts: Facts = []
     for origin, folder in folders:
         try:
-            found = sorted(p.parent.name for p in folder.glob("*/card.json"))
+            names = sorted(p.parent.name for p in folder.glob("*/card.json"))
         except OSError as e:
-            found = [f"cannot be read: {e.strerror or e}"]
-        facts.append((origin, f"{', '.join(found) if found else 'none'} in {folder}"))
+            names = [f"cannot be read: {e.strerror or e}"]
+        facts.append((origin, f"{', '.join(names) or 'none'} in {folder}"))
     return facts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering
 from gkestimator.estimation.remarks import remarks
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import LaunchProgram
@@ -25,16 +25,14 @@ from gkestimator.hardware.host_profile import HostProfile, default_host_file, lo
 from gkestimator.hardware.runtime_profiles import RuntimeProfile, load_runtime, resolve_dtype
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.lowering import lower_each
-from gkestimator.memory import MemoryProfile, MemoryReplay
+from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
 from gkestimator.operators.records import version_of_operators
 from gkestimator.operators.registry import LoweringOptions
 
-Progress = Callable[[str, int, int], None]
-
 
 class KernelPool:
-    """Distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
+    """Hold the distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
 
     def __init__(self) -> None:
         self.kernels: list[Kernel] = []
@@ -59,7 +57,7 @@ class KernelPool:
 
 @frozen
 class Target:
-    """One GPU with what the runtime calculates in on it."""
+    """Hold one GPU with what the runtime calculates in on it."""
 
     gpu: GpuSpec
     options: LoweringOptions
@@ -69,7 +67,9 @@ class Target:
 
 @frozen
 class Lowering:
-    """One model at one batch size, lowered under one set of options, with its rows in the pool of kernels."""
+    """Hold one model at one batch size, lowered under one set of options, with its rows in the pool of
+    kernels.
+    """
 
     model: str
     path: Path | None  # None: of a graph that no file holds
@@ -79,13 +79,16 @@ class Lowering:
 
     @property
     def graph(self) -> KernelGraph:
-        """Its steps and kernels."""
+        """Return its steps and kernels."""
         return self.lowered.graph
 
 
 @frozen
 class Estimated:
-    """One answer: a lowering on a target at an SM share. ``predictions`` are rows ``lowering.rows`` of the pool."""
+    """Hold one answer: a lowering on a target at an SM share.
+
+    ``predictions`` are rows ``lowering.rows`` of the pool.
+    """
 
     lowering: Lowering
     target: Target
@@ -97,7 +100,7 @@ class Estimated:
 
 
 class Engine:
-    """Everything that one request shares: GPUs, runtime profile, bundles, and the kernels seen."""
+    """Hold everything that one request shares: GPUs, runtime profile, bundles, and the kernels seen."""
 
     def __init__(self, request: EstimateRequest) -> None:
         self.request = request
@@ -105,7 +108,7 @@ class Engine:
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
-        self.targets = tuple(self._target(*catalogue.resolve(name)) for name in _distinct(request.gpus))
+        self.targets = tuple(self._target(*catalogue.resolve(name)) for name in dict.fromkeys(request.gpus))
         _refuse_same_gpu_twice(self.targets)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
         self.forget()
@@ -130,34 +133,37 @@ class Engine:
 
     @property
     def host_overhead_us(self) -> float:
-        """Launch overhead of one framework call: the request's, else the host's, else the runtime profile's."""
-        given = self.request.host_overhead_us
-        if given is None and self.host is not None:
-            given = self.host.host_overhead_us.get(self.profile.name)
-        if given is None:
+        """Return the launch overhead of one framework call: the request's, else the host's, else the runtime
+        profile's.
+        """
+        asked = self.request.host_overhead_us
+        if asked is None and self.host is not None:
+            asked = self.host.host_overhead_us.get(self.profile.name)
+        if asked is None:
             return self.profile.host_overhead_us
-        return given
+        return asked
 
     @property
     def host_range_us(self) -> tuple[float, float]:
-        """Between which figures the host's overhead lies: about this host's own, or those of all hosts known."""
-        if self.host is None:
-            own = None
-        else:
-            own = self.host.overhead_range_us(self.profile.name)
+        """Return the range that the host's overhead lies in: about this host's own, or those of all hosts
+        known.
+        """
+        own = None if self.host is None else self.host.overhead_range_us(self.profile.name)
         known = self.profile.host_range_us if own is None else own
         return host_range_us(self.request.host_overhead_us, known)
 
     def context_bytes(self, gpu: GpuSpec) -> int | None:
-        """Memory of the CUDA context and library handles on ``gpu``: the request's, else the runtime profile's."""
-        given = self.request.context_mib
-        if given is None:
+        """Return the memory of the CUDA context and library handles on ``gpu``: the request's, else the
+        runtime profile's.
+        """
+        asked = self.request.context_mib
+        if asked is None:
             return self.profile.context_bytes(gpu)
-        return round(given * 2**20)
+        return round(asked * 2**20)
 
     @property
     def host_overhead_source(self) -> str:
-        """Where :attr:`host_overhead_us` is from, in words."""
+        """Return where :attr:`host_overhead_us` is from, in words."""
         if self.request.host_overhead_us is not None:
             return "given"
         if self.host is not None and self.profile.name in self.host.host_overhead_us:
@@ -166,13 +172,13 @@ class Engine:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Rate of copies between host and GPU: the host's, else the runtime profile's."""
+        """Return the rate of copies between host and GPU: the host's, else the runtime profile's."""
         known = {} if self.host is None else self.host.copy_bytes_per_s
         return known.get(self.profile.name, self.profile.copy_bytes_per_s)
 
     @property
     def host_note(self) -> str | None:
-        """What to say where a host profile was used without being asked for by name."""
+        """Return what to say where a host profile was used without being asked for by name."""
         host = self.host
         if host is None or self.request.host is not None:
             return None
@@ -180,16 +186,28 @@ class Engine:
 
     @property
     def streams(self) -> int:
-        """Streams that kernels are spread over: the request's, else what the runtime does."""
+        """Return the streams that kernels are spread over: the request's, else what the runtime does."""
         if self.request.streams is None:
             return self.profile.streams
         return self.request.streams
 
+    def cumulative_reserved(self, graphs: Sequence[KernelGraph], gpu: GpuSpec) -> tuple[int, ...]:
+        """Return the bytes reserved on ``gpu`` after each of the graphs, run one after another in one process."""
+        return cumulative_reserved(
+            graphs,
+            allocator=self.profile.allocator,
+            figures=self.profile.allocator_bytes,
+            library_workspace_bytes=self.profile.library_workspace_bytes(gpu),
+        )
+
     def lower_model(self, source: ModelSource, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
-        """Bind a model at one batch size and lower it once per distinct set of options, unless that is remembered."""
+        """Bind a model at one batch size and lower it once per distinct set of options, unless that is
+        remembered.
+        """
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         keys = {options: self._key(source, batch_size, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
+        # One option that is missing costs about as much as all: they share reading, binding and shapes.
         if None in known.values():
             known = dict(self._lower(source, batch_size, targets))
             for options, key in keys.items():
@@ -211,19 +229,19 @@ class Engine:
     def _placed(
         self, name: str, path: Path | None, entries: Mapping[LoweringOptions, RecalledLowering]
     ) -> dict[LoweringOptions, Lowering]:
-        placed: dict[
-            int, tuple[LaunchProgram, np.ndarray]
-        ] = {}  # by id of the graph: options that change nothing share it
+        # By id of the graph: options that change nothing share it.
+        placed: dict[int, tuple[LaunchProgram, np.ndarray]] = {}
         lowerings = {}
         for options, entry in entries.items():
-            if id(entry.graph) not in placed:
-                placed[id(entry.graph)] = self._place(entry.graph)
-            program, rows = placed[id(entry.graph)]
+            key = id(entry.graph)
+            if key not in placed:
+                placed[key] = self._place(entry.graph)
+            program, rows = placed[key]
             lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
     def _key(self, source: ModelSource, batch_size: int | None, options: LoweringOptions) -> Hashable:
-        """Everything that a lowering depends on; None where it is not worth remembering."""
+        """Return everything that a lowering depends on; None where it is not worth remembering."""
         request = self.request
         if source.identity is None or request.inputs:
             return None
@@ -275,11 +293,15 @@ class Engine:
     def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, np.ndarray]:
         self.pool.add(graph)
         program = LaunchProgram.of(graph.steps, self.pool.row_of_id)
+        # Predictions of a lowering are taken out of the pool by these rows, in this order.
         rows, local = np.unique(program.kernel, return_inverse=True)
         return replace(program, kernel=local.astype(np.intp)), rows
 
     def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
-        """Every lowering on every GPU at every SM share, in that order; kernels are predicted once per GPU."""
+        """Yield every lowering on every GPU at every SM share, in that order; kernels are predicted once per
+        GPU.
+        """
+        # Every lowering asks for the same kernels on a GPU at a share: one prediction answers all of them.
         cache: dict[tuple[str, float], tuple[KernelPredictions, np.ndarray]] = {}
         table = KernelTable.from_kernels(self.pool.kernels)
         flops = table.columns["flops"]
@@ -337,6 +359,8 @@ class Engine:
         """Estimate the request's models a handful at a time; a model that fails yields its error instead."""
         names = model_names([Path(p) for p in self.request.models])
         total = len(names)
+        sizes: Sequence[int | None] = self.request.batch_sizes or (None,)
+        batches = dict.fromkeys(sizes)
         for start in range(0, total, _CHUNK):
             good: list[tuple[Path, list[dict[LoweringOptions, Lowering]]]] = []
             outcome: dict[Path, list[Estimated] | GkestimatorError] = {}
@@ -345,9 +369,10 @@ class Engine:
                     progress(name, at, total)
                 try:
                     source = ModelSource(path, name)
-                    good.append((path, [self.lower_model(source, n) for n in self._batches()]))
+                    good.append((path, [self.lower_model(source, n) for n in batches]))
                 except GkestimatorError as e:
                     outcome[path] = e
+            # All models of the handful at once: distinct kernels are predicted once for all of them.
             flat = [lowering for _, lowerings in good for lowering in lowerings]
             answers = self.estimate(flat) if flat else iter(())
             per_lowering = len(self.targets) * len(self.request.sm_shares)
@@ -359,60 +384,55 @@ class Engine:
         if progress is not None:
             progress("", total, total)
 
-    def _batches(self) -> tuple[int | None, ...]:
-        sizes = self.request.batch_sizes
-        if sizes is None:
-            return (None,)
-        return tuple(dict.fromkeys(sizes))
 
-
+# Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.
 _CHUNK = 16
 
 
 def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Each path with the name its rows carry: the stem, or the shortest distinguishing tail of the path."""
+    """Return each path with the name its rows carry: the stem, or the shortest distinguishing tail of the
+    path.
+    """
     from gkestimator.core.naming import distinct_names
 
     return list(zip(paths, distinct_names(paths), strict=True))
 
 
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
-
-
 def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
-    seen: dict[str, Target] = {}
-    for target in targets:
-        if target.gpu.name in seen:
-            raise UsageError(f"GPU {target.gpu.name} is named twice: each GPU type is estimated once")
-        seen[target.gpu.name] = target
+    names = [target.gpu.name for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"GPU {name} is named twice: each GPU type is estimated once")
 
 
 def _lowered(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
-    """``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
-    host = tuple(sorted({s.op_type for s in graph.steps if any(k.family is Family.HOST for k in s.kernels)}))
+    """Return ``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
+    host = set()
+    for step in graph.steps:
+        if any(kernel.family is Family.HOST for kernel in step.kernels):
+            host.add(step.op_type)
     return RecalledLowering(
         graph=_without_host_kernels(graph) if host else graph,
         batch_size=bound.batch_size,
         dims=",".join(f"{name}={n}" for name, n in bound.dims),
         dtype="",
-        host_operators=host,
+        host_operators=tuple(sorted(host)),
         warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
     )
 
 
 def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
-    steps = tuple(
-        replace(s, kernels=tuple(k for k in s.kernels if k.family is not Family.HOST))
-        if any(k.family is Family.HOST for k in s.kernels)
-        else s
-        for s in graph.steps
-    )
-    return replace(graph, steps=steps)
+    steps = []
+    for step in graph.steps:
+        kernels = tuple(kernel for kernel in step.kernels if kernel.family is not Family.HOST)
+        if len(kernels) < len(step.kernels):
+            step = replace(step, kernels=kernels)
+        steps.append(step)
+    return replace(graph, steps=tuple(steps))
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
-    """What the row names: under ``auto`` the precision in which most of the matrix work is done."""
+    """Return what the row names: under ``auto`` the precision in which most of the matrix work is done."""
     if asked != "auto":
         return resolved
     work: dict[str, int] = {}
@@ -422,5 +442,6 @@ def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
                 word = kernel.precision.value
                 work[word] = work.get(word, 0) + kernel.flops * step.repeat
     if work:
+        # Of equal work the first by name, so that the same model always says the same.
         return max(sorted(work), key=lambda word: work[word])
     return resolved

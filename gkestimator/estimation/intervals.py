@@ -1,11 +1,12 @@
-"""From the intervals of kernels to the interval of a model.
+"""Calculate the interval of a model from the intervals of its kernels.
 
 Kernel errors of one model are neither independent (one GPU, one library, one regressor) nor one and the same.
-Two sums bound the truth: the *common* one, where every kernel errs by its full half-width in the same direction,
-and the *independent* one, the root of the sum of squares over distinct kernels (repetitions of one kernel err
-alike). On GPUs, precisions and sizes that were trained on, a share ``COMMON_SHARE`` of the variance is common;
-everything else (another GPU, the analytical model, beyond the training range) is taken as wholly common, because
-what is wrong there is wrong for all kernels. What lowering itself may get wrong is ``STRUCTURE``, added in squares.
+Two sums bound the truth: the *common* one, where every kernel errs by its full half-width in the same
+direction, and the *independent* one, the root of the sum of squares over distinct kernels (repetitions of one
+kernel err alike). On GPUs, precisions and sizes that were trained on, a share ``COMMON_SHARE`` of the
+variance is common; everything else (another GPU, the analytical model, beyond the training range) is taken as
+wholly common, because what is wrong there is wrong for all kernels. What lowering itself may get wrong is
+``STRUCTURE``, added in squares.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ models: the narrowest intervals that hold nine rows in ten, the structure term a
 
 
 def host_range_us(given_us: float | None, known_us: tuple[float, float]) -> tuple[float, float]:
-    """The 90 % range of microseconds per framework call: about the host's figure where it is ``given_us``, else
-    about all hosts known (slowest and fastest)."""
+    """Return the 90 % range of microseconds per framework call: about the host's figure where it is
+    ``given_us``, else about all hosts known (slowest and fastest).
+    """
     low, high = known_us if given_us is None else (given_us, given_us)
     return low / HOST_FACTOR, high * HOST_FACTOR
 
@@ -37,11 +39,13 @@ def widen(
     common_share: float = COMMON_SHARE,
     structure: float = STRUCTURE,
 ) -> float:
-    """By how much every kernel's half-width (of log(time), 90 %) is multiplied so that moving all kernels together
-    gives the model's interval.
+    """Return the factor of every kernel's half-width at which moving all kernels together gives the model's
+    interval.
 
-    ``spans_us``: (launches,) time of each launch, its repetitions included; ``rows``: which distinct kernel each
-    launch is; ``half_width`` and ``in_range``: per launch. Returns 1 for a model without GPU time.
+    Half-widths are of log(time), 90 %.
+
+    ``spans_us``: (launches,) time of each launch, its repetitions included; ``rows``: which distinct kernel
+    each launch is; ``half_width`` and ``in_range``: per launch. Returns 1 for a model without GPU time.
     """
     total = float(spans_us.sum())
     if total <= 0:
@@ -52,10 +56,8 @@ def widen(
         return 1.0
     outside = float(reach[~in_range].sum())
     inside = float(reach[in_range].sum())
-    if in_range.any():
-        alone = np.bincount(rows[in_range], weights=reach[in_range])
-    else:
-        alone = np.zeros(1)
+    # Repetitions of one kernel err alike, so they add up before they are squared.
+    alone = np.bincount(rows, weights=np.where(in_range, reach, 0.0))
     correlated = outside + np.sqrt(common_share) * inside
     variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone)) + structure**2
     return float(np.sqrt(variance)) / common

@@ -1,28 +1,26 @@
-"""The largest batch of a model that a GPU serves within a latency objective and its memory."""
+"""Find the largest batch of a model that a GPU serves within a latency objective and its memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.estimation.engine import Engine, Target, model_names
 from gkestimator.estimation.recall import ModelSource
-from gkestimator.estimation.request import MAX_BATCH_SIZE
+from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
 from gkestimator.tables import Requirement
-
-Progress = Callable[[str, int, int], None]
 
 
 def largest_batches(
     engine: Engine, progress: Progress | None = None
 ) -> tuple[list[Requirement], list[tuple[Path, GkestimatorError]]]:
-    """One row per model, GPU and SM share: the largest batch whose ``latency_ms`` is within the SLO and that fits.
+    """Return one row per model, GPU and SM share: the largest batch whose ``latency_ms`` is within the SLO
+    and that fits.
 
-    Doubles until the objective or the memory is exceeded (or ``batch_sizes``' largest is reached), then bisects;
-    latency and memory are taken to grow with the batch. A combination that misses the SLO at batch 1 has no row and
-    is named among the failures.
+    Doubles until the objective or the memory is exceeded (or ``batch_sizes``' largest is reached), then
+    bisects; latency and memory are taken to grow with the batch. A combination that misses the SLO at batch 1
+    has no row and is named among the failures.
     """
     request = engine.request
     ceiling = max(request.batch_sizes) if request.batch_sizes else MAX_BATCH_SIZE
@@ -47,7 +45,7 @@ def largest_batches(
 
 
 class _Search:
-    """One model: every batch size is lowered and estimated once, for all GPUs and shares."""
+    """Hold one model: every batch size is lowered and estimated once, for all GPUs and shares."""
 
     def __init__(self, engine: Engine, source: ModelSource, ceiling: int) -> None:
         assert engine.request.slo_ms is not None
@@ -64,6 +62,7 @@ class _Search:
             self._rows[batch] = {
                 (a.target.gpu.name, a.sm_share_pct): requirement_row(engine, a) for a in answers
             }
+            # Each batch size has kernels of its own; keeping them would only grow the memory.
             engine.forget()
         return self._rows[batch][target.gpu.name, share]
 
@@ -71,7 +70,9 @@ class _Search:
         return fits(row) and answers_within(row, self._slo_ms)
 
     def largest(self, target: Target, share: float) -> Requirement | UsageError:
-        """The row of the largest batch that fits and answers in time; an error where not even one sample does."""
+        """Return the row of the largest batch that fits and answers in time; an error where not even one
+        sample does.
+        """
         best = self._row(1, target, share)
         if not self._good(best):
             return UsageError(
@@ -79,23 +80,16 @@ class _Search:
                 f"{_text(best.mreq_pct, '%')} of the memory{_bound(best)}; no batch meets {self._slo_ms:g} ms"
             )
         low = 1
-        high = None
-        while low < self._ceiling and high is None:
-            candidate = min(low * 2, self._ceiling)
+        high: int | None = None
+        while (high or self._ceiling + 1) - low > 1:
+            # Doubling first: the largest batch is mostly far below the ceiling, and small batches are cheap to lower.
+            candidate = min(low * 2, self._ceiling) if high is None else (low + high) // 2
             row = self._row(candidate, target, share)
             if self._good(row):
                 low = candidate
                 best = row
             else:
                 high = candidate
-        while high is not None and high - low > 1:
-            middle = (low + high) // 2
-            row = self._row(middle, target, share)
-            if self._good(row):
-                low = middle
-                best = row
-            else:
-                high = middle
         return best
 
 

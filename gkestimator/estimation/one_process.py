@@ -1,4 +1,6 @@
-"""Memory of several batch sizes run one after another in one process: how published tables are often measured."""
+"""Estimate the memory of batch sizes run one after another in one process: so published tables are often
+measured.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from typing import Any
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.memory import cumulative_reserved
 
 
 def reserved_in_one_process(
@@ -21,19 +22,16 @@ def reserved_in_one_process(
 ) -> dict[int, int]:
     """Return the bytes reserved after each of ``batch_sizes``, run in that order without emptying the cache.
 
-    The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what ``max_memory_reserved`` says
-    in a benchmark that goes through its batch sizes in a loop (the first size is the same in both). ``options``
-    and errors are those of :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
+    The ``reserved_bytes`` of a requirement row is that of a fresh process; this is what
+    ``max_memory_reserved`` says in a benchmark that goes through its batch sizes in a loop (the first size is
+    the same in both). ``options`` and errors are those of
+    :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
     """
     request = EstimateRequest(model, [gpu], tuple(batch_sizes), **options)
     engine = Engine(request)
     target = engine.targets[0]
     source = ModelSource(Path(model), Path(model).stem)
+    # Lowered alone: only sizes and lifetimes of tensors matter, so nothing is predicted.
     graphs = [engine.lower_model(source, batch)[target.options].graph for batch in batch_sizes]
-    reserved = cumulative_reserved(
-        graphs,
-        allocator=engine.profile.allocator,
-        figures=engine.profile.allocator_bytes,
-        library_workspace_bytes=engine.profile.library_workspace_bytes(target.gpu),
-    )
+    reserved = engine.cumulative_reserved(graphs, target.gpu)
     return dict(zip(batch_sizes, reserved, strict=True))

@@ -1,8 +1,10 @@
-"""What this process lowered last: asked again about an unchanged file, it neither reads nor binds nor lowers again.
+"""Remember what this process lowered last: asked again about an unchanged file, it neither reads nor binds
+nor lowers again.
 
-A service asks about the same few models for other GPUs, bundles, SM shares and host overheads; of these only the
-options that lowering depends on are part of an entry's key. A file is known by path, inode, size and modification
-time in nanoseconds. Bounded by steps, least recently used first out; entries hold no predictions.
+A service asks about the same few models for other GPUs, bundles, SM shares and host overheads; of these only
+the options that lowering depends on are part of an entry's key. A file is known by path, inode, size and
+modification time in nanoseconds. Bounded by steps, least recently used first out; entries hold no
+predictions.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ MOST_STEPS = 200_000
 
 
 class ModelSource:
-    """A model file: read when its model is first needed. ``identity`` is None where the file cannot be looked at."""
+    """Hold a model file: read when its model is first needed.
+
+    ``identity`` is None where the file cannot be looked at.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -33,7 +38,7 @@ class ModelSource:
 
     @property
     def model(self) -> Model:
-        """The model. Raises ModelError where the file holds none."""
+        """Return the model. Raises ModelError where the file holds none."""
         if self._model is None:
             self._model = read_model(self.path, name=self.name)
         return self._model
@@ -49,7 +54,7 @@ def _identity(path: Path) -> tuple[str, int, int, int, int] | None:
 
 @dataclass(slots=True, kw_only=True)
 class RecalledLowering:
-    """One lowering without what belongs to a request: ``memory`` by (allocator, library workspace)."""
+    """Hold one lowering without what belongs to a request: ``memory`` by (allocator, library workspace)."""
 
     graph: KernelGraph
     batch_size: int | None
@@ -61,7 +66,10 @@ class RecalledLowering:
 
 
 class Recall:
-    """Least-recently-used memory of lowerings, bounded by their steps. Safe to use from several threads."""
+    """Remember lowerings, least recently used first out, bounded by their steps.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, most_steps: int = MOST_STEPS) -> None:
         self._most_steps = most_steps
@@ -70,7 +78,7 @@ class Recall:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> RecalledLowering | None:
-        """The entry under ``key``, now the most recently used; None when there is none."""
+        """Return the entry under ``key``, now the most recently used; None when there is none."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -79,6 +87,7 @@ class Recall:
 
     def put(self, key: Hashable, entry: RecalledLowering) -> None:
         """Remember ``entry``; the least recently used make room. One that is too large alone is not kept."""
+        # Steps, not entries, are what takes memory: a graph has between ten and a hundred thousand.
         size = len(entry.graph.steps)
         if size > self._most_steps:
             return

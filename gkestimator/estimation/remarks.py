@@ -1,4 +1,4 @@
-"""What a model's rows must say before anybody uses them, whatever the GPU."""
+"""Say what a model's rows must tell before anybody uses them, whatever the GPU."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NO_GPU_KERNEL = frozenset(
 
 
 def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
-    """Sentences about the bound model and its kernels, in a fixed order, without repetition."""
+    """Yield sentences about the bound model and its kernels, in a fixed order, without repetition."""
     yield from _bounded(bound)
     yield from _quantised(graph)
     yield from _prefill(bound)
 
 
 def _bounded(bound: OperatorGraph) -> Iterator[str]:
-    """Where the size of a result depends on data, every number behind it is that of the largest result."""
+    """Yield a remark where the size of a result depends on data: numbers behind it are those of the largest."""
     open_ended = [op for op in bound.operators for v in op.outputs if v is not None and v.bounded]
     origins = {op.op_type for op in open_ended if not any(v is not None and v.bounded for v in op.inputs)}
     if origins:
@@ -61,7 +61,7 @@ def _named(op_types: list[str]) -> str:
 
 
 def _prefill(bound: OperatorGraph) -> Iterator[str]:
-    """A language model's row says that it is one forward pass."""
+    """Yield a remark that a language model's row is one forward pass."""
     for value in bound.inputs:
         if (
             isinstance(value, Tensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_BATCH_SIZE = 1_000_000
 TAU_MS = 0.001  # USHER, section 3.2: kernels whose starts differ by at most this are concurrent
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is worked on, how many parts are done, and of how many."""
 
 Paths: TypeAlias = Option[str | Path | Sequence[str | Path], tuple[Path, ...]]
 OnePath: TypeAlias = Option[str | Path | None, Path | None]

@@ -1,10 +1,11 @@
-"""From what the engine measured to rows of the requirement table and of the kernel table."""
+"""Make rows of the requirement table and of the kernel listing of what the engine measured."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,69 +13,54 @@ from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 
+# A family with less of the time moves the sum by less than the sum is uncertain.
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
 MEASURED = "measured"
 
 
 def fits(row: Requirement) -> bool:
-    """Whether the row's memory is known to fit: neither null nor the lower bound that unknown operators leave."""
+    """Return whether the row's memory is known to fit: neither null nor the lower bound of unknown operators."""
     return row.mreq_pct is not None and row.mreq_pct <= 100 and not row.unknown_kernels
 
 
 def answers_within(row: Requirement, slo_ms: float) -> bool:
-    """Whether the row's latency is known to meet ``slo_ms``; a lower bound (no upper end) is no answer."""
+    """Return whether the row's latency is known to meet ``slo_ms``; a lower bound (no upper end) is no answer."""
     return row.latency_ms is not None and row.latency_high_ms is not None and row.latency_ms <= slo_ms
 
 
 def requirement_row(engine: Engine, e: Estimated) -> Requirement:
-    """The requirement table's row of one answer. What is not known is None."""
+    """Return the requirement table's row of one answer. What is not known is None."""
     m = e.measures
     memory = e.memory
     gpu = e.target.gpu
-    lowering = e.lowering
-    unknown = len(lowering.graph.unknown_operators) > 0
-    partial = unknown or bool(lowering.lowered.host_operators)
-    moved = memory.input_bytes + memory.output_bytes
-    copy_ms = moved / engine.copy_bytes_per_s * 1e3
+    lowered = e.lowering.lowered
+    copy_ms = (memory.input_bytes + memory.output_bytes) / engine.copy_bytes_per_s * 1e3
     extra = copy_ms if engine.request.include_copy else 0.0
-    latency = m.latency_ms + extra
     context = engine.context_bytes(gpu)
     mreq = None if context is None else memory.reserved_bytes + context
-    batch = lowering.lowered.batch_size
-    warnings = tuple(_warnings(engine, e, mreq))
-    # Where all of the work is unknown or on the CPU, nothing is known of the time that shares would be means over.
-    mean = _unknown if partial and m.kernels == 0 else _known
-    cpu = gpu.stands_in
-    of_sms = _unknown if cpu else _known  # a CPU has neither warps nor SMs
-    mean_of_sms = _unknown if cpu else mean
-    if not math.isnan(m.trained_pct):
-        trained = m.trained_pct >= 50
-    else:
-        trained = False
-    return Requirement(
-        model=lowering.model,
+    row = Requirement(
+        model=e.lowering.model,
         gpu=gpu.name,
         runtime=engine.request.runtime,
-        dtype=lowering.lowered.dtype,
-        batch_size=batch,
-        dims=lowering.lowered.dims,
+        dtype=lowered.dtype,
+        batch_size=lowered.batch_size,
+        dims=lowered.dims,
         sm_share_pct=float(e.sm_share_pct),
-        latency_ms=latency,
+        latency_ms=m.latency_ms + extra,
         latency_low_ms=m.latency_low_ms + extra,
-        latency_high_ms=None if partial else m.latency_high_ms + extra,
+        latency_high_ms=m.latency_high_ms + extra,
         copy_ms=copy_ms,
         host_overhead_us=engine.host_overhead_us,
-        throughput_rps=None if partial or latency <= 0 or batch is None else batch / latency * 1e3,
-        host_bound=None if partial else m.host_ms > m.gpu_ms,
-        occupancy_max_pct=of_sms(m.occupancy_max_pct),
-        occupancy_mean_pct=mean_of_sms(m.occupancy_mean_pct),
-        sm_util_max_pct=of_sms(m.sm_util_max_pct),
-        sm_util_mean_pct=mean_of_sms(m.sm_util_mean_pct),
-        sm_util_busy_mean_pct=of_sms(m.sm_util_busy_mean_pct),
-        dram_util_mean_pct=mean(m.dram_util_mean_pct),
-        l2_util_mean_pct=mean(m.l2_util_mean_pct),
-        power_w=None,
+        throughput_rps=_rate(lowered.batch_size, m.latency_ms + extra),
+        host_bound=m.host_ms > m.gpu_ms,
+        occupancy_max_pct=_known(m.occupancy_max_pct),
+        occupancy_mean_pct=_known(m.occupancy_mean_pct),
+        sm_util_max_pct=_known(m.sm_util_max_pct),
+        sm_util_mean_pct=_known(m.sm_util_mean_pct),
+        sm_util_busy_mean_pct=_known(m.sm_util_busy_mean_pct),
+        dram_util_mean_pct=_known(m.dram_util_mean_pct),
+        l2_util_mean_pct=_known(m.l2_util_mean_pct),
         mreq_bytes=mreq,
         mreq_pct=None if mreq is None else 100 * mreq / gpu.memory_visible_bytes,
         reserved_bytes=memory.reserved_bytes,
@@ -88,21 +74,61 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         flops=m.flops,
         dram_bytes=m.dram_bytes,
         kernels=m.kernels,
-        unknown_kernels=sum(1 for s in lowering.graph.steps if s.unknown),
-        source=_source(e) if trained else "analytical",
-        occupancy_source=None if cpu else _mostly(m.occupancy_source_us) or "analytical",
+        unknown_kernels=sum(step.unknown for step in e.lowering.graph.steps),
+        source=_source(e),
+        occupancy_source=_mostly(m.occupancy_source_us) or "analytical",
         memory_source="analytical",
         coverage_pct=_known(m.coverage_pct),
-        warnings="; ".join(warnings),
+        warnings="; ".join(_warnings(engine, e, mreq)),
     )
+    unknown = _untold(e)
+    return replace(row, **unknown) if unknown else row
+
+
+# A CPU has neither warps nor SMs.
+_OF_SMS = (
+    "occupancy_max_pct",
+    "occupancy_mean_pct",
+    "sm_util_max_pct",
+    "sm_util_mean_pct",
+    "sm_util_busy_mean_pct",
+)
+# Operators that are left out or run on the CPU take time that nobody counted.
+_OF_ALL_WORK = ("latency_high_ms", "throughput_rps", "host_bound")
+_MEANS_OVER_TIME = ("occupancy_mean_pct", "sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
+
+
+def _untold(e: Estimated) -> dict[str, Any]:
+    """Return the columns that are null in this row, though there is a figure: it says nothing here."""
+    names: list[str] = []
+    if e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:
+        names += _OF_ALL_WORK
+        # Where all of the work is unknown or on the CPU, nothing is known of the time that shares would be means over.
+        if e.measures.kernels == 0:
+            names += _MEANS_OVER_TIME
+    if e.target.gpu.stands_in:
+        names += [*_OF_SMS, "occupancy_source"]
+    return dict.fromkeys(names)
+
+
+def _rate(batch: int | None, latency_ms: float) -> float | None:
+    if batch is None or latency_ms <= 0:
+        return None
+    return batch / latency_ms * 1e3
 
 
 def _source(e: Estimated) -> str:
-    """The bundle behind most of the time. Measured kernels are the bundle's: the row as a whole was not measured."""
+    """Return the bundle behind most of the time; ``analytical`` unless bundles answered half of it.
+
+    Measured kernels are the bundle's: the row as a whole was not measured.
+    """
+    if math.isnan(e.measures.trained_pct) or e.measures.trained_pct < 50:
+        return "analytical"
     own = f"trained:{e.estimator}"
     by: dict[str, float] = {}
     for source, us in e.measures.source_us.items():
-        by[own if source == MEASURED else source] = by.get(own if source == MEASURED else source, 0.0) + us
+        bundle = own if source == MEASURED else source
+        by[bundle] = by.get(bundle, 0.0) + us
     by.pop("analytical", None)
     return _mostly(by) or own
 
@@ -117,10 +143,6 @@ def _known(value: float) -> float | None:
     if math.isnan(value):
         return None
     return float(value)
-
-
-def _unknown(_: float) -> None:
-    return None
 
 
 def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
@@ -148,30 +170,39 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
 
 
 def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
-    """Every launch of one answer in order, with its operator, duration, share and what bounds it."""
+    """Yield every launch of one answer in order, with its operator, duration, share and what bounds it."""
     index = 0
+    detail = e.predictions.detail
     for i, row in enumerate(e.lowering.program.kernel.tolist()):
         whole = _kernel_row(engine, e, i, row)
-        if e.predictions.detail is None:
-            sequence = None
-        else:
-            sequence = e.predictions.detail.sequence[row]
-        for one in (whole,) if sequence is None else _launch_rows(whole, sequence):
-            yield replace(one, index=index)
+        sequence = None if detail is None else detail.sequence[row]
+        launches = iter((whole,)) if sequence is None else _launch_rows(whole, sequence)
+        for launch in launches:
+            yield replace(launch, index=index)
             index += 1
 
 
 def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
-    """Launch ``i`` of the program, row ``row`` of the predictions, as the rules see it."""
+    """Return launch ``i`` of the program, row ``row`` of the predictions, as the rules see it."""
     lowering = e.lowering
     p = e.predictions
     program = lowering.program
     timeline = e.measures.timeline
     step = program.steps[program.step[i]]
     kernel = engine.pool.kernels[int(lowering.rows[row])]
-    busy = timeline.busy_us
-    trained = f"trained:{e.estimator}" if p.trained[row] else "analytical"
-    cpu = e.target.gpu.stands_in
+    host_us = engine.host_overhead_us * step.host_calls / len(step.kernels)
+    source = f"trained:{e.estimator}" if p.trained[row] else "analytical"
+    if p.detail is not None:
+        source = str(p.detail.source[row])
+    share = None
+    if timeline.busy_us > 0:
+        share = 100 * float(p.duration_us[row] * program.repeat[i]) / timeline.busy_us
+    geometry: dict[str, Any] = {}
+    if not e.target.gpu.stands_in:  # a CPU launches no blocks
+        for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes"):
+            geometry[name] = _count(getattr(p, name)[row])
+        geometry["occupancy_pct"] = _known(p.occupancy_pct[row])
+        geometry["sm_util_pct"] = _known(p.sm_util_pct[row])
     return KernelRow(
         model=lowering.model,
         gpu=e.target.gpu.name,
@@ -191,49 +222,48 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
         duration_high_us=float(p.high_us[row]),
         start_us=float(timeline.start_us[i]),
         stream=int(timeline.stream[i]),
-        share_pct=100 * float(p.duration_us[row] * program.repeat[i]) / busy if busy > 0 else None,
-        bound_by=_bound_by(p, row, engine.host_overhead_us * step.host_calls / len(step.kernels)),
+        share_pct=share,
+        bound_by=_bound_by(p, row, host_us),
         flops=kernel.flops,
         dram_bytes=kernel.read_bytes + kernel.write_bytes,
-        grid_blocks=None if cpu else _count(p.grid_blocks[row]),
-        block_threads=None if cpu else _count(p.block_threads[row]),
-        registers_per_thread=None if cpu else _count(p.registers_per_thread[row]),
-        shared_bytes=None if cpu else _count(p.shared_bytes[row]),
-        occupancy_pct=None if cpu else _known(float(p.occupancy_pct[row])),
-        sm_util_pct=None if cpu else _known(float(p.sm_util_pct[row])),
-        source=trained if p.detail is None else str(p.detail.source[row]),
+        source=source,
+        **geometry,
     )
 
 
 def _launch_rows(whole: KernelRow, sequence: Sequence[MeasuredLaunch]) -> Iterator[KernelRow]:
-    """A row per launch that was measured, in place of the one of the rules. Work is told of the whole call, so it
-    stands with the longest launch alone."""
+    """Yield a row per launch that was measured, in place of the one of the rules.
+
+    Work is told of the whole call, so it stands with the longest launch alone.
+    """
+    # Any other choice would count the work of one call several times.
     longest = max(range(len(sequence)), key=lambda i: sequence[i].share)
-    total = sum(one.share for one in sequence) or 1.0
+    total = sum(launch.share for launch in sequence) or 1.0
     start = whole.start_us
-    for i, one in enumerate(sequence):
-        share = one.share / total
-        low = whole.duration_low_us
-        high = whole.duration_high_us
-        all_us = whole.duration_us or 0.0
-        yield replace(
+    for i, launch in enumerate(sequence):
+        share = launch.share / total
+        row = replace(
             whole,
-            kernel=one.name,
-            duration_us=share * all_us,
-            duration_low_us=None if low is None else share * low,
-            duration_high_us=None if high is None else share * high,
+            kernel=launch.name,
+            duration_us=share * (whole.duration_us or 0.0),
+            duration_low_us=_part(share, whole.duration_low_us),
+            duration_high_us=_part(share, whole.duration_high_us),
             start_us=start,
-            share_pct=None if whole.share_pct is None else share * whole.share_pct,
-            flops=whole.flops if i == longest else None,
-            dram_bytes=whole.dram_bytes if i == longest else None,
-            grid_blocks=_count(one.grid_blocks),
-            block_threads=_count(one.block_threads),
-            registers_per_thread=_count(one.registers_per_thread),
-            shared_bytes=_count(one.shared_bytes),
-            occupancy_pct=one.occupancy_pct,
-            sm_util_pct=one.sm_util_pct,
+            share_pct=_part(share, whole.share_pct),
+            grid_blocks=_count(launch.grid_blocks),
+            block_threads=_count(launch.block_threads),
+            registers_per_thread=_count(launch.registers_per_thread),
+            shared_bytes=_count(launch.shared_bytes),
+            occupancy_pct=launch.occupancy_pct,
+            sm_util_pct=launch.sm_util_pct,
         )
-        start = None if start is None else start + share * all_us
+        yield row if i == longest else replace(row, flops=None, dram_bytes=None)
+        if start is not None:
+            start += share * (whole.duration_us or 0.0)
+
+
+def _part(share: float, value: float | None) -> float | None:
+    return None if value is None else share * value
 
 
 def _count(value: float | np.floating | None) -> int | None:
@@ -243,7 +273,10 @@ def _count(value: float | np.floating | None) -> int | None:
 
 
 def _bound_by(p: KernelPredictions, row: int, host_us: float) -> str:
-    """``host`` when issuing takes longer than running, ``latency`` when the roofline is under a third of the time."""
+    """Return what sets the kernel's time.
+
+    ``host`` when issuing takes longer than running, ``latency`` when the roofline is under a third of the time.
+    """
     duration = float(p.duration_us[row])
     if host_us > duration:
         return "host"

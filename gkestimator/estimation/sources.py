@@ -1,4 +1,4 @@
-"""Where the estimator's bundles come from: the option, the user's folder, the package, in that order."""
+"""Find the estimator's bundles: the option, the user's folder, the package, in that order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from gkestimator.bundles.bundle import Bundle, load_bundle, stack_bundles
 
 
 def bundle_folders() -> tuple[Path, ...]:
-    """Folders with a ``card.json`` in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``), by name."""
+    """Return the folders with a ``card.json`` in ``$GKEST_HOME/models`` (default ``~/.config/gkest/models``),
+    by name.
+    """
+    # Looked up at every call: tests and services set it while the process runs.
     home = os.environ.get("GKEST_HOME")
     try:
         if home:
@@ -23,7 +26,7 @@ def bundle_folders() -> tuple[Path, ...]:
 
 
 def load_bundles(paths: Sequence[Path]) -> Bundle:
-    """The bundles of ``paths``, then the user's, then the packaged one, as one estimator.
+    """Return the bundles of ``paths``, then the user's, then the packaged one, as one estimator.
 
     The first that measured a GPU answers for it; elsewhere the first that covers a kernel and knows the chip.
     Raises BundleError for one that cannot be read.

@@ -1,7 +1,8 @@
-"""When every kernel of one inference starts and ends, and which kernels run at the same time.
+"""Say when every kernel of one inference starts and ends, and which kernels run at the same time.
 
-The host issues framework calls one after another, each costing the launch overhead; a kernel starts when it has been
-issued, when its stream is free and when its producers are done. Loops are one block of ``repeat`` trips.
+The host issues framework calls one after another, each costing the launch overhead; a kernel starts when it
+has been issued, when its stream is free and when its producers are done. Loops are one block of ``repeat``
+trips.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["TAU_MS", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule
 
 @frozen
 class LaunchProgram:
-    """A lowered model flattened to launches, ready for arithmetic on arrays.
+    """Hold a lowered model flattened to launches, ready for arithmetic on arrays.
 
     ``kernel[i]`` is the row of launch i in the table of distinct kernels, ``step[i]`` the step it belongs to,
     ``repeat[i]`` how often it runs; ``calls[s]`` is the number of framework calls of step s, trips included.
@@ -33,11 +34,13 @@ class LaunchProgram:
 
     @property
     def launches(self) -> int:
-        """Kernel launches of one inference, trips counted."""
+        """Return the kernel launches of one inference, trips counted."""
         return int(self.repeat.sum())
 
     def only(self, kept: np.ndarray) -> LaunchProgram:
-        """The program of the steps for which ``kept`` (a boolean per step) holds, as if the others were not there."""
+        """Return the program of the steps for which ``kept`` (a boolean per step) holds, as if the others
+        were not there.
+        """
         launches = kept[self.step]
         place = np.cumsum(kept) - 1
         return LaunchProgram(
@@ -49,21 +52,23 @@ class LaunchProgram:
         )
 
     def producers(self) -> tuple[tuple[int, ...], ...]:
-        """For each step the earlier steps it waits for: who wrote what it touches, who reads what it overwrites."""
+        """Return for each step the earlier steps that it waits for: who wrote what it touches, who reads what it
+        overwrites.
+        """
         writer: dict[str, int] = {}
         readers: dict[str, list[int]] = {}
-        found = []
+        producers: list[tuple[int, ...]] = []
         for at, step in enumerate(self.steps):
             written = [name for name, _ in step.writes]
             awaited = {writer[name] for name in (*step.reads, *written) if name in writer}
             for name in written:
                 awaited.update(readers.pop(name, ()))
-            found.append(tuple(sorted(awaited)))
+            producers.append(tuple(sorted(awaited)))
             for name in step.reads:
                 readers.setdefault(name, []).append(at)
             for name in written:
                 writer[name] = at
-        return tuple(found)
+        return tuple(producers)
 
     @classmethod
     def of(cls, steps: Sequence[Step], row_of: Mapping[int, int]) -> LaunchProgram:
@@ -87,7 +92,8 @@ class LaunchProgram:
 
 @frozen
 class Timeline:
-    """Start and end of every launch in microseconds from the first launch; ``stream`` of each; ``end_us`` the whole.
+    """Hold start and end of every launch in microseconds from the first launch; ``stream`` of each;
+    ``end_us`` the whole.
 
     ``host_us`` is the time the host needs to issue everything; ``busy_us`` the sum of the kernels' durations.
     """
@@ -105,10 +111,10 @@ def schedule(
 ) -> Timeline:
     """Lay the launches out in time.
 
-    ``duration_us[i]`` is the time of one run of launch i. On one stream the end of launch i is
-    ``max over j <= i of (issue_j + sum of durations j..i)``, a running maximum. On several streams a step goes to
-    the stream that is free first once its producers are done; overlapping kernels are not slowed down here, but the
-    whole never ends before the work would on a GPU kept full (the caller passes utilisations to check).
+    ``duration_us[i]`` is the time of one run of launch i. On one stream the end of launch i is ``max over j
+    <= i of (issue_j + sum of durations j..i)``, a running maximum. On several streams a step goes to the
+    stream that is free first once its producers are done; overlapping kernels are not slowed down here, but
+    the whole never ends before the work would on a GPU kept full (the caller passes utilisations to check).
     """
     spans = duration_us * program.repeat
     issued = np.cumsum(program.calls) * host_overhead_us
@@ -155,6 +161,7 @@ def _on_streams(
     stream = np.zeros(spans.size, dtype=int)
     for at in range(len(program.steps)):
         inputs_done = max((step_end[p] for p in producers[at]), default=0.0)
+        # The stream that is free first; of equals the lowest, so that the answer is always the same.
         lane = min(range(streams), key=lambda s: (max(free[s], inputs_done), s))
         clock = max(free[lane], inputs_done)
         for i in range(int(first[at]), int(last[at])):
@@ -170,15 +177,18 @@ def _on_streams(
 def concurrent_maxima(
     timeline: Timeline, values: Mapping[str, np.ndarray], *, tau_ms: float = TAU_MS
 ) -> dict[str, float]:
-    """For each named per-launch value: the maximum over sets of concurrent launches of its sum (USHER's Creq, Mreq).
+    """Return the largest sum over concurrent launches of each named per-launch value (USHER's Creq, Mreq).
 
-    Launches are concurrent when they run on different streams and their starts differ by at most ``tau_ms`` or their
-    intervals overlap. On one stream every set is a single launch. NaN values are unknown and make the maximum NaN.
+    Launches are concurrent when they run on different streams and their starts differ by at most ``tau_ms``
+    or their intervals overlap. On one stream every set is a single launch. NaN values are unknown and make
+    the maximum NaN.
     """
     if timeline.start_us.size == 0:
         return dict.fromkeys(values, float("nan"))
+    # On one stream nothing overlaps: every launch is alone.
     if not np.any(timeline.stream):
         return {name: float(np.max(v)) for name, v in values.items()}
+    # Only a launch that starts can make a larger set, so sets are looked at when one starts.
     order = np.argsort(timeline.start_us, kind="stable")
     tau = tau_ms * 1e3
     best = {name: np.nan if np.isnan(v).any() else -np.inf for name, v in values.items()}

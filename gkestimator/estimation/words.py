@@ -1,4 +1,6 @@
-"""The closing lines: which GPU is the smallest and the cheapest that fits, and how far to trust the answer."""
+"""Write the closing lines: which GPU is the smallest and the cheapest that fits, and how far to trust the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
 
+# More sentences would bury the table above them.
 _MODELS_SPELLED_OUT = 4
 
 
@@ -21,74 +24,86 @@ def closing_words(
     host_range_us: tuple[float, float],
     searched: bool = False,
 ) -> tuple[str, ...]:
-    """A few plain sentences about ``rows``; empty when there are none. ``searched``: their batches are the largest."""
+    """Return a few plain sentences about ``rows``; none where there are none.
+
+    ``searched``: their batches are the largest.
+    """
     if not rows:
         return ()
     gpus = {t.gpu.name: t.gpu for t in targets}
-    models = list(dict.fromkeys(r.model for r in rows))
+    by_model: dict[str, list[Requirement]] = {}
+    for r in rows:
+        by_model.setdefault(r.model, []).append(r)
     lines = [t.note for t in targets if t.note]
-    for model in models[:_MODELS_SPELLED_OUT]:
-        lines.append(_fit([r for r in rows if r.model == model], gpus, slo_ms, searched))
-    if len(models) > _MODELS_SPELLED_OUT:
-        lines.append(f"... and {len(models) - _MODELS_SPELLED_OUT} more models: see the table")
+    for mine in list(by_model.values())[:_MODELS_SPELLED_OUT]:
+        lines.append(_fit(mine, gpus, slo_ms, searched))
+    if len(by_model) > _MODELS_SPELLED_OUT:
+        lines.append(f"... and {len(by_model) - _MODELS_SPELLED_OUT} more models: see the table")
     lines.append(_trust(rows))
     bound = [r for r in rows if r.host_bound]
     if bound:
         low, high = host_range_us
+        spread = "take it as exact" if low == high else f"span {low:.3g} to {high:.3g} us"
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
-            f"assumed per framework call ({host_overhead_source}); their intervals "
-            + ("take it as exact" if low == high else f"span {low:.3g} to {high:.3g} us")
-            + "; --host-overhead-us sets yours."
+            f"assumed per framework call ({host_overhead_source}); their intervals {spread}; --host-overhead-us sets "
+            "yours."
         )
     return tuple(lines)
 
 
 def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
+    """Return on which GPUs one model fits up to which batch, the smallest of them and the cheapest."""
     model = rows[0].model
-    good = [r for r in rows if fits(r) and (slo_ms is None or answers_within(r, slo_ms))]
-    what = "fits" if slo_ms is None else f"fits and answers within {slo_ms:g} ms"
+    good = [r for r in rows if fits(r)]
+    what = "fits"
+    if slo_ms is not None:
+        good = [r for r in good if answers_within(r, slo_ms)]
+        what = f"fits and answers within {slo_ms:g} ms"
     if not good:
         return f"{model}: of no combination here is it known that it {what}."
     largest: dict[str, int] = {}
     for r in good:
         largest[r.gpu] = max(largest.get(r.gpu, 0), r.batch_size or 0)
     sizes = ", ".join(f"{name} up to batch {n}" if n else name for name, n in largest.items())
-    text = f"{model}: {what} on {sizes}{'' if searched else ' (of those asked)'}."
-    smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
+    asked = "" if searched else " (of those asked)"
+    text = f"{model}: {what} on {sizes}{asked}."
     if len(largest) > 1:
+        smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
         text += f" Smallest: {smallest}."
-    cost: dict[str, tuple[float, int | None]] = {}
-    for r in good:
+    return text + _cheapest(good, gpus)
+
+
+def _cheapest(rows: Sequence[Requirement], gpus: dict[str, GpuSpec]) -> str:
+    """Return the GPU and batch of the least price per sample; nothing where no price is known."""
+    best: tuple[float, Requirement] | None = None
+    for r in rows:
         price = gpus[r.gpu].price_per_hour_usd
-        if price is not None and r.throughput_rps:
-            per_million = price / 3600 / r.throughput_rps * 1e6
-            if r.gpu not in cost or per_million < cost[r.gpu][0]:
-                cost[r.gpu] = (per_million, r.batch_size)
-    if cost:
-        cheapest = min(cost, key=lambda name: cost[name][0])
-        value, batch = cost[cheapest]
-        text += f" Cheapest: {cheapest}, ${value:.2g} per million samples at batch {batch}."
-    return text
+        if price is None or not r.throughput_rps:
+            continue
+        per_million = price / 3600 / r.throughput_rps * 1e6
+        if best is None or per_million < best[0]:
+            best = (per_million, r)
+    if best is None:
+        return ""
+    per_million, row = best
+    return f" Cheapest: {row.gpu}, ${per_million:.2g} per million samples at batch {row.batch_size}."
 
 
 def _trust(rows: Sequence[Requirement]) -> str:
-    covered = sorted(r.coverage_pct for r in rows if r.coverage_pct is not None)
-    widths = sorted(
-        100 * (r.latency_high_ms / r.latency_ms - 1)
-        for r in rows
-        if r.latency_high_ms is not None and r.latency_ms
-    )
     parts = []
+    covered = [r.coverage_pct for r in rows if r.coverage_pct is not None]
     if covered:
-        least = f"{covered[0]:.0f}"
-        most = f"{covered[-1]:.0f}"
-        span = least if least == most else f"{least} to {most}"
-        parts.append(f"{span} % of GPU time lies inside the trained range")
-    if widths:
-        parts.append(f"90 % intervals reach up to {widths[-1]:.0f} % above the estimate")
-    learned = any(r.occupancy_source not in (None, "analytical") for r in rows)
-    parts.append(
-        "memory is calculated, not learned" if learned else "occupancy and memory are calculated, not learned"
-    )
-    return "Trust: " + "; ".join(parts) + "."
+        ends = dict.fromkeys(f"{share:.0f}" for share in (min(covered), max(covered)))
+        parts.append(f"{' to '.join(ends)} % of GPU time lies inside the trained range")
+    reaches = []
+    for r in rows:
+        if r.latency_high_ms is not None and r.latency_ms:
+            reaches.append(100 * (r.latency_high_ms / r.latency_ms - 1))
+    if reaches:
+        parts.append(f"90 % intervals reach up to {max(reaches):.0f} % above the estimate")
+    if any(r.occupancy_source not in (None, "analytical") for r in rows):
+        parts.append("memory is calculated, not learned")
+    else:
+        parts.append("occupancy and memory are calculated, not learned")
+    return f"Trust: {'; '.join(parts)}."

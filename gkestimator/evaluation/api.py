@@ -1,4 +1,4 @@
-"""What callers use: ``evaluate`` compares a table of measurements with estimates of the same rows."""
+"""Offer what callers use: ``evaluate`` compares a table of measurements with estimates of the same rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gkestimator.estimation.request import EstimateOptions
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.evaluation.compare import compare, summaries, unit_warning
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
-from gkestimator.evaluation.host import HostCase, HostFit, fit_host
+from gkestimator.evaluation.host import HostCase, HostFit, errors_words, fit_host
 from gkestimator.evaluation.matching import match_rows
 from gkestimator.evaluation.options import EvaluateRequest
 from gkestimator.evaluation.truth import Truth, read_truth, truth_of
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 @frozen
 class Evaluation:
-    """Measurements beside their estimates.
+    """Hold measurements beside their estimates.
 
-    ``compared`` and ``summarised`` are rows of the tables COMPARED and SUMMARIES (``rows`` and ``summary`` the same as
-    DataFrames), ``failures`` the errors of what could not be estimated, ``messages`` lines worth saying.
+    ``compared`` and ``summarised`` are rows of the tables COMPARED and SUMMARIES (``rows`` and ``summary``
+    the same as DataFrames), ``failures`` the errors of what could not be estimated, ``messages`` lines worth
+    saying.
     """
 
     name: str
@@ -46,51 +47,48 @@ class Evaluation:
 
     @property
     def rows(self) -> pandas.DataFrame:
-        """One row per measurement that was estimated."""
+        """Return one row per measurement that was estimated."""
         return to_dataframe(self.compared, COMPARED)
 
     @property
     def summary(self) -> pandas.DataFrame:
-        """Errors of every measure, over all rows, per GPU and per model."""
+        """Return the errors of every measure, over all rows, per GPU and per model."""
         return to_dataframe(self.summarised, SUMMARIES)
 
     def fit_host(self) -> tuple[HostFit, ...]:
-        """What the rows tell of the host, one fit per runtime. UsageError where a runtime's rows tell nothing."""
-        runtimes = list(dict.fromkeys(case.runtime for case in self.cases))
-        if not runtimes:
+        """Fit the host, once per runtime. Raises UsageError where a runtime's rows tell nothing."""
+        by_runtime: dict[str, list[HostCase]] = {}
+        for case in self.cases:
+            by_runtime.setdefault(case.runtime, []).append(case)
+        if not by_runtime:
             raise UsageError(f"{self.name}: no row has a measured and an estimated latency: no host to fit")
-        return tuple(fit_host([c for c in self.cases if c.runtime == runtime]) for runtime in runtimes)
+        return tuple(fit_host(cases) for cases in by_runtime.values())
 
     def host_profile(self, fits: Sequence[HostFit]) -> HostProfile:
-        """``fits`` as a host profile that states where its figures are from."""
+        """Return ``fits`` as a host profile that states where its figures are from."""
         overheads = {}
         lows = {}
         highs = {}
         rates = {}
         sources = {}
         for fit in fits:
+            runtime = fit.runtime
             words = _provenance(fit, self.name)
             if fit.host_overhead_us is not None:
-                overheads[fit.runtime] = fit.host_overhead_us
+                overheads[runtime] = fit.host_overhead_us
                 spread = _range(fit.overhead_range_us, 1.0, "us")
-                sources[f"host_overhead_us.{fit.runtime}"] = (
-                    f"{words}; {fit.host_rows} rows host-bound{spread}"
-                )
-                if fit.row_range_us is not None:
-                    lows[fit.runtime], highs[fit.runtime] = fit.row_range_us
-                    about = "of the overheads that rows wholly bound by the host ask for"
-                    sources[f"host_low_us.{fit.runtime}"] = (
-                        f"5th percentile (least of fewer than ten) {about}"
-                    )
-                    sources[f"host_high_us.{fit.runtime}"] = (
-                        f"95th percentile (largest of fewer than ten) {about}"
-                    )
+                sources[f"host_overhead_us.{runtime}"] = f"{words}; {fit.host_rows} rows host-bound{spread}"
+            if fit.row_range_us is not None:
+                lows[runtime], highs[runtime] = fit.row_range_us
+                about = "of the overheads that rows wholly bound by the host ask for"
+                least = "5th percentile (least of fewer than ten)"
+                most = "95th percentile (largest of fewer than ten)"
+                sources[f"host_low_us.{runtime}"] = f"{least} {about}"
+                sources[f"host_high_us.{runtime}"] = f"{most} {about}"
             if fit.copy_bytes_per_s is not None:
-                rates[fit.runtime] = fit.copy_bytes_per_s
+                rates[runtime] = fit.copy_bytes_per_s
                 spread = _range(fit.rate_range, 1e-9, "GB/s")
-                sources[f"copy_bytes_per_s.{fit.runtime}"] = (
-                    f"{words}; {fit.copy_rows} rows see the copy{spread}"
-                )
+                sources[f"copy_bytes_per_s.{runtime}"] = f"{words}; {fit.copy_rows} rows see the copy{spread}"
         return HostProfile(
             name=f"host of {self.name}",
             note=f"fitted on {datetime.date.today().isoformat()}",
@@ -109,11 +107,7 @@ class Evaluation:
 
 
 def _provenance(fit: HostFit, name: str) -> str:
-    before = f"{fit.before_pct[0]:.1f} % (median {fit.before_pct[1]:.1f}) before"
-    if fit.after_pct is None:
-        after = "not tested: one model only"
-    else:
-        after = f"{fit.after_pct[0]:.1f} % (median {fit.after_pct[1]:.1f}) with models left out one at a time"
+    before, after = errors_words(fit, untested="not tested: one model only")
     return (
         f"fitted by gkest evaluate to {fit.rows} rows, {fit.models} models of {name} on "
         f"{', '.join(fit.gpus[:4])}; mean latency error {before}, {after}"
@@ -130,15 +124,17 @@ def _range(span: tuple[float, float] | None, factor: float, unit: str) -> str:
 def evaluate(request: EvaluateRequest) -> Evaluation:
     """Compare measurements with estimates of the same models, GPUs, batch sizes and options.
 
-    ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where there are
-    any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the options stand in
-    where a column is missing. ``models`` are files or folders; a row's model is found by file stem, or is a path.
+    ``truth`` is a table (CSV, JSON, Parquet or a DataFrame) with ``model, batch_size, latency_ms`` and, where
+    there are any, ``gpu, runtime, dtype, dims``, memory and utilisation columns of the requirement table; the
+    options stand in where a column is missing. ``models`` are files or folders; a row's model is found by
+    file stem, or is a path.
 
-    ``one_process``: the batch sizes of a model were measured one after another in one process, in the order of the
-    rows, without emptying the runtime's cache; memory is then estimated so (else as a fresh process each).
+    ``one_process``: the batch sizes of a model were measured one after another in one process, in the order
+    of the rows, without emptying the runtime's cache; memory is then estimated so (else as a fresh process
+    each).
 
-    A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read, UsageError,
-    SpecError or BundleError for a request that cannot be answered.
+    A row that cannot be estimated is in ``failures``. Raises TableError for a truth that cannot be read,
+    UsageError, SpecError or BundleError for a request that cannot be answered.
 
         >>> result = gkestimator.evaluate("measured.csv", models="onnx/", gpu="L4")
         >>> result.summary[["name", "measure", "n", "mean", "median", "worst"]]
@@ -160,35 +156,41 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
         runtime=request.runtime,
         dtype=request.dtype,
     )
+    # Before the first estimate: a file that cannot be read would fail every row with the same line.
     _check_files(request)
     options = values_of(request, EstimateOptions)
     compared = compare(matched, options, one_process=request.one_process, progress=request.progress)
+    messages = [*table.messages, *notes, *compared.notes]
     warning = unit_warning(compared.rows)
+    if warning:
+        messages.append(warning)
     return Evaluation(
         name=table.path.name,
         compared=compared.rows,
         summarised=summaries(compared.rows),
         failures=(*failures, *compared.failures),
-        messages=(*table.messages, *notes, *compared.notes, *([warning] if warning else [])),
+        messages=tuple(messages),
         include_copy=request.include_copy,
         cases=compared.cases,
     )
 
 
-def _truth(given: Any) -> Truth:
-    if isinstance(given, str | Path):
-        return read_truth(given)
-    if not hasattr(given, "to_dict") or not hasattr(given, "columns"):
-        raise UsageError(f"truth is a {type(given).__name__}: expected a path or a pandas DataFrame")
-    records = (
-        {str(name): None if value != value else _plain(value) for name, value in record.items()}
-        for record in given.astype(object).where(given.notna(), None).to_dict("records")
-    )
+def _truth(table: Any) -> Truth:
+    """Return the measurements in a file or a DataFrame. Raises TableError, or UsageError for anything else."""
+    if isinstance(table, str | Path):
+        return read_truth(table)
+    if not hasattr(table, "to_dict") or not hasattr(table, "columns"):
+        raise UsageError(f"truth is a {type(table).__name__}: expected a path or a pandas DataFrame")
+    records = []
+    for record in table.astype(object).where(table.notna(), None).to_dict("records"):
+        records.append({str(name): _plain(value) for name, value in record.items()})
     return truth_of(Path("truth"), records)
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars as Python's."""
+    """Return NumPy's scalars as Python's, and NaN as None."""
+    if value != value:
+        return None
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         return value.item()
     return value

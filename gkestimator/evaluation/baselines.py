@@ -1,4 +1,6 @@
-"""What the estimator is compared with: one constant per family, and USHER's literal features with its stack."""
+"""Fit what the estimator is compared with: one constant per family, and USHER's literal features with its
+stack.
+"""
 
 from __future__ import annotations
 
@@ -11,73 +13,70 @@ from gkestimator.core.kernels import KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.evaluation.metrics import weighted_median
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.regressors import MEMBERS
-from gkestimator.kernel_models.roofline import roofline
-from gkestimator.training.members import Fitted, fit_member
-from gkestimator.training.rows import TrainingRows, shape_hash
+from gkestimator.training.members import Fitted, fit_member, out_of_fold, predicted
+from gkestimator.training.rows import TrainingRows, feature_rows, rooflines_us, shape_hash
 
+# Raw sizes with one-hot GPU and operator (USHER's), or a feature set of gkestimator.kernel_models.features.
 FEATURES = ("literal", "physical")
-"""Raw sizes with one-hot GPU and operator (USHER's), or a feature set of :mod:`gkestimator.kernel_models.features.vector`."""
+# What the members are fitted to: milliseconds, their logarithm, or log(time / roofline).
 TARGETS = ("ms", "log", "log-ratio")
-"""What the members are fitted to: milliseconds, their logarithm, or log(time / roofline)."""
+# As in training: what the baselines are given must not be less.
 _FOLDS = 3
-
-
-def rooflines_us(table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
-    """The roofline of every row of ``table`` on its own GPU, microseconds."""
-    result = np.empty(len(table))
-    for name in np.unique(gpu.astype(str)):
-        at = np.flatnonzero(gpu == name)
-        result[at] = roofline(table.take(at), gpus[str(name)]).roofline_us
-    return result
 
 
 @frozen
 class Constants:
-    """Time / roofline as one constant per (family, precision) and GPU, and over all GPUs for those not seen."""
+    """Hold time / roofline as one constant per (family, precision) and GPU, and over all GPUs for those not
+    seen.
+    """
 
     seen: Mapping[tuple[str, str, str], float]
     unseen: Mapping[tuple[str, str], float]
 
     def predict_us(self, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
-        """GPU time per row in microseconds; NaN for a family and precision without training rows."""
-        keys = list(zip(table.family, table.precision, gpu, strict=True))
-        ratio = np.array(
-            [
-                self.seen.get((str(f), str(p), str(g)), self.unseen.get((str(f), str(p)), np.nan))
-                for f, p, g in keys
-            ],
-            dtype=np.float64,
-        )
+        """Return the GPU time per row in microseconds; NaN for a family and precision without training rows."""
+        ratio = np.empty(len(table))
+        for i, (family, precision, name) in enumerate(zip(*_key_columns(table, gpu), strict=True)):
+            unseen = self.unseen.get((family, precision), np.nan)
+            ratio[i] = self.seen.get((family, precision, name), unseen)
         return np.asarray(ratio * rooflines_us(table, gpu, gpus))
 
 
+def _key_columns(table: KernelTable, gpu: np.ndarray) -> tuple[list[str], list[str], list[str]]:
+    """Return family, precision and GPU of every row as words."""
+    columns = (table.family, table.precision, gpu)
+    family, precision, name = (column.astype(str).tolist() for column in columns)
+    return family, precision, name
+
+
 def fit_constants(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> Constants:
-    """The constants with the least mean absolute percentage error on ``rows`` whose GPU time is known.
+    """Return the constants with the least mean absolute percentage error on ``rows`` whose GPU time is known.
 
     sum |c r / t - 1| over rows (r roofline, t time) is least at the median of t / r weighted by r / t.
     """
-    time = rows.duration_us
-    known = np.isfinite(time)
-    ratio = time / rooflines_us(rows.table, rows.gpu, gpus)
-    family = rows.table.family.astype(str)
-    precision = rows.table.precision.astype(str)
-    name = rows.gpu.astype(str)
-    seen: dict[tuple[str, str, str], float] = {}
-    unseen: dict[tuple[str, str], float] = {}
-    for f, p in sorted(set(zip(family[known], precision[known], strict=True))):
-        mine = known & (family == f) & (precision == p)
-        unseen[str(f), str(p)] = weighted_median(ratio[mine], 1 / ratio[mine])
-        for g in np.unique(name[mine]):
-            here = mine & (name == g)
-            seen[str(f), str(p), str(g)] = weighted_median(ratio[here], 1 / ratio[here])
-    return Constants(seen=seen, unseen=unseen)
+    rows = rows.take(np.flatnonzero(np.isfinite(rows.duration_us)))
+    ratio = rows.duration_us / rooflines_us(rows.table, rows.gpu, gpus)
+    seen: dict[tuple[str, str, str], list[float]] = {}
+    unseen: dict[tuple[str, str], list[float]] = {}
+    keys = zip(*_key_columns(rows.table, rows.gpu), strict=True)
+    for key, value in zip(keys, ratio.tolist(), strict=True):
+        seen.setdefault(key, []).append(value)
+        unseen.setdefault(key[:2], []).append(value)
+    return Constants(
+        seen={key: _constant(values) for key, values in seen.items()},
+        unseen={key: _constant(values) for key, values in unseen.items()},
+    )
+
+
+def _constant(ratios: list[float]) -> float:
+    values = np.array(ratios)
+    return weighted_median(values, 1 / values)
 
 
 @frozen
 class FreeStack:
-    """A stack of USHER's members on any features and any target; see :func:`fit_free_stack`."""
+    """Hold a stack of USHER's members on any features and any target; see :func:`fit_free_stack`."""
 
     features: str
     target: str
@@ -89,12 +88,18 @@ class FreeStack:
     high: float
 
     def predict_us(self, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
-        """GPU time per row in microseconds; at least 1 us, as negative milliseconds happen."""
+        """Return the GPU time per row in microseconds; at least 1 us, as negative milliseconds happen."""
         x = _matrix(self.features, table, gpu, gpus, self.gpu_names, self.words)
         value = np.zeros(len(table))
         for name, member in self.members.items():
-            value += self.weights[name] * np.clip(_column(member, x), self.low, self.high)
-        return np.asarray(np.maximum(_to_us(self.target, value, table, gpu, gpus), 1.0))
+            value += self.weights[name] * np.clip(predicted(member, x), self.low, self.high)
+        if self.target == "ms":
+            time_us = value * 1e3
+        elif self.target == "log":
+            time_us = np.exp(value)
+        else:
+            time_us = np.exp(value) * rooflines_us(table, gpu, gpus)
+        return np.asarray(np.maximum(time_us, 1.0))
 
 
 def fit_free_stack(
@@ -107,12 +112,13 @@ def fit_free_stack(
     estimators: int = 100,
     seed: int = 0,
 ) -> FreeStack:
-    """Fit ``members`` on ``features`` (``"literal"`` or a key of ``FEATURE_SETS``) to ``target`` of :data:`TARGETS`.
+    """Fit ``members`` on ``features`` (``"literal"`` or a key of ``FEATURE_SETS``) to ``target`` of
+    :data:`TARGETS`.
 
-    Non-negative weights come from predictions out of three folds of shapes; then every member is refitted on all
-    rows. ``"literal"`` with ``"ms"`` is what USHER describes (Shubha, Shen, Iyer, OSDI 2024, section 3.2): sizes as
-    they are, the GPU and the operator by name, milliseconds. Only rows with a known GPU time are used, each
-    weighing the same. Raises UsageError for fewer than 100 of them or an unknown target.
+    Non-negative weights come from predictions out of three folds of shapes; then every member is refitted on
+    all rows. ``"literal"`` with ``"ms"`` is what USHER describes (Shubha, Shen, Iyer, OSDI 2024, section
+    3.2): sizes as they are, the GPU and the operator by name, milliseconds. Only rows with a known GPU time
+    are used, each weighing the same. Raises UsageError for fewer than 100 of them or an unknown target.
     """
     from scipy.optimize import nnls
 
@@ -121,40 +127,36 @@ def fit_free_stack(
     rows = rows.take(np.flatnonzero(np.isfinite(rows.duration_us)))
     if len(rows) < 100:
         raise UsageError(f"{len(rows)} rows with a known GPU time; expected at least 100")
-    gpu_names = tuple(str(g) for g in np.unique(rows.gpu.astype(str)))
-    words = tuple(str(w) for w in np.unique(_operator_words(rows.table)))
+    gpu_names = tuple(np.unique(rows.gpu.astype(str)).tolist())
+    words = tuple(np.unique(_operator_words(rows.table)).tolist())
     x = _matrix(features, rows.table, rows.gpu, gpus, gpu_names, words)
-    y = _from_us(target, rows.duration_us, rows.table, rows.gpu, gpus)
+    times = rows.duration_us
+    if target == "ms":
+        y = times / 1e3
+    elif target == "log":
+        y = np.log(times)
+    else:
+        y = np.log(times / rooflines_us(rows.table, rows.gpu, gpus))
     weight = np.ones(len(y))
-    low = float(y.min())
-    high = float(y.max())
+    bounds = (float(y.min()), float(y.max()))
+
+    def fit(name: str, of: np.ndarray) -> Fitted:
+        return fit_member(name, x[of], y[of], weight[of], seed=seed, estimators=estimators)
+
     fold = np.floor(shape_hash(rows.table) * 1e6).astype(int) % _FOLDS
-    held = np.empty((len(y), len(members)))
-    for number in range(_FOLDS):
-        train = fold != number
-        test = fold == number
-        for j, name in enumerate(members):
-            fitted = fit_member(name, x[train], y[train], weight[train], seed=seed, estimators=estimators)
-            held[test, j] = np.clip(_column(fitted, x[test]), low, high)
-    weights = nnls(held, y)[0]
+    weights = nnls(out_of_fold(members, fold, x, fit, bounds), y)[0]
     chosen = {name: float(w) for name, w in zip(members, weights, strict=True) if w > 0}
+    every_row = np.ones(len(y), dtype=bool)
     return FreeStack(
         features=features,
         target=target,
         gpu_names=gpu_names,
         words=words,
-        members={n: fit_member(n, x, y, weight, seed=seed, estimators=estimators) for n in chosen},
+        members={name: fit(name, every_row) for name in chosen},
         weights=chosen,
-        low=low,
-        high=high,
+        low=bounds[0],
+        high=bounds[1],
     )
-
-
-def _column(member: Fitted, x: np.ndarray) -> np.ndarray:
-    value = member.predict(x)
-    if value.ndim == 2:
-        return value[:, 0]
-    return value
 
 
 def _operator_words(table: KernelTable) -> np.ndarray:
@@ -171,36 +173,7 @@ def _matrix(
 ) -> np.ndarray:
     if features == "literal":
         sizes = np.nan_to_num(np.stack(list(table.columns.values()), axis=1), nan=0.0)
-        where = np.stack([gpu == g for g in gpu_names], axis=1)
-        kind = np.stack([_operator_words(table) == w for w in words], axis=1)
+        where = gpu[:, None] == np.array(gpu_names, dtype=object)
+        kind = _operator_words(table)[:, None] == np.array(words)
         return np.hstack([sizes, where, kind]).astype(np.float32)
-    result: np.ndarray | None = None
-    for name in np.unique(gpu.astype(str)):
-        at = np.flatnonzero(gpu == name)
-        part, _ = feature_matrix(features, table.take(at), gpus[str(name)])
-        if result is None:
-            result = np.empty((len(table), part.shape[1]), dtype=np.float32)
-        result[at] = part
-    if result is None:
-        raise UsageError("no rows to calculate features of")
-    return result
-
-
-def _from_us(
-    target: str, time_us: np.ndarray, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]
-) -> np.ndarray:
-    if target == "ms":
-        return time_us / 1e3
-    if target == "log":
-        return np.asarray(np.log(time_us))
-    return np.asarray(np.log(time_us / rooflines_us(table, gpu, gpus)))
-
-
-def _to_us(
-    target: str, value: np.ndarray, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]
-) -> np.ndarray:
-    if target == "ms":
-        return value * 1e3
-    if target == "log":
-        return np.asarray(np.exp(value))
-    return np.asarray(np.exp(value) * rooflines_us(table, gpu, gpus))
+    return feature_rows(features, table, gpu, gpus)[0]

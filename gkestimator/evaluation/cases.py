@@ -1,4 +1,4 @@
-"""Kernel measurements beside what was predicted for them, as columns."""
+"""Hold kernel measurements beside what was predicted for them, as columns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gkestimator.evaluation.metrics import absolute_errors_pct
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.roofline import roofline
-from gkestimator.training.rows import TrainingRows
+from gkestimator.training.rows import TrainingRows, by_gpu
 
 _ESTIMATE = "estimate:"
 
 
 @frozen
 class KernelCases:
-    """One entry per measured kernel; times in microseconds.
+    """Hold one entry per measured kernel; times in microseconds.
 
     ``gpu, source, family, precision``: str arrays. ``measured_us``: as published, launch gap included;
     ``gap_us`` and ``hold_us`` as in :class:`TrainingRows`. ``low_us`` .. ``high_us``: the 90 % interval around
@@ -47,16 +47,18 @@ class KernelCases:
         return len(self.gpu)
 
     def as_measured_us(self, duration_us: np.ndarray) -> np.ndarray:
-        """What the publisher's clock would have shown for kernels that take ``duration_us``."""
+        """Return what the publisher's clock would have shown for kernels that take ``duration_us``."""
         return np.asarray(self.gap_us + np.maximum(duration_us, self.hold_us))
 
     def errors_pct(self, method: str = "estimator") -> np.ndarray:
-        """Absolute percentage error of ``method`` per case, against the measurement as published."""
+        """Return the absolute percentage error of ``method`` per case, against the measurement as published."""
         return absolute_errors_pct(self.as_measured_us(self.estimates[method]), self.measured_us)
 
     @property
     def gpu_time_us(self) -> np.ndarray:
-        """Measured GPU time without the launch; NaN where the launch hides it (:class:`TrainingRows`)."""
+        """Return the measured GPU time without the launch; NaN where the launch hides it
+        (:class:`TrainingRows`).
+        """
         shown = self.measured_us >= 1.15 * (self.gap_us + self.hold_us)
         return np.where(shown, self.measured_us - self.gap_us, np.nan)
 
@@ -69,89 +71,87 @@ class KernelCases:
         precision: str | None = None,
         no_gpu: str | None = None,
     ) -> KernelCases:
-        """The cases that match every word given; ``no_gpu`` leaves one GPU out."""
+        """Return the cases that match every word given; ``no_gpu`` leaves one GPU out."""
         mask = np.ones(len(self), dtype=bool)
-        for column, word in (
-            (self.family, family),
-            (self.source, source),
-            (self.gpu, gpu),
-            (self.precision, precision),
-        ):
+        words = {"family": family, "source": source, "gpu": gpu, "precision": precision}
+        for name, word in words.items():
             if word is not None:
-                mask &= column == word
+                mask &= getattr(self, name) == word
         if no_gpu is not None:
             mask &= self.gpu != no_gpu
         return self.take(mask)
 
     def take(self, index: np.ndarray) -> KernelCases:
-        """The cases that ``index`` (integers or a mask) selects."""
-        columns = {f.name: getattr(self, f.name)[index] for f in fields(KernelCases) if f.name != "estimates"}
-        return KernelCases(**columns, estimates={name: v[index] for name, v in self.estimates.items()})
+        """Return the cases that ``index`` (integers or a mask) selects."""
+        columns = {name: getattr(self, name)[index] for name in _COLUMNS}
+        estimates = {method: times[index] for method, times in self.estimates.items()}
+        return KernelCases(**columns, estimates=estimates)
 
     def with_estimate(self, method: str, duration_us: np.ndarray) -> KernelCases:
-        """The same cases with one more method's GPU times (NaN where it has none)."""
+        """Return the same cases with one more method's GPU times (NaN where it has none)."""
         if duration_us.shape != self.measured_us.shape:
             raise TableError(f"{method}: {duration_us.size} estimates for {len(self)} cases")
         return replace(self, estimates={**self.estimates, method: duration_us})
 
     @classmethod
     def concatenate(cls, parts: list[KernelCases]) -> KernelCases:
-        """All cases of ``parts``; a method that one part lacks is NaN there. Raises TableError for no parts."""
+        """Return all cases of ``parts``; a method that one part lacks is NaN there.
+
+        Raises TableError for no parts.
+        """
         if not parts:
             raise TableError("no cases to join; expected at least one part")
         methods = dict.fromkeys(name for part in parts for name in part.estimates)
-        columns = {
-            f.name: np.concatenate([getattr(p, f.name) for p in parts])
-            for f in fields(KernelCases)
-            if f.name != "estimates"
-        }
-        estimates = {
-            name: np.concatenate([p.estimates.get(name, np.full(len(p), np.nan)) for p in parts])
-            for name in methods
-        }
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+        estimates = {}
+        for method in methods:
+            times = [part.estimates.get(method, np.full(len(part), np.nan)) for part in parts]
+            estimates[method] = np.concatenate(times)
         return cls(**columns, estimates=estimates)
 
     def write(self, path: Path) -> None:
         """Save as a compressed ``.npz`` of plain arrays (texts as fixed-width strings)."""
-        arrays = {f.name: getattr(self, f.name) for f in fields(KernelCases) if f.name != "estimates"}
-        texts = {name: v.astype(str) if v.dtype == object else v for name, v in arrays.items()}
+        arrays = {_ESTIMATE + method: times for method, times in self.estimates.items()}
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if column.dtype == object:
+                column = column.astype(str)
+            arrays[name] = column
         with open(path, "wb") as file:
-            np.savez_compressed(
-                file, allow_pickle=False, **texts, **{_ESTIMATE + n: v for n, v in self.estimates.items()}
-            )
+            np.savez_compressed(file, allow_pickle=False, **arrays)
 
     @classmethod
     def read(cls, path: Path) -> KernelCases:
-        """What :meth:`write` saved."""
+        """Return what :meth:`write` saved."""
         with np.load(path, allow_pickle=False) as arrays:
-            columns = {f.name: arrays[f.name] for f in fields(KernelCases) if f.name != "estimates"}
-            estimates = {
-                name.removeprefix(_ESTIMATE): arrays[name]
-                for name in arrays.files
-                if name.startswith(_ESTIMATE)
-            }
+            columns = {name: arrays[name] for name in _COLUMNS}
+            saved = [name for name in arrays.files if name.startswith(_ESTIMATE)]
+            estimates = {name.removeprefix(_ESTIMATE): arrays[name] for name in saved}
         return cls(**columns, estimates=estimates)
 
 
+_COLUMNS = tuple(field.name for field in fields(KernelCases) if field.name != "estimates")
+
+
 def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> KernelCases:
-    """Predict every row by ``bundle`` on its GPU (the path that ``gkest estimate`` takes), beside the roofline and
-    the analytical model."""
-    count = len(rows)
-    columns = {
-        name: np.full(count, np.nan) for name in ("low", "high", "estimator", "roofline", "analytical")
-    }
-    trained = np.zeros(count, dtype=bool)
-    inside = np.zeros(count, dtype=bool)
-    for name in np.unique(rows.gpu.astype(str)):
-        at = np.flatnonzero(rows.gpu == name)
-        table = rows.table.take(at)
-        gpu = gpus[str(name)]
-        answer = bundle.predict(table, gpu)
-        columns["estimator"][at] = answer.duration_us
-        columns["low"][at], columns["high"][at] = answer.low_us, answer.high_us
-        trained[at], inside[at] = answer.trained, answer.in_range
-        columns["roofline"][at] = roofline(table, gpu).roofline_us
-        columns["analytical"][at] = analytical_duration_us(table, gpu)
+    """Predict every row by ``bundle`` on its GPU, as ``gkest estimate`` does.
+
+    The roofline and the analytical model stand beside.
+    """
+    names = ("low", "high", "estimator", "roofline", "analytical")
+    columns = {name: np.full(len(rows), np.nan) for name in names}
+    trained = np.zeros(len(rows), dtype=bool)
+    inside = np.zeros(len(rows), dtype=bool)
+    for name, index in by_gpu(rows.gpu):
+        table = rows.table.take(index)
+        answer = bundle.predict(table, gpus[name])
+        columns["estimator"][index] = answer.duration_us
+        columns["low"][index] = answer.low_us
+        columns["high"][index] = answer.high_us
+        trained[index] = answer.trained
+        inside[index] = answer.in_range
+        columns["roofline"][index] = roofline(table, gpus[name]).roofline_us
+        columns["analytical"][index] = analytical_duration_us(table, gpus[name])
     return KernelCases(
         gpu=rows.gpu.astype(str),
         source=rows.source.astype(str),
@@ -164,5 +164,5 @@ def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: Mapping[str, GpuSpec
         high_us=columns["high"],
         trained=trained,
         in_range=inside,
-        estimates={name: columns[name] for name in ("estimator", "roofline", "analytical")},
+        estimates={name: columns[name] for name in names[2:]},
     )

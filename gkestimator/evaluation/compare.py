@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,28 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
 from gkestimator.estimation.engine import Engine, Estimated
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.rows import requirement_row
 from gkestimator.evaluation.compared import ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostCase
 from gkestimator.evaluation.matching import Matched
 from gkestimator.evaluation.metrics import summarise, weighted_median
 from gkestimator.evaluation.truth import MEASURES
-from gkestimator.memory import cumulative_reserved
 from gkestimator.tables import Requirement
 
 OTHER_MEASURES = MEASURES[1:]
+# Decades: milliseconds taken for seconds or microseconds are three off.
 _GROSS = 2.3
-"""Decades: milliseconds taken for seconds or microseconds are three off."""
+Answers = Mapping[tuple[str, int | None], tuple[Engine, Estimated]]
+"""Estimates by GPU and batch size (None: as exported), each with the engine that made it."""
 
 
 @frozen
 class Comparison:
-    """Rows in the truth's order, the errors of what could not be estimated, and a host case for each row that has a
-    latency (what a fit of the host needs)."""
+    """Hold rows in the truth's order, and the errors of what could not be estimated.
+
+    ``cases``: one for each row that has a latency; a fit of the host needs them.
+    """
 
     rows: tuple[ComparedRow, ...]
     failures: tuple[GkestimatorError, ...]
@@ -45,12 +48,12 @@ def compare(
     options: Mapping[str, Any],
     *,
     one_process: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Estimate every matched row. ``options`` are those of :class:`EstimateRequest` that all rows share.
 
-    ``one_process``: the rows of one model under one set of options were measured in one process, in their order, so
-    that memory which an earlier one made the runtime reserve is still held.
+    ``one_process``: the rows of one model under one set of options were measured in one process, in their
+    order, so that memory which an earlier one made the runtime reserve is still held.
     """
     groups: dict[tuple[Any, ...], list[Matched]] = {}
     for m in matched:
@@ -69,22 +72,24 @@ def compare(
                 failures.setdefault(f"{m.path}: {outcome}", outcome)
                 continue
             row, case = outcome
-            rows[m.measurement.row] = row
+            rows[row.row] = row
             if case is not None:
-                cases[m.measurement.row] = case
+                cases[row.row] = case
     if progress is not None:
         progress("", len(groups), len(groups))
+    # The command prints these lines alone, so each must say which file it is about.
+    named = [e if one_named(text, e) else GkestimatorError(text) for text, e in failures.items()]
     ordered = [rows[number] for number in sorted(rows)]
     return Comparison(
         rows=tuple(_with_constants(ordered)),
-        failures=tuple(e if one_named(text, e) else GkestimatorError(text) for text, e in failures.items()),
+        failures=tuple(named),
         cases=tuple(cases[number] for number in sorted(cases)),
         notes=tuple(notes),
     )
 
 
 def one_named(text: str, error: GkestimatorError) -> bool:
-    """Whether ``error`` names its file already; ``text`` is the file's path and the error."""
+    """Return whether ``error`` names its file already; ``text`` is the file's path and the error."""
     return Path(text.partition(": ")[0]).name in str(error)
 
 
@@ -94,13 +99,13 @@ _Outcome = tuple[ComparedRow, HostCase | None] | GkestimatorError
 def _estimated(
     group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None], one_process: bool
 ) -> Iterator[tuple[Matched, _Outcome]]:
-    """One estimate per row of ``group`` (same model, runtime, dtype, dims and share).
+    """Yield one estimate per row of ``group`` (same model, runtime, dtype, dims and share).
 
     All GPUs and batch sizes are asked for together; where that fails, each row alone, so that one impossible
     batch size or GPU costs no other row.
     """
     try:
-        found = _ask(group, options, notes)
+        answers = _ask(group, options, notes)
     except GkestimatorError as e:
         if len(group) == 1:
             yield group[0], e
@@ -108,78 +113,82 @@ def _estimated(
         for m in group:
             yield from _estimated([m], options, notes, one_process)
         return
-    reserved = _in_one_process(group, found) if one_process else {}
+    reserved = _in_one_process(group, answers) if one_process else {}
     for m in group:
         key = (m.gpu, m.measurement.batch_size)
-        yield m, _beside(m, *found[key], reserved.get(key))
+        engine, answer = answers[key]
+        estimate = _with_memory(requirement_row(engine, answer), reserved.get(key))
+        row = _beside(m, estimate, _roofline_ms(engine, answer, estimate))
+        case = None if row.estimated_ms is None else _host_case(m, engine, answer)
+        yield m, (row, case)
 
 
-def _ask(
-    group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]
-) -> dict[tuple[str, int | None], tuple[Engine, Estimated]]:
-    """Answers by GPU and batch size (None: as exported). Raises the first error."""
+def _ask(group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]) -> Answers:
+    """Return the answers for all rows of the group. Raises the first error."""
     first = group[0].measurement
-    batches = [m.measurement.batch_size for m in group]
+    exported = first.batch_size is None
+    batches = dict.fromkeys(m.measurement.batch_size for m in group)
     of_the_rows = {
         "models": group[0].path,
         "gpus": tuple(dict.fromkeys(m.gpu for m in group)),
-        "batch_sizes": None if first.batch_size is None else tuple(dict.fromkeys(b for b in batches if b)),
+        "batch_sizes": None if exported else tuple(batches),
         "dims": dict(first.dims) or options.get("dims", {}),
         "runtime": group[0].runtime,
         "dtype": group[0].dtype,
         "sm_shares": first.sm_share_pct,
     }
-    request = EstimateRequest(**{**options, **of_the_rows})
-    engine = Engine(request)
+    engine = Engine(EstimateRequest(**{**options, **of_the_rows}))
     if engine.host_note:
         notes.setdefault(engine.host_note)
-    found = {}
+    answers = {}
     for _, outcome in engine.run():
         if isinstance(outcome, GkestimatorError):
             raise outcome
         for e in outcome:
-            batch = None if first.batch_size is None else e.lowering.lowered.batch_size
-            found[e.target.gpu.name, batch] = (engine, e)
-    return found
+            batch = None if exported else e.lowering.lowered.batch_size
+            # The engine goes with its answer: where the group failed as a whole, each row has an engine of its own.
+            answers[e.target.gpu.name, batch] = (engine, e)
+    return answers
 
 
-def _in_one_process(
-    group: Sequence[Matched], found: Mapping[tuple[str, int | None], tuple[Engine, Estimated]]
-) -> dict[tuple[str, int | None], int]:
-    """Reserved bytes after each of the group's rows on each GPU, run in the order of the rows."""
+def _in_one_process(group: Sequence[Matched], answers: Answers) -> dict[tuple[str, int | None], int]:
+    """Return the reserved bytes after each of the group's rows on each GPU, run in the order of the rows."""
     reserved: dict[tuple[str, int | None], int] = {}
     for gpu in dict.fromkeys(m.gpu for m in group):
         keys = list(dict.fromkeys((gpu, m.measurement.batch_size) for m in group if m.gpu == gpu))
-        engine, first = found[keys[0]]
-        after = cumulative_reserved(
-            [found[key][1].lowering.graph for key in keys],
-            allocator=engine.profile.allocator,
-            figures=engine.profile.allocator_bytes,
-            library_workspace_bytes=engine.profile.library_workspace_bytes(first.target.gpu),
-        )
+        engine, first = answers[keys[0]]
+        graphs = [answers[key][1].lowering.graph for key in keys]
+        after = engine.cumulative_reserved(graphs, first.target.gpu)
         reserved.update(zip(keys, after, strict=True))
     return reserved
 
 
-def _beside(
-    m: Matched, engine: Engine, e: Estimated, reserved: int | None
-) -> tuple[ComparedRow, HostCase | None]:
-    """``reserved`` None: what a fresh process reserves."""
-    estimate = requirement_row(engine, e)
-    if reserved is not None:
-        context = estimate.context_bytes
-        mreq = None if context is None else reserved + context
-        estimate = replace(estimate, reserved_bytes=reserved, mreq_bytes=mreq)
-    values = m.measurement.values
-    measured = values.get("latency_ms")
-    latency = estimate.latency_ms
-    assert latency is not None
-    complete = estimate.latency_high_ms is not None  # else a lower bound, which is compared with nothing
+def _with_memory(estimate: Requirement, reserved: int | None) -> Requirement:
+    """Return the estimate with another sum of reserved bytes; None leaves what a fresh process reserves."""
+    if reserved is None:
+        return estimate
+    context = estimate.context_bytes
+    mreq = None if context is None else reserved + context
+    return replace(estimate, reserved_bytes=reserved, mreq_bytes=mreq)
+
+
+def _roofline_ms(engine: Engine, e: Estimated, estimate: Requirement) -> float:
+    """Return the sum of the kernels' rooflines, and the copies where the measurement includes them."""
     program = e.lowering.program
-    p = e.predictions
-    copy = (estimate.copy_ms or 0.0) if engine.request.include_copy else 0.0
-    roofline = float(np.dot(p.roofline_us[program.kernel], program.repeat)) / 1e3 + copy
-    timed = measured is not None and complete and latency > 0
+    kernels_ms = float(np.dot(e.predictions.roofline_us[program.kernel], program.repeat)) / 1e3
+    if engine.request.include_copy:
+        return kernels_ms + (estimate.copy_ms or 0.0)
+    return kernels_ms
+
+
+def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRow:
+    """Return the measured row beside its estimate. An estimate without an upper end is compared with nothing."""
+    values = m.measurement.values
+    others: dict[str, Any] = {}
+    for name in OTHER_MEASURES:
+        if name in values:
+            others[f"measured_{name}"] = values[name]
+            others[name] = _number(getattr(estimate, name))
     row = ComparedRow(
         row=m.measurement.row,
         model=m.name,
@@ -189,41 +198,49 @@ def _beside(
         batch_size=estimate.batch_size,
         dims=estimate.dims,
         sm_share_pct=estimate.sm_share_pct,
-        measured_ms=measured,
-        estimated_ms=latency if timed else None,
-        low_ms=estimate.latency_low_ms if timed else None,
-        high_ms=estimate.latency_high_ms if timed else None,
-        error_pct=100 * (latency / measured - 1) if timed and measured else None,
-        inside=_inside(estimate, measured) if timed and measured else None,
-        roofline_ms=roofline if timed else None,
+        measured_ms=values.get("latency_ms"),
         host_bound=estimate.host_bound,
         host_overhead_us=estimate.host_overhead_us,
-        **{
-            key: value
-            for name in OTHER_MEASURES
-            if name in values
-            for key, value in ((f"measured_{name}", values[name]), (name, _number(getattr(estimate, name))))
-        },
+        **others,
         source=estimate.source,
         coverage_pct=estimate.coverage_pct,
         warnings=estimate.warnings,
     )
-    if not timed or measured is None:
-        return row, None
-    moved = e.memory.input_bytes + e.memory.output_bytes
-    case = HostCase(
+    measured = row.measured_ms
+    latency = estimate.latency_ms
+    high = estimate.latency_high_ms
+    if not measured or not latency or high is None:
+        return row
+    low = estimate.latency_low_ms
+    return replace(
+        row,
+        estimated_ms=latency,
+        low_ms=low,
+        high_ms=high,
+        error_pct=100 * (latency / measured - 1),
+        inside=None if low is None else low <= measured <= high,
+        roofline_ms=roofline_ms,
+    )
+
+
+def _host_case(m: Matched, engine: Engine, e: Estimated) -> HostCase:
+    """Return what a fit of the host needs of a row whose latency was measured and estimated."""
+    moved = None
+    if engine.request.include_copy:
+        moved = float(e.memory.input_bytes + e.memory.output_bytes)
+    program = e.lowering.program
+    return HostCase(
         model=m.name,
         gpu=m.gpu,
         runtime=m.runtime,
-        measured_ms=measured,
+        measured_ms=m.measurement.values["latency_ms"],
         program=program,
-        duration_us=p.duration_us[program.kernel],
+        duration_us=e.predictions.duration_us[program.kernel],
         streams=engine.streams,
-        moved_bytes=float(moved) if engine.request.include_copy else None,
+        moved_bytes=moved,
         host_overhead_us=engine.host_overhead_us,
         copy_bytes_per_s=engine.copy_bytes_per_s,
     )
-    return row, case
 
 
 def _number(value: float | None) -> float | None:
@@ -232,21 +249,16 @@ def _number(value: float | None) -> float | None:
     return float(value)
 
 
-def _inside(estimate: Requirement, measured: float) -> bool | None:
-    low = estimate.latency_low_ms
-    high = estimate.latency_high_ms
-    if low is None or high is None:
-        return None
-    return low <= measured <= high
-
-
 def _with_constants(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
-    """Every row with the roofline times the constant that fits the GPU's rows of other models best (least mean absolute
-    percentage error); without other models there is none."""
+    """Yield every row with the roofline times the constant that fits the GPU's rows of other models best.
+
+    Best: least mean absolute percentage error. Without other models there is none.
+    """
     ratios: dict[str, list[tuple[str, float]]] = {}
     for r in rows:
         if r.measured_ms and r.roofline_ms:
             ratios.setdefault(r.gpu, []).append((r.model, r.measured_ms / r.roofline_ms))
+    # By GPU and model: a constant that had seen the model would be judged on what it was fitted to.
     known: dict[tuple[str, str], float | None] = {}
     for r in rows:
         if not r.measured_ms or not r.roofline_ms:
@@ -261,30 +273,28 @@ def _with_constants(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
 
 
 def summaries(rows: Sequence[ComparedRow]) -> tuple[SummaryRow, ...]:
-    """Summaries of every measure over all rows (where there are several GPUs), per GPU and per model."""
+    """Return summaries of every measure over all rows (where there are several GPUs), per GPU and per model."""
     groups: dict[tuple[str, str], list[ComparedRow]] = {}
     if len({r.gpu for r in rows}) > 1:
         groups["all", "all"] = list(rows)
     for scope in ("gpu", "model"):
         for r in rows:
             groups.setdefault((scope, getattr(r, scope)), []).append(r)
-    found = []
+    summarised = []
     for measure in MEASURES:
         for (scope, name), members in groups.items():
             summary = _summary(scope, name, measure, members)
             if summary is not None:
-                found.append(summary)
-    return tuple(found)
+                summarised.append(summary)
+    return tuple(summarised)
 
 
 def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -> SummaryRow | None:
-    signed = list(_signed(measure, rows))
+    signed = [error for r in rows if (error := r.signed_error(measure)) is not None]
     summary = summarise([abs(error) for error in signed])
     if summary is None:
         return None
-    latency = measure == "latency_ms"
-    inside = [r.inside for r in rows if r.inside is not None]
-    return SummaryRow(
+    row = SummaryRow(
         scope=scope,
         name=name,
         measure=measure,
@@ -295,47 +305,50 @@ def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -
         p90=summary.p90,
         worst=summary.worst,
         bias=statistics.median(signed),
-        inside_pct=100 * statistics.fmean(inside) if latency and inside else None,
-        roofline_mean=_mean_error((r.roofline_ms, r.measured_ms) for r in rows) if latency else None,
-        constant_mean=_mean_error((r.constant_ms, r.measured_ms) for r in rows) if latency else None,
     )
-
-
-def _signed(measure: str, rows: Sequence[ComparedRow]) -> Iterator[float]:
-    for r in rows:
-        if measure == "latency_ms":
-            estimated = r.estimated_ms
-            measured = r.measured_ms
-        else:
-            estimated = getattr(r, measure)
-            measured = getattr(r, f"measured_{measure}")
-        if estimated is None or measured is None:
-            continue
-        yield estimated - measured if measure.endswith("_pct") else 100 * (estimated / measured - 1)
+    if measure != "latency_ms":
+        return row
+    inside = [r.inside for r in rows if r.inside is not None]
+    return replace(
+        row,
+        inside_pct=100 * statistics.fmean(inside) if inside else None,
+        roofline_mean=_mean_error((r.roofline_ms, r.measured_ms) for r in rows),
+        constant_mean=_mean_error((r.constant_ms, r.measured_ms) for r in rows),
+    )
 
 
 def _mean_error(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
-    """Mean absolute percentage error of (estimated, measured); None unless every measured row has an estimate."""
-    known = [(e, m) for e, m in pairs if m is not None]
-    if not known or any(e is None for e, _ in known):
-        return None
-    return statistics.fmean(abs(100 * (e / m - 1)) for e, m in known if e is not None)
+    """Return the mean absolute percentage error of (estimated, measured).
+
+    None unless every measured row has an estimate: means over different rows cannot be compared.
+    """
+    errors = []
+    for estimated, measured in pairs:
+        if measured is None:
+            continue
+        if estimated is None:
+            return None
+        errors.append(abs(100 * (estimated / measured - 1)))
+    return statistics.fmean(errors) if errors else None
 
 
 def unit_warning(rows: Sequence[ComparedRow]) -> str | None:
-    """A line where measured latencies look like another unit than milliseconds: nearly all are off by about the same
-    factor of hundreds."""
-    away = sorted(
-        math.log10(r.estimated_ms / r.measured_ms) for r in rows if r.estimated_ms and r.measured_ms
-    )
+    """Return a line where measured latencies look like another unit than milliseconds.
+
+    Then nearly all are off by about the same factor of hundreds.
+    """
+    away = []
+    for r in rows:
+        if r.estimated_ms and r.measured_ms:
+            away.append(math.log10(r.estimated_ms / r.measured_ms))
     if not away:
         return None
     middle = statistics.median(away)
     near = sum(abs(a - middle) < 1 for a in away) / len(away)
     if abs(middle) < _GROSS or near < 0.75:
         return None
-    unit = "seconds" if middle > 0 else "microseconds"
+    unit, direction = ("seconds", "larger") if middle > 0 else ("microseconds", "smaller")
     return (
-        f"warning: estimates are about {10 ** abs(middle):,.0f} times {'larger' if middle > 0 else 'smaller'} than the "
-        f"measurements: does latency_ms hold {unit}? expected milliseconds a batch"
+        f"warning: estimates are about {10 ** abs(middle):,.0f} times {direction} than the measurements: does "
+        f"latency_ms hold {unit}? expected milliseconds a batch"
     )

@@ -1,4 +1,4 @@
-"""The tables of an evaluation: one row per measurement, and summaries of many."""
+"""Define the tables of an evaluation: one row per measurement, and summaries of many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRUST = "trust"
 
 
 def _measured(unit: str, name: str) -> float | None:
-    """A field of a measured value."""
+    """Return the field of a measured value."""
     value: float | None = field(
         default=None, metadata=spec(unit, f"Measured `{name}`; null: not measured.", group=_OTHER)
     )
@@ -22,6 +22,7 @@ def _measured(unit: str, name: str) -> float | None:
 
 
 def _estimated(unit: str, name: str) -> float | None:
+    """Return the field of an estimated value."""
     value: float | None = field(
         default=None,
         metadata=spec(unit, f"Estimated `{name}`; null: not measured or not known.", group=_OTHER),
@@ -31,7 +32,10 @@ def _estimated(unit: str, name: str) -> float | None:
 
 @frozen
 class ComparedRow:
-    """One measured row beside its estimate; unknown is None. Signed errors: positive is an estimate above the truth."""
+    """Hold one measured row beside its estimate; unknown is None.
+
+    Signed errors: positive is an estimate above the truth.
+    """
 
     row: int = field(metadata=spec("", "Row of the truth, from 1.", group=_KEY, minimum=1))
     model: str = field(metadata=spec("", "As in the truth.", group=_KEY))
@@ -104,13 +108,27 @@ class ComparedRow:
     )
     warnings: str = field(default="", metadata=spec("", "Of the estimate, joined by `; `.", group=_TRUST))
 
+    def signed_error(self, measure: str) -> float | None:
+        """Return estimate against measurement, in points for percentages, else in percent of the measurement.
+
+        ``measure`` is a column of the requirement table. None unless both are known.
+        """
+        estimated = self.estimated_ms if measure == "latency_ms" else getattr(self, measure)
+        measured = self.measured_ms if measure == "latency_ms" else getattr(self, f"measured_{measure}")
+        if estimated is None or measured is None:
+            return None
+        if measure.endswith("_pct"):
+            return float(estimated - measured)
+        return float(100 * (estimated / measured - 1))
+
 
 @frozen
 class SummaryRow:
-    """Absolute errors of one measure over one group of rows, in ``unit`` (% of the measurement, or points).
+    """Hold the absolute errors of one measure over one group of rows, in ``unit`` (% of the measurement, or
+    points).
 
-    ``bias`` is the median of the signed errors. ``inside_pct``, ``roofline_mean`` and ``constant_mean`` are of
-    latency alone. The constant is fitted to the GPU's other models, None where there are none.
+    ``bias`` is the median of the signed errors. ``inside_pct``, ``roofline_mean`` and ``constant_mean`` are
+    of latency alone. The constant is fitted to the GPU's other models, None where there are none.
     """
 
     scope: str = field(metadata=spec("", "`all`, `gpu` or `model`.", choices=("all", "gpu", "model")))

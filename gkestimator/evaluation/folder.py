@@ -1,11 +1,16 @@
-"""An evaluation as a folder: ``report.md``, ``rows.csv``, ``summary.csv`` and, with matplotlib, two pictures."""
+"""Write an evaluation as a folder: ``report.md``, ``rows.csv``, ``summary.csv`` and, with matplotlib, two
+pictures.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gkestimator.core.errors import OutputError
 from gkestimator.evaluation.api import Evaluation
@@ -14,18 +19,20 @@ from gkestimator.evaluation.host import HostFit
 from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
 from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
 from gkestimator.tables import write_bytes
-from gkestimator.tables.layout import printable
+from gkestimator.tables.layout import clipped, printable
 from gkestimator.tables.writing import encode_csv
 
 REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
 _COLOURS = (BLUE, "#c8553d", "#588157", "#8e6c8a", "#b08968", "#457b9d")
+# More bars than that cannot be told apart on a screen.
 _MOST_BARS = 60
 
 
 def write_report(
     result: Evaluation, folder: Path | str, *, fits: Sequence[HostFit] = ()
 ) -> tuple[list[Path], list[str]]:
-    """Write the report into ``folder``, which is made where it is missing; the files written and lines worth saying.
+    """Write the report into ``folder``, which is made where it is missing; the files written and lines worth
+    saying.
 
     Without matplotlib there are no pictures, and a line says how to get them. Raises OutputError.
     """
@@ -35,16 +42,15 @@ def write_report(
     except OSError as e:
         raise OutputError(f"{folder}: cannot be made: {e.strerror or e}") from e
     pictures, notes = _pictures(result)
-    lines = [
-        f"# {printable(result.name)} against estimates",
-        "",
-        *(f"- {line}" for line in trust_words(result)),
-    ]
-    lines += [f"- {line}" for fit in fits for line in host_words(fit)]
-    lines += [f"- {line}" for line in result.messages]
-    lines += [f"- not estimated: {failure}" for failure in result.failures]
+    remarks = list(trust_words(result))
+    for fit in fits:
+        remarks += host_words(fit)
+    remarks += result.messages
+    remarks += [f"not estimated: {failure}" for failure in result.failures]
+    lines = [f"# {printable(result.name)} against estimates", ""]
+    lines += [printable(f"- {remark}") for remark in remarks]
     lines += ["", *(f"![{caption}]({name})\n" for name, caption, _ in pictures)]
-    text = "\n".join(printable(line) if line.startswith("- ") else line for line in lines) + "\n"
+    text = "\n".join(lines) + "\n"
     files = {
         "report.md": text.encode() + render_evaluation(result, "markdown"),
         "rows.csv": encode_csv(COMPARED, result.compared),
@@ -57,16 +63,15 @@ def write_report(
 
 
 def _pictures(result: Evaluation) -> tuple[list[tuple[str, str, bytes]], list[str]]:
-    """(file name, caption, PNG) of every picture there is something to show in."""
+    """Return (file name, caption, PNG) of every picture there is something to show in."""
     rows = [r for r in result.compared if r.measured_ms and r.estimated_ms]
     if not rows:
         return [], ["no pictures: no latency was compared"]
     try:
         import matplotlib as mpl
     except ImportError:
-        return [], [
-            "no pictures: matplotlib is missing (pip install 'gkestimator[plot]'); the rest is written"
-        ]
+        missing = "matplotlib is missing (pip install 'gkestimator[plot]')"
+        return [], [f"no pictures: {missing}; the rest is written"]
     with mpl.rc_context(STYLE):
         return [
             ("latency.png", "Estimated against measured latency", _scatter(rows)),
@@ -90,52 +95,39 @@ def _png(figure: Any) -> bytes:
 
 
 def _scatter(rows: Sequence[ComparedRow]) -> bytes:
-    """Log-log with the 90 % intervals as bars, one colour per GPU."""
+    """Return a log-log picture with the 90 % intervals as bars, one colour per GPU."""
     figure, axis = _figure(5.2, 4.8)
-    values = [v for r in rows for v in (r.measured_ms, r.estimated_ms) if v]
-    ends = [min(values) / 1.4, max(values) * 1.4]
-    axis.fill_between(ends, [e / 1.25 for e in ends], [e * 1.25 for e in ends], color="#f1f1f1", lw=0)
+    values = np.array([(r.measured_ms, r.estimated_ms) for r in rows], dtype=float)
+    ends = np.array([values.min() / 1.4, values.max() * 1.4])
+    axis.fill_between(ends, ends / 1.25, ends * 1.25, color="#f1f1f1", lw=0)
     axis.plot(ends, ends, color=GREY, lw=0.8)
-    gpus = list(dict.fromkeys(r.gpu for r in rows))
-    for at, gpu in enumerate(gpus):
-        mine = [r for r in rows if r.gpu == gpu]
-        colour = _COLOURS[at] if at < len(_COLOURS) else "#777777"
-        axis.vlines(
-            [r.measured_ms for r in mine],
-            [r.low_ms or r.estimated_ms for r in mine],
-            [r.high_ms or r.estimated_ms for r in mine],
-            color=colour,
-            alpha=0.25,
-            lw=1,
-        )
-        axis.scatter(
-            [r.measured_ms for r in mine],
-            [r.estimated_ms for r in mine],
-            s=10,
-            color=colour,
-            lw=0,
-            label=gpu,
-            zorder=3,
-        )
+    by_gpu: dict[str, list[ComparedRow]] = {}
+    for r in rows:
+        by_gpu.setdefault(r.gpu, []).append(r)
+    for (gpu, mine), colour in zip(by_gpu.items(), chain(_COLOURS, repeat("#777777")), strict=False):
+        measured = [r.measured_ms for r in mine]
+        low = [r.low_ms or r.estimated_ms for r in mine]
+        high = [r.high_ms or r.estimated_ms for r in mine]
+        axis.vlines(measured, low, high, color=colour, alpha=0.25, lw=1)
+        estimated = [r.estimated_ms for r in mine]
+        axis.scatter(measured, estimated, s=10, color=colour, lw=0, label=gpu, zorder=3)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     axis.set(xlabel="measured latency, ms", ylabel="estimated, ms (bars: 90 % interval; band: ± 25 %)")
     axis.set_title(f"Latency: {len(rows)} rows", loc="left")
-    if len(gpus) > 1:
+    if len(by_gpu) > 1:
         axis.legend(loc="upper left")
     return _png(figure)
 
 
 def _bars(result: Evaluation) -> bytes:
-    """Median absolute error per model with its worst row, the largest first."""
+    """Return a picture of the median absolute error per model with its worst row, the largest first."""
     models = [s for s in result.summarised if s.measure == "latency_ms" and s.scope == "model"]
     models = sorted(models, key=lambda s: s.median)[-_MOST_BARS:]
     figure, axis = _figure(5.6, 0.9 + 0.2 * len(models))
     places = range(len(models))
     axis.barh(places, [s.median for s in models], height=0.62, color=BLUE, label="median")
     axis.scatter([s.worst for s in models], places, marker="|", s=50, color=INK, label="worst row", zorder=3)
-    axis.set_yticks(
-        places, [s.name if len(s.name) <= 36 else f"{s.name[:17]}…{s.name[-18:]}" for s in models]
-    )
+    axis.set_yticks(places, [clipped(s.name, 36) for s in models])
     axis.grid(axis="y", visible=False)
     axis.set(xlabel="absolute error of the latency, %", xlim=(0, None))
     axis.set_title("Error per model", loc="left")

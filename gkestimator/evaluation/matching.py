@@ -1,4 +1,4 @@
-"""Which file, GPU, runtime and dtype a measured row means; what cannot be told is a failure of that row alone."""
+"""Find the file, GPU, runtime and dtype that a measured row means; what cannot be told fails that row alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gkestimator.hardware.gpus import GpuCatalogue
 
 @frozen
 class Matched:
-    """A measurement with everything that an estimate of it needs."""
+    """Hold a measurement with everything that an estimate of it needs."""
 
     measurement: Measurement
     path: Path
@@ -34,21 +34,27 @@ def match_rows(
     runtime: str,
     dtype: str,
 ) -> tuple[list[Matched], list[GkestimatorError], list[str]]:
-    """Rows that can be estimated, one error for each model or GPU that is not found, and messages.
+    """Return the rows that can be estimated, one error for each model or GPU that is not found, and messages.
 
-    A ``model`` that ends in ``.onnx`` is a path (relative to the truth's folder, else to the current one); any other is
-    looked for among ``models`` by stem, or by the shortest tail that tells equal stems apart. ``gpu`` stands in where
-    the truth names none. Raises UsageError where neither does.
+    A ``model`` that ends in ``.onnx`` is a path (relative to the truth's folder, else to the current one);
+    any other is looked for among ``models`` by stem, or by the shortest tail that tells equal stems apart.
+    ``gpu`` stands in where the truth names none. Raises UsageError where neither does.
     """
-    named = dict.fromkeys(m.model for m in truth.measurements)
-    files = _ModelFiles(models, {text: path for text in named if (path := _as_path(text, truth.path.parent))})
+    named: dict[str, Path] = {}
+    for text in dict.fromkeys(m.model for m in truth.measurements):
+        path_named = _as_path(text, truth.path.parent)
+        if path_named is not None:
+            named[text] = path_named
+    files = _ModelFiles(models, named)
     gpus: dict[str, str | GkestimatorError] = {}
     notes: list[str] = []
     matched: list[Matched] = []
+    # By text: a thousand rows of one missing model are one line.
     wrong: dict[str, tuple[GkestimatorError, list[int]]] = {}
     if gpu is not None:
         _, note = catalogue.resolve(gpu)  # an unknown option fails the command, not a row
-        notes += [note] if note else []
+        if note:
+            notes.append(note)
     for m in truth.measurements:
         asked = m.gpu or gpu
         if asked is None:
@@ -57,35 +63,32 @@ def match_rows(
             )
         try:
             name, path = files.find(m.model)
-            found = gpus.get(asked) or gpus.setdefault(asked, _canonical(catalogue, asked))
-            if isinstance(found, GkestimatorError):
-                raise found
+            # Remembered with its error: looking for names like it takes long in a table of many rows.
+            canonical = gpus.get(asked) or gpus.setdefault(asked, _canonical(catalogue, asked))
+            if isinstance(canonical, GkestimatorError):
+                raise canonical
         except GkestimatorError as e:
             wrong.setdefault(str(e), (e, []))[1].append(m.row)
             continue
-        matched.append(
-            Matched(
-                measurement=m,
-                path=path,
-                name=name,
-                gpu=found,
-                runtime=m.runtime or runtime,
-                dtype=m.dtype or dtype,
-            )
+        match = Matched(
+            measurement=m,
+            path=path,
+            name=name,
+            gpu=canonical,
+            runtime=m.runtime or runtime,
+            dtype=m.dtype or dtype,
         )
+        matched.append(match)
     failures = [type(e)(f"{truth.path.name}: {_rows(rows)}: {e}") for e, rows in wrong.values()]
     return matched, failures, notes
 
 
 def _as_path(text: str, beside: Path) -> Path | None:
-    """The file that ``text`` names as a path, None where it is no path or there is none."""
+    """Return the file that ``text`` names as a path, None where it is no path or there is none."""
     path = Path(text)
     if path.suffix.lower() != ".onnx":
         return None
-    if path.is_absolute():
-        candidates = (path,)
-    else:
-        candidates = (beside / path, path)
+    candidates = (beside / path, path)  # the first is the second where the path is absolute
     try:
         return next((candidate for candidate in candidates if candidate.is_file()), None)
     except (OSError, ValueError):
@@ -106,7 +109,7 @@ def _rows(numbers: Sequence[int]) -> str:
 
 
 class _ModelFiles:
-    """Model files by every name that a table may call them: ``paths`` by stem or tail, ``by_text`` as they are."""
+    """Hold model files by every name that a table may call them: by stem or tail, or as the text itself."""
 
     def __init__(self, paths: Sequence[Path], by_text: Mapping[str, Path]) -> None:
         everything = list(dict.fromkeys([*paths, *by_text.values()]))
@@ -118,7 +121,7 @@ class _ModelFiles:
             self._by_stem.setdefault(path.stem, []).append(name)
 
     def find(self, text: str) -> tuple[str, Path]:
-        """Name and path of the model that ``text`` means. Raises UsageError."""
+        """Return name and path of the model that ``text`` means. Raises UsageError."""
         if text in self._by_name:
             return text, self._by_name[text]
         if text in self._by_text:

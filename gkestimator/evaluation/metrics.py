@@ -1,4 +1,4 @@
-"""Figures that say how good estimates and their intervals are; arrays in, frozen summaries out."""
+"""Calculate figures that say how good estimates and their intervals are; arrays in, frozen summaries out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from gkestimator.core.records import frozen
 
 @frozen
 class ErrorSummary:
-    """Absolute errors of ``n`` cases: mean, median, 90th percentile and worst, in the unit they came in."""
+    """Hold the absolute errors of ``n`` cases: mean, median, 90th percentile and worst, in the unit they came
+    in.
+    """
 
     n: int
     mean: float
@@ -23,8 +25,10 @@ class ErrorSummary:
 
 @frozen
 class IntervalSummary:
-    """How ``n`` intervals did: percent that hold the measurement, median of (high - low) / estimate in percent,
-    the median absolute error in percent, and the width as a multiple of that error (None where the error is 0).
+    """Say how ``n`` intervals did.
+
+    Percent that hold the measurement, median of (high - low) / estimate in percent, the median absolute error in
+    percent, and the width as a multiple of that error (None where the error is 0).
     """
 
     n: int
@@ -35,8 +39,10 @@ class IntervalSummary:
 
 
 def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """100 |estimated / measured - 1| per case (float64). Raises UsageError for lengths that differ or a
-    measurement that is not a positive number."""
+    """Return 100 |estimated / measured - 1| per case (float64).
+
+    Raises UsageError for lengths that differ or a measurement that is not a positive number.
+    """
     estimated = np.asarray(estimated, dtype=np.float64)
     measured = np.asarray(measured, dtype=np.float64)
     if estimated.shape != measured.shape:
@@ -49,7 +55,9 @@ def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarr
 
 
 def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
-    """Summary of absolute errors; None for no errors (unknown, not 0). Raises UsageError if one is NaN."""
+    """Return a summary of absolute errors; None for no errors (unknown, not 0). Raises UsageError if one is
+    NaN.
+    """
     values = np.asarray(errors, dtype=np.float64)
     if not values.size:
         return None
@@ -67,14 +75,18 @@ def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
 def interval_summary(
     estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray
 ) -> IntervalSummary | None:
-    """Summary of intervals ``low`` .. ``high`` (ends included) around ``estimated``; None for no cases."""
+    """Return a summary of intervals ``low`` ..
+
+    ``high`` (ends included) around ``estimated``; None for no cases.
+    """
     if not len(measured):
         return None
     error = float(np.median(absolute_errors_pct(estimated, measured)))
     width = float(np.median(100 * (np.asarray(high) - low) / estimated))
+    inside = (np.asarray(low) <= measured) & (measured <= np.asarray(high))
     return IntervalSummary(
         n=len(measured),
-        inside_pct=float(100 * np.mean((np.asarray(low) <= measured) & (measured <= np.asarray(high)))),
+        inside_pct=float(100 * np.mean(inside)),
         width_pct=width,
         median_error_pct=error,
         width_over_error=width / error if error > 0 else None,
@@ -84,15 +96,22 @@ def interval_summary(
 def inside_at_scales(
     estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray, scales: Sequence[float]
 ) -> np.ndarray:
-    """Percent of measurements inside when every interval is stretched ``scale`` times about its estimate, on the
-    logarithmic axis on which intervals are symmetric. At scale 1 it is the share inside the interval itself."""
+    """Return the percent of measurements inside when every interval is stretched ``scale`` times about its
+    estimate.
+
+    It is stretched on the logarithmic axis on which intervals are symmetric. At scale 1 it is the share
+    inside the interval itself.
+    """
     away = np.log(np.asarray(measured) / estimated)
-    reach = np.where(away >= 0, np.log(np.asarray(high) / estimated), np.log(np.asarray(estimated) / low))
-    return np.array([100 * np.mean(np.abs(away) <= scale * reach * (1 + 1e-12)) for scale in scales])
+    above = np.log(np.asarray(high) / estimated)
+    below = np.log(np.asarray(estimated) / low)
+    # A measurement at the very end of its interval is inside, however its logarithm is rounded.
+    reach = np.where(away >= 0, above, below) * (1 + 1e-12)
+    return np.array([100 * np.mean(np.abs(away) <= scale * reach) for scale in scales])
 
 
 def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
-    """The value at which half of the weight is reached: it minimises sum(weight |value - x|) over x.
+    """Return the value at which half of the weight is reached: it minimises sum(weight |value - x|) over x.
 
     Raises UsageError for no values or no weight.
     """
@@ -100,6 +119,7 @@ def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
     weight = np.asarray(weight, dtype=np.float64)
     if not values.size or not weight.sum() > 0:
         raise UsageError("a weighted median needs at least one value with a positive weight")
+    # Stable, so that equal values keep the order of the rows and the answer does not depend on the platform.
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weight[order])
     return float(values[order][int(np.searchsorted(reached, reached[-1] / 2))])

@@ -1,8 +1,8 @@
-"""Which rows an experiment leaves out of training, and which of those it is tested on."""
+"""Say which rows an experiment leaves out of training, and which of those it is tested on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,73 +13,81 @@ from gkestimator.training.rows import TrainingRows, shape_hash
 
 HELD_OUT = 0.15
 """Share of shapes, by their hash, that the shapes experiment leaves out on every GPU."""
+# Boards of one chip differ by the SMs that are switched off.
 _SAME_CHIP_SMS = 0.10
 
 
 @frozen
 class Split:
-    """``train`` and ``test``: indices into the rows that were split; no row is in both."""
+    """Hold ``train`` and ``test``: indices into the rows that were split; no row is in both."""
 
     train: np.ndarray
     test: np.ndarray
 
 
 def hold_out_shapes(rows: TrainingRows, *, share: float = HELD_OUT) -> Split:
-    """Every row whose shape hashes below ``share`` is left out on every GPU and from every source."""
-    out = shape_hash(rows.table) < share
-    return Split(train=np.flatnonzero(~out), test=np.flatnonzero(out))
+    """Leave out every row whose shape hashes below ``share``, on every GPU and from every source."""
+    return _split(shape_hash(rows.table) < share)
 
 
 def hold_out_source(rows: TrainingRows, source: str) -> Split:
-    """Everything of one source is left out. Raises UsageError if no row is of it."""
+    """Leave out everything of one source. Raises UsageError if no row is of it."""
     out = rows.source.astype(str) == source
     if not out.any():
         raise UsageError(f"no row is of source {source!r}; expected one of {', '.join(_words(rows.source))}")
+    return _split(out)
+
+
+def _split(out: np.ndarray) -> Split:
     return Split(train=np.flatnonzero(~out), test=np.flatnonzero(out))
 
 
 def chip_of(name: str, gpus: Mapping[str, GpuSpec]) -> frozenset[str]:
-    """The GPUs of ``gpus`` that are boards of the same chip as ``name`` (itself too): the same compute capability
-    and, within 10 %, as many SMs. A sibling in training would give the answer away."""
-    of = gpus[name]
-    return frozenset(
-        other
-        for other, spec in gpus.items()
-        if tuple(spec.compute_capability) == tuple(of.compute_capability)
-        and abs(spec.sms / of.sms - 1) <= _SAME_CHIP_SMS
-    )
+    """Return the GPUs of ``gpus`` that are boards of the same chip as ``name`` (itself too).
+
+    They have the same compute capability and, within 10 %, as many SMs. A sibling in training would give the
+    answer away.
+    """
+    chip = gpus[name]
+    boards = []
+    for other, spec in gpus.items():
+        same = tuple(spec.compute_capability) == tuple(chip.compute_capability)
+        if same and abs(spec.sms / chip.sms - 1) <= _SAME_CHIP_SMS:
+            boards.append(other)
+    return frozenset(boards)
 
 
 def chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[frozenset[str], ...]:
-    """The distinct chips that ``rows`` were measured on, each as the set of its boards, sorted."""
+    """Return the distinct chips that ``rows`` were measured on, each as the set of its boards, sorted."""
     measured = {name: gpus[name] for name in _words(rows.gpu)}
     return tuple(sorted({chip_of(name, measured) for name in measured}, key=sorted))
 
 
 def hold_out_chip(rows: TrainingRows, boards: frozenset[str]) -> Split:
-    """Every row of every board of one chip is left out, whatever its source."""
+    """Leave out every row of every board of one chip, whatever its source."""
     out = np.isin(rows.gpu.astype(str), sorted(boards))
     if not out.any():
         raise UsageError(f"no row was measured on {', '.join(sorted(boards))}")
-    return Split(train=np.flatnonzero(~out), test=np.flatnonzero(out))
+    return _split(out)
 
 
 def thin(rows: TrainingRows, index: np.ndarray, *, most: int, seed: int = 0) -> np.ndarray:
-    """At most ``most`` of the rows ``index`` of each (GPU, source, family, precision), drawn evenly and always the
-    same ones for one ``seed``."""
-    words = [c[index].astype(str) for c in (rows.gpu, rows.source, rows.table.family, rows.table.precision)]
-    keys = words[0]
-    for more in words[1:]:
-        keys = np.char.add(np.char.add(keys, "|"), more)
+    """Return at most ``most`` of the rows ``index`` of each (GPU, source, family, precision).
+
+    They are drawn evenly, and always the same ones for one ``seed``.
+    """
+    keys: dict[tuple[str, ...], list[int]] = {}
+    columns = (rows.gpu, rows.source, rows.table.family, rows.table.precision)
+    words = [column[index].astype(str).tolist() for column in columns]
+    for key, row in zip(zip(*words, strict=True), index.tolist(), strict=True):
+        keys.setdefault(key, []).append(row)
     rng = np.random.default_rng(seed)
-    kept = []
-    for key in np.unique(keys):
-        mine = index[keys == key]
-        kept.append(mine if len(mine) <= most else rng.choice(mine, most, replace=False))
-    if kept:
-        return np.sort(np.concatenate(kept))
-    return index
+    drawn = [np.zeros(0, dtype=index.dtype)]
+    for key in sorted(keys, key="|".join):
+        mine = np.array(keys[key], dtype=index.dtype)
+        drawn.append(mine if len(mine) <= most else rng.choice(mine, most, replace=False))
+    return np.sort(np.concatenate(drawn))
 
 
-def _words(column: np.ndarray) -> Sequence[str]:
-    return [str(word) for word in np.unique(column.astype(str))]
+def _words(column: np.ndarray) -> list[str]:
+    return np.unique(column.astype(str)).tolist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""An evaluation as text: tables for people, CSV and JSON for programs."""
+"""Write an evaluation as text: tables for people, CSV and JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Callable, Sequence
 from gkestimator.core.errors import UsageError
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
-from gkestimator.evaluation.host import HostFit
+from gkestimator.evaluation.host import HostFit, errors_words
 from gkestimator.tables.files import json_bytes
-from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
-from gkestimator.tables.units import UNKNOWN, number_text
+from gkestimator.tables.layout import (
+    TextColumn,
+    markdown_table,
+    number_columns,
+    printable,
+    text_table,
+    word_column,
+)
+from gkestimator.tables.units import UNKNOWN, fixed_text, number_text, signed_text, whole_text
 from gkestimator.tables.writing import encode_csv
 
 EVALUATION_FORMATS = ("table", "csv", "json", "markdown")
@@ -38,7 +45,10 @@ Table = Callable[[Sequence[TextColumn]], list[str]]
 
 
 def render_evaluation(result: Evaluation, form: str) -> bytes:
-    """``result`` as ``form`` (one of EVALUATION_FORMATS), UTF-8. CSV holds the rows, JSON rows and summary."""
+    """Return ``result`` as ``form`` (one of EVALUATION_FORMATS), UTF-8.
+
+    CSV holds the rows, JSON rows and summary.
+    """
     COMPARED.check(result.compared, where="evaluation")
     SUMMARIES.check(result.summarised, where="summary")
     if form == "csv":
@@ -51,76 +61,75 @@ def render_evaluation(result: Evaluation, form: str) -> bytes:
         }
         return json_bytes(document)
     if form == "table":
-        return ("\n".join(_blocks(result, text_table, "")) + "\n").encode()
-    if form == "markdown":
-        return ("\n".join(_blocks(result, markdown_table, "## ")) + "\n").encode()
-    raise UsageError(f"format {form!r} is not known, expected one of {', '.join(EVALUATION_FORMATS)}")
+        lines = _blocks(result, text_table, "")
+    elif form == "markdown":
+        lines = _blocks(result, markdown_table, "## ")
+    else:
+        raise UsageError(f"format {form!r} is not known, expected one of {', '.join(EVALUATION_FORMATS)}")
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _blocks(result: Evaluation, table: Table, title: str) -> list[str]:
     lines = [*_facts(result), ""]
     if not result.compared:
         return [*lines, "nothing was compared"]
-    lines += [*([f"{title}Rows", ""] if title else []), *table(_row_columns(result.compared)), ""]
+    if title:
+        lines += [f"{title}Rows", ""]
+    lines += [*table(_row_columns(result.compared)), ""]
     latency = [s for s in result.summarised if s.measure == "latency_ms"]
-    if latency:
-        lines += [
-            f"{title}Latency: absolute error in % of the measurement",
-            "",
-            *table(_latency_columns(latency)),
-            "",
-        ]
     others = [s for s in result.summarised if s.measure != "latency_ms" and s.scope != "model"]
+    if latency:
+        lines += [f"{title}Latency: absolute error in % of the measurement", ""]
+        lines += [*table(_latency_columns(latency)), ""]
     if others:
         lines += [f"{title}Other measures: absolute error", "", *table(_other_columns(others)), ""]
     return [*lines, *_legend(bool(latency))]
 
 
 def _facts(result: Evaluation) -> list[str]:
+    """Return how many rows there are, and what all of them share."""
     rows = result.compared
-    facts = [
-        f"{result.name}: {len(rows)} rows of {len({r.model for r in rows})} models beside their estimates"
-    ]
-    shared = []
+    models = {r.model for r in rows}
+    counts = f"{result.name}: {len(rows)} rows of {len(models)} models beside their estimates"
+    shared: list[str] = []
     for name in ("gpu", "runtime", "dtype"):
-        values = sorted({str(getattr(r, name)) for r in rows})
+        values = {str(getattr(r, name)) for r in rows}
         if len(values) == 1:
-            shared.append(values[0])
+            shared += values
     overheads = {r.host_overhead_us for r in rows}
-    if len(overheads) == 1 and rows:
-        shared.append(f"host overhead {number_text(next(iter(overheads)))} us a call")
+    if len(overheads) == 1:
+        shared.append(f"host overhead {number_text(overheads.pop())} us a call")
     shared.append("copies of inputs and outputs included" if result.include_copy else "without copies")
-    return [printable(facts[0]), printable(" · ".join(shared))]
+    return [printable(counts), printable(" · ".join(shared))]
 
 
 def _row_columns(rows: Sequence[ComparedRow]) -> list[TextColumn]:
-    columns = [TextColumn(heading="model", cells=[r.model for r in rows], right=False, shrink=16)]
+    columns = [word_column("model", rows, "model", shrink=16)]
     for name, heading in (("gpu", "GPU"), ("runtime", "runtime"), ("dtype", "dtype"), ("dims", "dims")):
-        cells = [str(getattr(r, name)) for r in rows]
-        if len(set(cells)) > 1:
-            columns.append(TextColumn(heading=heading, cells=cells, right=False, shrink=8))
-    columns.append(_column("batch", [UNKNOWN if r.batch_size is None else f"{r.batch_size:,}" for r in rows]))
+        column = word_column(heading, rows, name, shrink=8)
+        if len(set(column.cells)) > 1:
+            columns.append(column)
+    columns += number_columns(rows, [("batch", "batch_size", whole_text)])
     if any(r.measured_ms is not None for r in rows):
-        columns += [
-            _column("measured ms", [number_text(r.measured_ms) for r in rows]),
-            _column("estimated ms (90 %)", [_interval(r) for r in rows]),
-            _column("error %", [_signed(r.error_pct) for r in rows]),
-            TextColumn(heading="inside", cells=[_INSIDE[r.inside] for r in rows], right=False),
-            TextColumn(heading="bound", cells=[_BOUND[r.host_bound] for r in rows], right=False),
-            _column("known %", [number_text(r.coverage_pct) for r in rows]),
-        ]
+        columns += _latency_comparison(rows)
     for name, heading in _BRIEF:
         if any(getattr(r, f"measured_{name}") is not None for r in rows):
-            columns.append(_column(heading, [_signed(_away(r, name)) for r in rows]))
+            cells = [signed_text(r.signed_error(name)) for r in rows]
+            columns.append(TextColumn(heading=heading, cells=cells))
     return columns
 
 
-def _away(row: ComparedRow, name: str) -> float | None:
-    estimated = getattr(row, name)
-    measured = getattr(row, f"measured_{name}")
-    if estimated is None or measured is None:
-        return None
-    return float(estimated - measured if name.endswith("_pct") else 100 * (estimated / measured - 1))
+def _latency_comparison(rows: Sequence[ComparedRow]) -> list[TextColumn]:
+    inside = [_INSIDE[r.inside] for r in rows]
+    bound = [_BOUND[r.host_bound] for r in rows]
+    return [
+        *number_columns(rows, [("measured ms", "measured_ms", number_text)]),
+        TextColumn(heading="estimated ms (90 %)", cells=[_interval(r) for r in rows]),
+        *number_columns(rows, [("error %", "error_pct", signed_text)]),
+        TextColumn(heading="inside", cells=inside, right=False),
+        TextColumn(heading="bound", cells=bound, right=False),
+        *number_columns(rows, [("known %", "coverage_pct", number_text)]),
+    ]
 
 
 def _interval(row: ComparedRow) -> str:
@@ -129,50 +138,37 @@ def _interval(row: ComparedRow) -> str:
     return f"{number_text(row.estimated_ms)} ({number_text(row.low_ms)}–{number_text(row.high_ms)})"
 
 
-def _column(heading: str, cells: Sequence[str]) -> TextColumn:
-    return TextColumn(heading=heading, cells=cells)
+def _share(value: float | None) -> str:
+    return fixed_text(value, ".0f")
 
 
-def _signed(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:+.1f}"
-
-
-def _plain(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:.1f}"
+_ROWS = ("rows", "n", str)
+_ERRORS = (
+    ("mean", "mean", fixed_text),
+    ("median", "median", fixed_text),
+    ("90th", "p90", fixed_text),
+    ("worst", "worst", fixed_text),
+    ("bias", "bias", signed_text),
+)
+_LATENCY = (
+    ("inside %", "inside_pct", _share),
+    ("roofline", "roofline_mean", fixed_text),
+    ("constant", "constant_mean", fixed_text),
+)
 
 
 def _latency_columns(rows: Sequence[SummaryRow]) -> list[TextColumn]:
-    return [
-        TextColumn(heading="GPU or model", cells=[r.name for r in rows], right=False, shrink=12),
-        _column("rows", [str(r.n) for r in rows]),
-        *_error_columns(rows),
-        _column("inside %", [UNKNOWN if r.inside_pct is None else f"{r.inside_pct:.0f}" for r in rows]),
-        _column("roofline", [_plain(r.roofline_mean) for r in rows]),
-        _column("constant", [_plain(r.constant_mean) for r in rows]),
-    ]
+    names = word_column("GPU or model", rows, "name", shrink=12)
+    return [names, *number_columns(rows, [_ROWS, *_ERRORS, *_LATENCY])]
 
 
 def _other_columns(rows: Sequence[SummaryRow]) -> list[TextColumn]:
     return [
         TextColumn(heading="measure", cells=[_NAMES[r.measure] for r in rows], right=False),
-        TextColumn(heading="GPU", cells=[r.name for r in rows], right=False, shrink=10),
-        _column("rows", [str(r.n) for r in rows]),
-        TextColumn(heading="in", cells=[r.unit for r in rows], right=False),
-        *_error_columns(rows),
-    ]
-
-
-def _error_columns(rows: Sequence[SummaryRow]) -> list[TextColumn]:
-    return [
-        _column("mean", [_plain(r.mean) for r in rows]),
-        _column("median", [_plain(r.median) for r in rows]),
-        _column("90th", [_plain(r.p90) for r in rows]),
-        _column("worst", [_plain(r.worst) for r in rows]),
-        _column("bias", [_signed(r.bias) for r in rows]),
+        word_column("GPU", rows, "name", shrink=10),
+        *number_columns(rows, [_ROWS]),
+        word_column("in", rows, "unit"),
+        *number_columns(rows, _ERRORS),
     ]
 
 
@@ -188,20 +184,21 @@ def _legend(latency: bool) -> list[str]:
 
 
 def trust_words(result: Evaluation) -> tuple[str, ...]:
-    """Closing lines: how good the estimates are here, and where they are not."""
+    """Return closing lines: how good the estimates are here, and where they are not."""
     lines = []
-    for s in result.summarised:
-        if s.measure != "latency_ms" or s.scope != "gpu":
+    latency = [s for s in result.summarised if s.measure == "latency_ms"]
+    for s in latency:
+        if s.scope != "gpu":
             continue
-        if s.inside_pct is None:
-            inside = ""
-        else:
+        inside = ""
+        if s.inside_pct is not None:
             inside = f"; {s.inside_pct:.0f} % of the 90 % intervals hold"
         lines.append(
             f"{s.name}: latency is off by {s.median:.1f} % in the median, {s.mean:.1f} % in the mean "
             f"({s.n} rows){inside}."
         )
-    models = [s for s in result.summarised if s.measure == "latency_ms" and s.scope == "model"]
+    models = [s for s in latency if s.scope == "model"]
+    # Of one or two models the table says it already.
     if len(models) > 2:
         worst = max(models, key=lambda s: s.mean)
         lines.append(f"Worst model: {worst.name}, {worst.mean:.1f} % in the mean (bias {worst.bias:+.1f}).")
@@ -209,25 +206,23 @@ def trust_words(result: Evaluation) -> tuple[str, ...]:
 
 
 def host_words(fit: HostFit) -> tuple[str, ...]:
-    """What a fit of the host found, in lines."""
+    """Return what a fit of the host says, in lines."""
     parts = []
     if fit.host_overhead_us is not None:
-        spread = fit.overhead_range_us
-        parts.append(
-            f"launch overhead {fit.host_overhead_us:.1f} us a call"
-            + (f" ({spread[0]:.1f} to {spread[1]:.1f} leaving models out)" if spread else "")
-        )
+        overhead = f"launch overhead {fit.host_overhead_us:.1f} us a call"
+        if fit.overhead_range_us:
+            low, high = fit.overhead_range_us
+            overhead += f" ({low:.1f} to {high:.1f} leaving models out)"
+        parts.append(overhead)
     if fit.copy_bytes_per_s is not None:
-        rates = fit.rate_range
-        parts.append(
-            f"copies {fit.copy_bytes_per_s / 1e9:.2f} GB/s"
-            + (f" ({rates[0] / 1e9:.2f} to {rates[1] / 1e9:.2f})" if rates else "")
-        )
-    after = "one model only, so not tested"
-    if fit.after_pct is not None:
-        after = f"{fit.after_pct[0]:.1f} % (median {fit.after_pct[1]:.1f}) with models left out one at a time"
+        copies = f"copies {fit.copy_bytes_per_s / 1e9:.2f} GB/s"
+        if fit.rate_range:
+            low, high = fit.rate_range
+            copies += f" ({low / 1e9:.2f} to {high / 1e9:.2f})"
+        parts.append(copies)
+    before, after = errors_words(fit, untested="one model only, so not tested")
     return (
         f"{fit.runtime}: {', '.join(parts)}; {fit.host_rows} of {fit.rows} rows host-bound; mean latency error "
-        f"{fit.before_pct[0]:.1f} % (median {fit.before_pct[1]:.1f}) before, {after}.",
+        f"{before}, {after}.",
         *(f"{fit.runtime}: {note}" for note in fit.notes),
     )

@@ -1,4 +1,4 @@
-"""A user's own measurements: requirement tables, or any CSV with ``model, batch_size, latency_ms``.
+"""Read a user's own measurements: requirement tables, or any CSV with ``model, batch_size, latency_ms``.
 
 A file says what it means or is refused in one line: which column was found, which was expected, in which unit.
 """
@@ -19,8 +19,10 @@ from typing import Any
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.core.records import frozen
 from gkestimator.tables import REQUIREMENTS
-from gkestimator.tables.reading import parquet_records
+from gkestimator.tables.reading import number_of, parquet_records
+from gkestimator.tables.schema import cell_error, refuse_repeated
 
+# A table of whole models; what is larger is a log, or not meant for us.
 MAX_TRUTH_BYTES = 64 * 2**20
 MAX_TRUTH_ROWS = 200_000
 MEASURES = (
@@ -37,6 +39,8 @@ MEASURES = (
 """Columns of the requirement table that are compared where the truth has them."""
 _KEYS = ("model", "gpu", "runtime", "dtype", "batch_size", "dims", "sm_share_pct")
 _READ = (*_KEYS, *MEASURES, "throughput_rps", "source", "occupancy_source", "schema_version")
+# Nothing takes no time and no memory; a utilisation may be 0.
+_ABOVE_ZERO = {*(name for name in MEASURES if not name.endswith("_pct")), "throughput_rps", "sm_share_pct"}
 _UNITS = {
     "latency_ms": r"(latency|time|duration|runtime|elapsed|t|ms|inference)([ _(\[-]*(m?s|us|ns|sec|secs|seconds|msec|"
     r"millis|milliseconds|mean|avg|p50)[)\]]*)*|milliseconds|seconds",
@@ -48,7 +52,7 @@ _UNITS = {
 
 @frozen
 class Measurement:
-    """One measured row, number ``row`` of the file (from 1, the heading not counted).
+    """Hold one measured row, number ``row`` of the file (from 1, the heading not counted).
 
     ``model`` is the text in the file; ``gpu``, ``runtime`` and ``dtype`` are None where the file does not say.
     ``batch_size`` None: as exported. ``values`` holds those of MEASURES that were measured, in their units.
@@ -67,7 +71,7 @@ class Measurement:
 
 @frozen
 class Truth:
-    """The measurements of one file and what is to be said about it."""
+    """Hold the measurements of one file and what is to be said about it."""
 
     path: Path
     measurements: tuple[Measurement, ...]
@@ -78,10 +82,11 @@ def read_truth(path: Path | str) -> Truth:
     """Read measurements from CSV (comma, semicolon or tab; UTF-8 with or without a byte order mark), JSON (a
     requirement table, or a list of objects) or Parquet.
 
-    Columns that are not known are ignored, and a message says so. ``throughput_rps`` stands in where ``latency_ms`` is
-    missing. Raises TableError, one line naming file, row and column: an empty file, a missing column (with the heading
-    that looks like it and the unit expected), a value that is no positive number, an estimate instead of a
-    measurement, two rows that answer one question, or more than MAX_TRUTH_BYTES.
+    Columns that are not known are ignored, and a message says so. ``throughput_rps`` stands in where
+    ``latency_ms`` is missing. Raises TableError, one line naming file, row and column: an empty file, a
+    missing column (with the heading that looks like it and the unit expected), a value that is no positive
+    number, an estimate instead of a measurement, two rows that answer one question, or more than
+    MAX_TRUTH_BYTES.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -96,7 +101,7 @@ def read_truth(path: Path | str) -> Truth:
 
 
 def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
-    """The measurements in ``records``, each a mapping from column to value; ``path`` is what errors name."""
+    """Return the measurements in ``records``, mappings from column to value; ``path`` is what errors name."""
     rows: list[Measurement] = []
     ignored: dict[str, None] = {}
     seen: set[tuple[str, ...]] = set()
@@ -105,25 +110,24 @@ def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
         if number > MAX_TRUTH_ROWS:
             raise TableError(f"{path}: found more than {MAX_TRUTH_ROWS:,} rows, expected fewer")
         names = tuple(map(str, record))
+        # JSON rows may each have other names; a thousand different headings are enough to look at.
         if names not in seen and len(seen) < 1000:
             seen.add(names)
             _check_columns(path, names)
-            ignored |= dict.fromkeys(n for n in names if n not in REQUIREMENTS.by_name)
-        rows.append(_measurement(path, number, record))
-        occupancy = any(name.startswith("occupancy_") for name in rows[-1].values)
+            ignored |= dict.fromkeys(name for name in names if name not in REQUIREMENTS.by_name)
+        measurement = _measurement(path, number, record)
+        rows.append(measurement)
+        occupancy = any(name.startswith("occupancy_") for name in measurement.values)
         calculated += occupancy and record.get("occupancy_source") == "analytical"
     if not rows:
         raise TableError(f"{path}: found no rows, expected at least one measurement")
     _check_unique(path, rows)
-    unused = ", ".join(one_line(name, limit=40) for name in list(ignored)[:8])
-    if len(ignored) > 8:
-        more = f" and {len(ignored) - 8} more"
-    else:
-        more = ""
+    messages = []
     if ignored:
-        messages = [f"{path.name}: columns not used: {unused}{more}"]
-    else:
-        messages = []
+        unused = ", ".join(one_line(name, limit=40) for name in list(ignored)[:8])
+        if len(ignored) > 8:
+            unused += f" and {len(ignored) - 8} more"
+        messages.append(f"{path.name}: columns not used: {unused}")
     if calculated:
         messages.append(
             f"{path.name}: occupancy of {calculated} rows was calculated from launches (occupancy_source analytical), "
@@ -134,16 +138,16 @@ def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
 
 def _check_file(path: Path) -> None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError) as e:
         raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise TableError(
             f"{path}: found something other than a regular file, expected a table of measurements"
         )
-    if found.st_size > MAX_TRUTH_BYTES:
-        raise TableError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_TRUTH_BYTES:,}")
-    if found.st_size == 0:
+    if status.st_size > MAX_TRUTH_BYTES:
+        raise TableError(f"{path}: found {status.st_size:,} bytes, expected at most {MAX_TRUTH_BYTES:,}")
+    if status.st_size == 0:
         raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
 
 
@@ -155,6 +159,7 @@ def _csv_records(path: Path) -> Iterator[Mapping[str, Any]]:
     if "\0" in text[:4096]:
         raise TableError(f"{path}: found binary data, expected CSV in UTF-8")
     first = next((line for line in text.splitlines() if line.strip()), "")
+    # Spreadsheets of many countries separate by semicolons, databases by tabs.
     separator = max(",;\t", key=first.count)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -164,10 +169,10 @@ def _csv_records(path: Path) -> Iterator[Mapping[str, Any]]:
         for number, cells in enumerate(lines, start=1):
             if len(cells) != len(names):
                 raise TableError(f"{path}: row {number}: found {len(cells)} cells, expected {len(names)}")
-            yield {
-                name: _cell(path, number, name, text.strip(), separator)
-                for name, text in zip(names, cells, strict=True)
-            }
+            record = {}
+            for name, cell in zip(names, cells, strict=True):
+                record[name] = _cell(path, number, name, cell.strip(), separator)
+            yield record
     except csv.Error as e:
         raise TableError(f"{path}: cannot be read as CSV: {e}") from e
 
@@ -181,13 +186,9 @@ def _cell(path: Path, number: int, name: str, text: str, separator: str) -> Any:
     if separator == ";" and re.fullmatch(r"[+-]?[0-9]+,[0-9]+", text):
         text = text.replace(",", ".")  # a spreadsheet of a country with decimal commas
     try:
-        if len(text) > 64 or "_" in text:
-            raise ValueError(text)
-        return float(text)
+        return number_of(text, float)
     except ValueError as e:
-        raise TableError(
-            f"{path}: row {number}, column {name}: found {text[:40]!r}, expected {column.expected}"
-        ) from e
+        raise cell_error(path, number, name, f"found {text[:40]!r}, expected {column.expected}") from e
 
 
 def _json_records(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -201,10 +202,8 @@ def _json_records(path: Path) -> Iterator[Mapping[str, Any]]:
             f'{path}: expected a list of objects or {{"schema_version": {REQUIREMENTS.version}, "rows": [...]}}'
         )
     if isinstance(document, dict):
-        if rows and isinstance(rows[0], dict):
-            names = rows[0]
-        else:
-            names = ()
+        first = rows[0] if rows else None
+        names = first if isinstance(first, dict) else ()
         _check_version(f"{path}", document.get("schema_version"), names)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
@@ -222,66 +221,49 @@ def _check_version(where: str, version: object, names: Iterable[str]) -> None:
 def _check_columns(path: Path, names: Sequence[str]) -> None:
     if not names:
         raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
-    for name in names:
-        if names.count(name) > 1:
-            raise TableError(f"{path}: column {name!r} stands twice, expected once")
+    refuse_repeated(path, names)
     for needed in ("model", "batch_size", "latency_ms"):
         if needed in names or (needed == "latency_ms" and _instead_of_latency(names)):
             continue
         unit = " (milliseconds a batch)" if needed == "latency_ms" else ""
-        close = [n for n in names if n not in _READ and re.fullmatch(_UNITS[needed], n.strip().lower())]
-        if close:
-            found = f"found {close[0]!r}"
-        else:
-            found = f"found {', '.join(names)[:120]}"
-        raise TableError(f"{path}: column {needed} is missing: {found}, expected {needed}{unit}")
+        close = _headings_like(needed, names)
+        seen = repr(close[0]) if close else ", ".join(names)[:120]
+        raise TableError(f"{path}: column {needed} is missing: found {seen}, expected {needed}{unit}")
+
+
+def _headings_like(needed: str, names: Sequence[str]) -> list[str]:
+    """Return the headings that people give to a required column; most of them say another unit."""
+    return [n for n in names if n not in _READ and re.fullmatch(_UNITS[needed], n.strip().lower())]
 
 
 def _instead_of_latency(names: Sequence[str]) -> bool:
-    """Whether the file measures something else: throughput, memory, utilisation."""
-    return any(name in names for name in (*MEASURES[1:], "throughput_rps")) and not any(
-        name not in _READ and re.fullmatch(_UNITS["latency_ms"], name.lower()) for name in names
-    )
+    """Return whether the file measures something else: throughput, memory, utilisation."""
+    others = {*MEASURES[1:], "throughput_rps"}
+    return not others.isdisjoint(names) and not _headings_like("latency_ms", names)
 
 
 def _measurement(path: Path, number: int, record: Mapping[str, Any]) -> Measurement:
-    def refuse(name: str, problem: str) -> TableError:
-        return TableError(f"{path}: row {number}, column {name}: {problem}")
-
-    cells: dict[str, Any] = {}
-    for name in _READ:
-        value = record.get(name)
-        column = REQUIREMENTS.by_name[name]
-        if value is None:
-            continue
-        if column.type is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        problem = column.problem(value)
-        if problem is None and name in (*MEASURES, "throughput_rps", "sm_share_pct") and not value > 0:
-            zero_means_something = name.endswith("_pct") and name != "sm_share_pct"
-            problem = None if zero_means_something else f"found {value!r}, expected more than 0"
-        if problem:
-            raise refuse(name, problem)
-        cells[name] = value
+    cells = _cells(path, number, record)
     model = cells.get("model")
     if not isinstance(model, str) or not model.strip() or len(model) > 500 or not model.isprintable():
-        raise refuse(
-            "model", f"found {one_line(model, limit=40)!r}, expected a name or a path in printable characters"
-        )
+        shown = one_line(model, limit=40)
+        problem = f"found {shown!r}, expected a name or a path in printable characters"
+        raise cell_error(path, number, "model", problem)
     _check_version(f"{path}: row {number}", cells.get("schema_version"), record)
     source = cells.get("source", "measured")
     if source != "measured":
-        raise refuse(
-            "source", f"found {one_line(source, limit=40)!r}, expected measured: an estimate is no truth"
-        )
+        problem = f"found {one_line(source, limit=40)!r}, expected measured: an estimate is no truth"
+        raise cell_error(path, number, "source", problem)
     values = {name: float(cells[name]) for name in MEASURES if name in cells}
     batch = cells.get("batch_size")
     if "latency_ms" not in values and "throughput_rps" in cells:
         if batch is None:
-            raise refuse("throughput_rps", "found a rate without batch_size, expected latency_ms or both")
+            problem = "found a rate without batch_size, expected latency_ms or both"
+            raise cell_error(path, number, "throughput_rps", problem)
         values["latency_ms"] = batch / cells["throughput_rps"] * 1e3
     if not values:
-        raise refuse("latency_ms", f"found nothing measured, expected at least one of {', '.join(MEASURES)}")
+        problem = f"found nothing measured, expected at least one of {', '.join(MEASURES)}"
+        raise cell_error(path, number, "latency_ms", problem)
     return Measurement(
         row=number,
         model=model.strip(),
@@ -289,27 +271,47 @@ def _measurement(path: Path, number: int, record: Mapping[str, Any]) -> Measurem
         runtime=cells.get("runtime") or None,
         dtype=cells.get("dtype") or None,
         batch_size=batch,
-        dims=_dims(cells.get("dims") or "", refuse),
+        dims=_dims(path, number, cells.get("dims") or ""),
         sm_share_pct=float(cells.get("sm_share_pct", 100.0)),
         values=values,
     )
 
 
-def _dims(text: str, refuse: Any) -> tuple[tuple[str, int], ...]:
+def _cells(path: Path, number: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells that are read and not empty, each as its column wants it. Raises TableError."""
+    cells: dict[str, Any] = {}
+    for name in _READ:
+        if record.get(name) is None:
+            continue
+        column = REQUIREMENTS.by_name[name]
+        value: Any = column.whole(record[name])
+        problem = column.problem(value)
+        if problem is None and name in _ABOVE_ZERO and not value > 0:
+            problem = f"found {value!r}, expected more than 0"
+        if problem:
+            raise cell_error(path, number, name, problem)
+        cells[name] = value
+    return cells
+
+
+def _dims(path: Path, number: int, text: str) -> tuple[tuple[str, int], ...]:
+    """Return ``name=number, ...`` as sorted pairs. Raises TableError."""
     dims: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, number = item.rpartition("=")
-        good = equals and name.strip() and number.strip().isascii() and number.strip().isdigit()
-        if not good or len(number) > 18 or name.strip() in dims:
-            raise refuse("dims", f"found {one_line(item, limit=40)!r}, expected name=number, each name once")
-        dims[name.strip()] = int(number)
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, _, size = (part.strip() for part in item.rpartition("="))
+        digits = size.isascii() and size.isdigit() and len(size) <= 18
+        if not name or not digits or name in dims:
+            shown = one_line(item, limit=40)
+            problem = f"found {shown!r}, expected name=number, each name once"
+            raise cell_error(path, number, "dims", problem)
+        dims[name] = int(size)
     return tuple(sorted(dims.items()))
 
 
 def _check_unique(path: Path, rows: Sequence[Measurement]) -> None:
     seen: dict[tuple[Any, ...], int] = {}
     for m in rows:
-        key = (m.model, m.gpu, m.runtime, m.dtype, m.batch_size, m.dims, m.sm_share_pct)
+        key = tuple(getattr(m, name) for name in _KEYS)
         first = seen.setdefault(key, m.row)
         if first != m.row:
             raise TableError(

@@ -1,4 +1,4 @@
-"""The tables: the one owner of columns, units, null rules and versions.
+"""Own the tables: the one place of columns, units, null rules and versions.
 
 ``Requirement`` / ``REQUIREMENTS`` (one row per model, GPU, runtime, dtype, batch size, dims and SM share),
 ``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``), ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training

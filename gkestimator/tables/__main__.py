@@ -1,9 +1,8 @@
-"""``python -m gkestimator.tables`` prints the page docs/tables.md, derived from the column specifications."""
+"""Print (``python -m gkestimator.tables``) the page docs/tables.md, derived from the column specifications."""
 
 from __future__ import annotations
 
 import sys
-from itertools import groupby
 
 from gkestimator.tables import COLOCATION, KERNEL_DATASET, KERNEL_ROWS, REQUIREMENTS, TableSchema
 from gkestimator.tables.schema import Column
@@ -31,11 +30,11 @@ begins with `=`, `+`, `-` or `@` is data, so import a stranger's CSV into a spre
 def _bounds(column: Column) -> str:
     if column.choices:
         return "one of " + ", ".join(f"`{c}`" for c in column.choices)
-    if column.minimum is None:
-        parts = []
-    else:
-        parts = [f"≥ {column.minimum:g}"]
-    parts += [] if column.maximum is None else [f"≤ {column.maximum:g}"]
+    parts = []
+    if column.minimum is not None:
+        parts.append(f"≥ {column.minimum:g}")
+    if column.maximum is not None:
+        parts.append(f"≤ {column.maximum:g}")
     return ", ".join(parts)
 
 
@@ -48,18 +47,16 @@ def _section(title: str, lead: str, schema: TableSchema[object]) -> list[str]:
         "| column | group | type | unit | null | in a file | bounds | meaning |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for group, columns in groupby(schema.columns, key=lambda c: c.group):
-        for c in columns:
-            need = "required" if c.required and not c.nullable else "optional"
-            null = "yes" if c.nullable else "no"
-            lines.append(
-                f"| `{c.name}` | {group} | {c.type.__name__} | {c.unit} | {null} | {need} | {_bounds(c)} | {c.doc} |"
-            )
+    for c in schema.columns:
+        need = "required" if c.required and not c.nullable else "optional"
+        null = "yes" if c.nullable else "no"
+        cells = (f"`{c.name}`", c.group, c.type.__name__, c.unit, null, need, _bounds(c), c.doc)
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     lines = [_INTRO]
     lines += _section(
         "Requirement table",

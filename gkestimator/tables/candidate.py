@@ -16,13 +16,14 @@ CREQ_COLUMNS: Mapping[str, str] = {
 
 
 def without_context(row: Requirement) -> bool:
-    """Whether the memory of ``row`` is known without the CUDA context alone, as ``reserved_bytes``."""
+    """Return whether the memory of ``row`` is known without the CUDA context alone, as ``reserved_bytes``."""
     return row.mreq_bytes is None and row.mreq_pct is None and row.reserved_bytes is not None
 
 
 @frozen
 class Candidate:
-    """One way to run a model on a GPU type: one row of the requirement table, with what placement asks of it.
+    """Hold one way to run a model on a GPU type: one row of the requirement table, with what placement asks
+    of it.
 
     ``throughput_rps`` is the table's column. ``creq_pct`` is the column that the problem packs by, percent of
     the whole GPU. ``memory_pct``, of the GPU's visible memory, is ``mreq_pct``; for measured tables without
@@ -38,22 +39,22 @@ class Candidate:
 
     @property
     def gpu(self) -> str:
-        """GPU type, canonical."""
+        """Return the GPU type, canonical."""
         return self.row.gpu
 
     @property
     def batch_size(self) -> int:
-        """Samples in one inference (1 for a model without a batch)."""
+        """Return the samples in one inference (1 for a model without a batch)."""
         return self.row.batch_size or 1
 
     @property
     def sm_share_pct(self) -> float:
-        """Percent of the SMs it is confined to; 100: not confined."""
+        """Return the percent of the SMs it is confined to; 100: not confined."""
         return self.row.sm_share_pct
 
     @property
     def latency_high_ms(self) -> float:
-        """Upper end of the latency's 90 % interval; the latency itself for a measured row."""
+        """Return the upper end of the latency's 90 % interval; the latency itself for a measured row."""
         high = self.row.latency_high_ms
         if high is None:
             return self.latency_ms

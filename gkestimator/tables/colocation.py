@@ -1,5 +1,7 @@
-"""The co-location table: models that were measured while they ran side by side on one GPU. One row per model of a
-group (:class:`CoRun`)."""
+"""Define the co-location table: models that were measured while they ran side by side on one GPU.
+
+One row per model of a group (:class:`CoRun`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _COMPUTE = "compute"
 
 @frozen
 class CoRun:
-    """One row of the co-location table; the fields are its columns, in order, with units in ``docs/tables.md``.
+    """Hold one row of the co-location table; the fields are its columns, in order, with units in
+    ``docs/tables.md``.
 
     Rows with one ``group`` ran at the same time, each in a process of its own, over and over. A model beside
     itself is two rows. Unknown is None, never 0.

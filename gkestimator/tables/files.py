@@ -1,4 +1,4 @@
-"""Writing a file wholly or not at all."""
+"""Write a file wholly or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from gkestimator.core.errors import OutputError
 
 
 def json_bytes(document: Any) -> bytes:
-    """``document`` as the JSON that files and ``--format json`` hold: indented by 1, UTF-8, no NaN, a newline."""
+    """Return ``document`` as the JSON that files and ``--format json`` hold: indented by 1, UTF-8, no NaN, a
+    newline.
+    """
     return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -41,7 +43,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 
 def file_mode(path: Path) -> int | None:
-    """The mode of what is at ``path``; None where there is nothing. Raises OutputError for a folder."""
+    """Return the mode of what is at ``path``; None where there is nothing. Raises OutputError for a folder."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -56,8 +58,8 @@ def write_aside(
 ) -> tuple[Path, str]:
     """Fill a temporary file beside ``path``: what it is to be renamed to, and its name now.
 
-    ``mode``: that of the file there (:func:`file_mode`), which the new one gets. A link keeps pointing at its file.
-    ``flush``: to disk. After a failure the temporary file is gone.
+    ``mode``: that of the file there (:func:`file_mode`), which the new one gets. A link keeps pointing at its
+    file. ``flush``: to disk. After a failure the temporary file is gone.
     """
     target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
@@ -66,6 +68,7 @@ def write_aside(
             write(stream)
             if flush:
                 stream.flush()
+                # Else a crash after the rename could leave an empty file under the good name.
                 os.fsync(stream.fileno())
         if mode is None:
             umask = os.umask(0)
@@ -81,7 +84,7 @@ def write_aside(
 
 @contextlib.contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turns the system's errors into OutputError naming ``path``."""
+    """Turn the system's errors into OutputError naming ``path``."""
     try:
         yield
     except OSError as e:

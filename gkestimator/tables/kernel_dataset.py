@@ -1,4 +1,4 @@
-"""The kernel dataset: what profiling measured and training learns from. One row per kernel launch of an
+"""Define the kernel dataset: what profiling measured and training learns from. One row per kernel launch of an
 operator.
 
 Version 2 adds ``kind``, ``opset``, ``graph``, ``entry_us``, ``host_us``, ``duration_cold_us``, ``power_w`` and
@@ -24,7 +24,7 @@ _MEASURED = "measured"
 
 @frozen
 class KernelMeasurement:
-    """One measured kernel launch; what was not measured is None. Shapes and attributes are JSON texts."""
+    """Hold one measured kernel launch; what was not measured is None. Shapes and attributes are JSON texts."""
 
     schema_version: int = field(
         default_factory=lambda: KERNEL_DATASET.version,

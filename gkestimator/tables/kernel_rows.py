@@ -1,4 +1,4 @@
-"""The per-kernel listing that ``gkest estimate --kernels`` prints: one row per kernel of an operator."""
+"""Define the per-kernel listing that ``gkest estimate --kernels`` prints: one row per kernel of an operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRUST = "trust"
 
 @frozen
 class KernelRow:
-    """One kernel of one model on one GPU at one batch size; unknown is None."""
+    """Hold one kernel of one model on one GPU at one batch size; unknown is None."""
 
     schema_version: int = field(
         default_factory=lambda: KERNEL_ROWS.version,

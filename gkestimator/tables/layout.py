@@ -1,16 +1,17 @@
-"""Plain-text and Markdown tables from ready-made cells: alignment, clipping and nothing else."""
+"""Lay out plain-text and Markdown tables: alignment, clipping and nothing else."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from gkestimator.core.records import frozen
 
 
 @frozen
 class TextColumn:
-    """A heading and its cells. ``shrink``: width that the column may be cut to when the table is too wide.
+    """Hold a heading and its cells. ``shrink``: width that the column may be cut to when the table is too wide.
 
     A cell that is cut loses its middle: both ends tell names apart.
     """
@@ -21,20 +22,42 @@ class TextColumn:
     shrink: int | None = None
 
 
+def number_columns(
+    rows: Sequence[object], shown: Iterable[tuple[str, str, Callable[[Any], str]]]
+) -> list[TextColumn]:
+    """Return a right-aligned column for each (heading, field of the rows, text of its values)."""
+    columns = []
+    for heading, field, text in shown:
+        cells = [text(getattr(row, field)) for row in rows]
+        columns.append(TextColumn(heading=heading, cells=cells))
+    return columns
+
+
+def word_column(heading: str, rows: Sequence[object], field: str, *, shrink: int | None = None) -> TextColumn:
+    """Return a left-aligned column of a field of the rows, as it is."""
+    cells = [str(getattr(row, field)) for row in rows]
+    return TextColumn(heading=heading, cells=cells, right=False, shrink=shrink)
+
+
 def width(text: str) -> int:
-    """Columns that ``text`` takes on a terminal (East Asian wide characters take two)."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    """Return the columns that ``text`` takes on a terminal."""
+    columns = 0
+    for character in text:
+        if unicodedata.combining(character):
+            continue
+        columns += 1
+        if unicodedata.east_asian_width(character) in "WF":  # wide characters take two
+            columns += 1
+    return columns
 
 
 def printable(text: str) -> str:
-    """``text`` without control characters: names come from files and must not steer the terminal."""
+    """Return ``text`` without control characters: names come from files and must not steer the terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def clipped(text: str, limit: int) -> str:
-    """``text`` cut in the middle to ``limit`` columns."""
+    """Return ``text`` cut in the middle to ``limit`` columns."""
     if width(text) <= limit:
         return text
     head = (limit - 1) // 2
@@ -42,19 +65,19 @@ def clipped(text: str, limit: int) -> str:
 
 
 def text_table(columns: Sequence[TextColumn], *, limit: int = 100) -> list[str]:
-    """Lines of a table: heading, rule, rows. Two spaces between columns, no trailing space.
+    """Return the lines of a table: heading, rule, rows. Two spaces between columns, no trailing space.
 
     Columns that may shrink do so, the widest first, until a line has at most ``limit`` columns.
     """
     cells = [[printable(c) for c in column.cells] for column in columns]
-    widths = [
-        max([width(column.heading), *(width(c) for c in body)])
-        for column, body in zip(columns, cells, strict=True)
-    ]
+    widths = []
+    for column, body in zip(columns, cells, strict=True):
+        widths.append(max(width(text) for text in (column.heading, *body)))
     while sum(widths) + 2 * (len(widths) - 1) > limit:
         able = [i for i, c in enumerate(columns) if c.shrink is not None and widths[i] > c.shrink]
         if not able:
             break
+        # One column of text at a time from the widest, so that none is cut more than it must be.
         widths[max(able, key=lambda i: widths[i])] -= 1
 
     def line(row: Sequence[str]) -> str:
@@ -65,17 +88,20 @@ def text_table(columns: Sequence[TextColumn], *, limit: int = 100) -> list[str]:
             parts.append(space + shown if column.right else shown + space)
         return "  ".join(parts).rstrip()
 
-    rows = [line([column.heading for column in columns]), "  ".join("-" * size for size in widths)]
-    rows.extend(line(row) for row in zip(*cells, strict=True))
-    return rows
+    heading = line([column.heading for column in columns])
+    rule = "  ".join("-" * size for size in widths)
+    return [heading, rule, *(line(row) for row in zip(*cells, strict=True))]
 
 
 def markdown_table(columns: Sequence[TextColumn]) -> list[str]:
-    """The same as a GitHub-flavoured Markdown table; bars in cells are escaped."""
+    """Return the same as a GitHub-flavoured Markdown table; bars in cells are escaped."""
+    lines = [_markdown_line([column.heading for column in columns])]
+    lines.append("|" + "|".join("---:" if column.right else "---" for column in columns) + "|")
+    for row in zip(*(column.cells for column in columns), strict=True):
+        lines.append(_markdown_line(row))
+    return lines
 
-    def line(row: Sequence[str]) -> str:
-        return "| " + " | ".join(printable(c).replace("\\", "\\\\").replace("|", "\\|") for c in row) + " |"
 
-    rule = "|" + "|".join("---:" if column.right else "---" for column in columns) + "|"
-    body = zip(*(column.cells for column in columns), strict=True)
-    return [line([column.heading for column in columns]), rule, *(line(row) for row in body)]
+def _markdown_line(cells: Sequence[str]) -> str:
+    escaped = [printable(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"

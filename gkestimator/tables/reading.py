@@ -1,4 +1,4 @@
-"""Tables from CSV, JSON and Parquet, strictly: a file says what it means or is refused in one line."""
+"""Read tables from CSV, JSON and Parquet, strictly: a file says what it means or is refused in one line."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gkestimator.core.errors import GkestimatorWarning, TableError
-from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema
-from gkestimator.tables.writing import _pyarrow, format_of
+from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema, cell_error, refuse_repeated
+from gkestimator.tables.writing import format_of, pyarrow_modules
 
+# Far more than profiling a GPU makes.
 MAX_FILE_BYTES = 512 * 2**20
 MAX_ROWS = 2_000_000
+# A fragment of an operator is the longest text that we write.
 _MAX_CELL = 1 << 20
 _TRUTH = {"true": True, "false": False}
 Row = TypeVar("Row")
@@ -31,16 +33,16 @@ def read_table(
     *,
     where: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[Row, ...]:
-    """The rows of the file at ``path`` (csv, json, parquet; None: by suffix).
+    """Return the rows of the file at ``path`` (csv, json, parquet; None: by suffix).
 
-    ``where`` keeps the rows whose cell in each named column (of text) is one of the given; the cells of others
-    are not looked at, which makes a large table cheap to take a few models from.
+    ``where`` takes the rows whose cell in each named column (of text) is one of the words; the cells of
+    others are not looked at, which makes a large table cheap to take a few models from.
 
     Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
     TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
     column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
-    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an earlier
-    program wrote, when the table had fewer columns.
+    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an
+    earlier program wrote, when the table had fewer columns.
     """
     form = form or format_of(path)
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
@@ -58,8 +60,9 @@ def read_table(
             numbers.append(number)
             unknown |= dict.fromkeys(_later_columns(schema, cells))
     if unknown:
-        said = f"{path}: written when the {schema.name} had no {', '.join(unknown)}: taken as not known"
-        warnings.warn(said, GkestimatorWarning, stacklevel=2)
+        text = f"{path}: written when the {schema.name} had no {', '.join(unknown)}: taken as not known"
+        warnings.warn(text, GkestimatorWarning, stacklevel=2)
+    # Only now: a key may stand in rows far apart.
     if schema.key:
         schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)
@@ -80,17 +83,14 @@ def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, 
     if VERSION_COLUMN in cells:
         version = cells[VERSION_COLUMN]
         if not schema.reads(version, tuple(cells)):
-            raise TableError(
-                f"{path}: row {number}, column {VERSION_COLUMN}: found {version!r}, expected {schema.versions} (what "
-                "this program reads)"
-            )
+            problem = f"found {version!r}, expected {schema.versions} (what this program reads)"
+            raise cell_error(path, number, VERSION_COLUMN, problem)
         cells = {**cells, VERSION_COLUMN: schema.version}
     cells = _complete(schema, cells)
     for name, value in cells.items():
-        column = schema.by_name[name]
-        problem = column.problem(value)
-        if problem:
-            raise TableError(f"{path}: row {number}, column {name}: {problem}")
+        wrong = schema.by_name[name].problem(value)
+        if wrong:
+            raise cell_error(path, number, name, wrong)
     return schema.build(cells)
 
 
@@ -98,18 +98,16 @@ def _check_header(path: Path, schema: TableSchema[Row], names: list[str], versio
     """Refuse a heading that the table does not have; ``version`` is the one that the file says, None: none."""
     for name in names:
         if name not in schema.by_name:
+            hint = _perhaps_newer(schema, version)
             close = difflib.get_close_matches(name, schema.names, n=1, cutoff=0.6)
-            hint = f"; did you mean {close[0]} (units are part of the name)?" if close else ""
-            raise TableError(
-                f"{path}: column {name!r} is not known to the {schema.name}{hint}{_perhaps_newer(schema, version)}"
-            )
-        if names.count(name) > 1:
-            raise TableError(f"{path}: column {name!r} stands twice, expected once")
+            if close:
+                hint = f"; did you mean {close[0]} (units are part of the name)?{hint}"
+            raise TableError(f"{path}: column {name!r} is not known to the {schema.name}{hint}")
+    refuse_repeated(path, names)
     missing = [c.name for c in schema.columns if c.required and not c.nullable and c.name not in names]
     if missing:
-        raise TableError(
-            f"{path}: column{'s' * (len(missing) > 1)} {', '.join(missing)} missing from the {schema.name}"
-        )
+        plural = "columns" if len(missing) > 1 else "column"
+        raise TableError(f"{path}: {plural} {', '.join(missing)} missing from the {schema.name}")
 
 
 def _perhaps_newer(schema: TableSchema[Row], version: object) -> str:
@@ -117,8 +115,8 @@ def _perhaps_newer(schema: TableSchema[Row], version: object) -> str:
     ours = {str(v) for v in (*schema.earlier, schema.version)}
     if version is None or str(version) in ours:
         return ""
-    said = f"the file is of schema version {str(version)[:20]!r}"
-    return f"; {said}, perhaps of a newer program (here: {schema.versions})"
+    theirs = f"the file is of schema version {str(version)[:20]!r}"
+    return f"; {theirs}, perhaps of a newer program (here: {schema.versions})"
 
 
 def _later_columns(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> tuple[str, ...]:
@@ -151,21 +149,19 @@ def _csv_rows(
             names = next(reader, None)
             if names is None:
                 raise TableError(f"{path}: found an empty file, expected a heading line")
-            first = next(reader, None)
-            told = dict(zip(names, first or (), strict=False))
-            _check_header(path, schema, names, told.get(VERSION_COLUMN))
+            # The version stands in the rows, but whether the heading is known may hang on it.
+            first = next(reader, [])
+            cells = dict(zip(names, first, strict=False))
+            _check_header(path, schema, names, cells.get(VERSION_COLUMN))
             columns = [schema.by_name[name] for name in names]
-            filters = [(names.index(name), kept) for name, kept in where.items() if name in names]
-            number = 0
-            for texts in itertools.chain([first or []], reader):
-                if not texts:
-                    continue
-                number += 1
+            filters = [(names.index(name), words) for name, words in where.items() if name in names]
+            lines = filter(None, itertools.chain([first], reader))
+            for number, texts in enumerate(lines, start=1):
                 if len(texts) != len(columns):
                     raise TableError(
                         f"{path}: row {number}: found {len(texts)} cells, expected {len(columns)}"
                     )
-                if any(texts[i] not in kept for i, kept in filters):
+                if any(texts[i] not in words for i, words in filters):
                     yield None
                     continue
                 yield {c.name: _parse(path, number, c, t) for c, t in zip(columns, texts, strict=True)}
@@ -185,15 +181,22 @@ def _parse(path: Path, number: int, column: Column, text: str) -> Cell:
     try:
         if column.type is bool:
             return _TRUTH[text.strip().lower()]
-        if len(text) > 64 or "_" in text:  # int() takes "1_000", which no other program writes or reads
-            raise ValueError(text)
-        if column.type is int:
-            return int(text)
-        return float(text)
+        return number_of(text, column.type)
     except (ValueError, KeyError) as e:
-        raise TableError(
-            f"{path}: row {number}, column {column.name}: found {text[:40]!r}, expected {column.expected}"
-        ) from e
+        problem = f"found {text[:40]!r}, expected {column.expected}"
+        raise cell_error(path, number, column.name, problem) from e
+
+
+def number_of(text: str, kind: type) -> int | float:
+    """Return the number in a cell, whole where ``kind`` is int. Raises ValueError.
+
+    int() takes "1_000", which no other program writes or reads; a text of thousands of digits would take minutes.
+    """
+    if len(text) > 64 or "_" in text:
+        raise ValueError(text)
+    if kind is int:
+        return int(text)
+    return float(text)
 
 
 def _json_rows(
@@ -211,82 +214,75 @@ def _json_rows(
     if schema.by_name.keys() >= set(names_of_first) and not schema.reads(version, names_of_first):
         raise TableError(f"{path}: {VERSION_COLUMN}: found {version!r}, expected {schema.versions}")
     checked: set[tuple[str, ...]] = set()
-    for number, found in enumerate(document["rows"], start=1):
-        if not isinstance(found, dict):
-            raise TableError(f"{path}: row {number}: found {type(found).__name__}, expected an object")
-        names = tuple(found)
+    for number, row in enumerate(document["rows"], start=1):
+        if not isinstance(row, dict):
+            raise TableError(f"{path}: row {number}: found {type(row).__name__}, expected an object")
+        names = tuple(row)
         if names not in checked:
             _check_header(path, schema, list(names), version)
             checked.add(names)
-        if any(isinstance(t := found.get(name), str) and t not in kept for name, kept in where.items()):
+        if _left_out(row, where):
             yield None
             continue
-        yield {name: _plain(schema.by_name[name], v) for name, v in found.items()}
+        yield {name: schema.by_name[name].whole(value) for name, value in row.items()}
+
+
+def _left_out(row: Mapping[str, Any], where: Mapping[str, Collection[str]]) -> bool:
+    """Return whether a text of the row is none of the words asked for; what is no text is refused later."""
+    for name, words in where.items():
+        text = row.get(name)
+        if isinstance(text, str) and text not in words:
+            return True
+    return False
 
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"found {text}, expected a finite number or null")
 
 
-def _plain(column: Column, value: Any) -> Cell:
-    """JSON and Parquet do not tell 8 from 8.0; a whole float may stand in a column of whole numbers and
-    vice versa."""
-    if column.type is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value  # type: ignore[no-any-return]
-
-
 def _parquet_rows(
     path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
 ) -> Iterator[dict[str, Cell] | None]:
-    arrow, parquet = _pyarrow()
-    try:
-        with parquet.ParquetFile(path, memory_map=False) as file:
-            names = list(file.schema_arrow.names)
-            _check_header(path, schema, names, _parquet_version(file))
-            if file.metadata.num_rows > MAX_ROWS:
-                raise TableError(
-                    f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
-                )
-            filters = [(names.index(name), kept) for name, kept in where.items() if name in names]
-            for batch in file.iter_batches(batch_size=8192):
-                columns = [batch.column(i).to_pylist() for i in range(len(names))]
-                for values in zip(*columns, strict=True):
-                    if any(isinstance(values[i], str) and values[i] not in kept for i, kept in filters):
-                        yield None
-                        continue
-                    yield {
-                        n: None if _is_nan(v) else _plain(schema.by_name[n], v)
-                        for n, v in zip(names, values, strict=True)
-                    }
-    except (OSError, arrow.ArrowException) as e:
-        raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
+    for row in _parquet(path, lambda file: _check_parquet(path, schema, file)):
+        if _left_out(row, where):
+            yield None
+            continue
+        yield {name: schema.by_name[name].whole(value) for name, value in row.items()}
 
 
-def _parquet_version(file: Any) -> str | None:
-    """Return the version that the Parquet file says in its metadata; None: none."""
+def _check_parquet(path: Path, schema: TableSchema[Row], file: Any) -> None:
     metadata = file.schema_arrow.metadata or {}
     version = metadata.get(VERSION_COLUMN.encode())
-    if version is None:
-        return None
-    return version.decode("utf-8", "replace")
+    if version is not None:
+        version = version.decode("utf-8", "replace")
+    _check_header(path, schema, list(file.schema_arrow.names), version)
 
 
 def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of any flat Parquet file as mappings, NaN as None; what the columns mean is the caller's to check.
+    """Yield the rows of any flat Parquet file, NaN as None; what the columns mean is the caller's to check.
 
-    Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without pyarrow.
+    Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without
+    pyarrow.
     """
-    arrow, parquet = _pyarrow()
+    return _parquet(path, lambda file: None)
+
+
+def _parquet(path: Path, check: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file whose heading ``check`` does not refuse."""
+    arrow, parquet = pyarrow_modules()
     try:
         with parquet.ParquetFile(path, memory_map=False) as file:
+            check(file)
             if file.metadata.num_rows > MAX_ROWS:
                 raise TableError(
                     f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
                 )
+            names = list(file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=8192):
-                for row in batch.to_pylist():
-                    yield {name: None if _is_nan(value) else value for name, value in row.items()}
+                columns = [batch.column(i).to_pylist() for i in range(len(names))]
+                for values in zip(*columns, strict=True):
+                    cells = (None if _is_nan(value) else value for value in values)
+                    yield dict(zip(names, cells, strict=True))
     except (OSError, arrow.ArrowException) as e:
         raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
 

@@ -1,4 +1,4 @@
-"""The requirement table: what one model needs on one GPU at one batch size. One row per
+"""Define the requirement table: what one model needs on one GPU at one batch size. One row per
 :class:`Requirement`."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PCT_OF_GPU = "percent of the whole GPU"
 
 @frozen
 class Requirement:
-    """One row of the requirement table; the fields are its columns, in order, with units in
+    """Hold one row of the requirement table; the fields are its columns, in order, with units in
     ``docs/tables.md``.
 
     Unknown is None, never 0. Provenance (``source``, ``occupancy_source``, ``memory_source``) has no default.

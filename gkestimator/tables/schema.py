@@ -1,4 +1,4 @@
-"""What a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
+"""Say what a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
 
 A row class is a frozen dataclass whose fields carry :func:`spec` as metadata. Readers, writers, checks and
 the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`; nothing else says what a
@@ -8,7 +8,6 @@ column means.
 from __future__ import annotations
 
 import math
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -22,7 +21,10 @@ from gkestimator.core.versions import derived_version
 VERSION_COLUMN = "schema_version"
 Cell: TypeAlias = "str | int | float | bool | None"
 Row = TypeVar("Row")
+# Parquet, pandas and other programs hold whole numbers in 64 bits.
 _INT64_MAX = 2**63 - 1
+_KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_TAKEN: Mapping[type, Any] = {str: str, int: int, float: (int, float), bool: bool}
 
 
 def spec(
@@ -34,22 +36,16 @@ def spec(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Mapping[str, Any]:
-    """Metadata of one column: its ``unit`` ("" for none), a sentence, bounds (both inclusive) and allowed
-    words."""
-    return {
-        "unit": unit,
-        "doc": doc,
-        "group": group,
-        "minimum": minimum,
-        "maximum": maximum,
-        "choices": choices,
-    }
+    """Return the metadata of one column: ``unit`` ("" for none), a sentence, bounds (both inclusive), allowed
+    words.
+    """
+    bounds = {"minimum": minimum, "maximum": maximum, "choices": choices}
+    return {"unit": unit, "doc": doc, "group": group, **bounds}
 
 
 @frozen
 class Column:
-    """One column. ``type`` is str, int, float or bool; ``required`` columns must be present in a file that
-    is read."""
+    """Hold one column. ``type`` is str, int, float or bool; ``required`` ones must be present in a file."""
 
     name: str
     type: type
@@ -63,25 +59,22 @@ class Column:
     choices: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
-        """What is wrong with ``value`` (``found ..., expected ...``), or None when it may stand in this
-        column."""
+        """Return what is wrong with ``value`` (``found ..., expected ...``), or None when it may stand here."""
         if value is None:
-            if self.nullable:
+            return None if self.nullable else f"found nothing, expected {self.expected}"
+        # In Python True is a whole number; in a table it is none.
+        if isinstance(value, bool) or not isinstance(value, _TAKEN[self.type]):
+            if self.type is bool and isinstance(value, bool):
                 return None
-            return f"found nothing, expected {self.expected}"
-        if self.type is str:
-            if not isinstance(value, str):
-                return f"found {value!r}, expected {self.expected}"
-            if self.choices and value not in self.choices:
-                return f"found {value!r}, expected one of {', '.join(self.choices)}"
-            return None
-        if self.type is bool:
-            if isinstance(value, bool):
-                return None
-            return f"found {value!r}, expected true or false"
-        if isinstance(value, bool) or not isinstance(value, int if self.type is int else (int, float)):
             return f"found {value!r}, expected {self.expected}"
-        if isinstance(value, float) and not math.isfinite(value):
+        if self.choices and value not in self.choices:
+            return f"found {value!r}, expected one of {', '.join(self.choices)}"
+        if isinstance(value, int | float):
+            return self._number_problem(value)
+        return None
+
+    def _number_problem(self, value: float) -> str | None:
+        if not math.isfinite(value):
             return (
                 f"found {value!r}, expected a finite number (an unknown value is null, an empty cell in CSV)"
             )
@@ -93,6 +86,14 @@ class Column:
             return f"found {value!r}, expected at most {self.maximum:g}"
         return None
 
+    def whole(self, value: Any) -> Cell:
+        """Return ``value``, as a whole number where it is 8.0 in a column of those: files do not tell it from
+        8.
+        """
+        if self.type is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value  # type: ignore[no-any-return]
+
     @property
     def identity(self) -> str:
         """Return what a change of must move the table's version: name, type, unit and null rule."""
@@ -101,18 +102,33 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """What a cell of this column holds, in words."""
-        kind = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
-        return kind + (f" ({self.unit})" if self.unit and self.type in (int, float) else "")
+        """Return what a cell of this column holds, in words."""
+        kind = _KINDS[self.type]
+        if self.unit and self.type in (int, float):
+            return f"{kind} ({self.unit})"
+        return kind
+
+
+def cell_error(where: object, row: int, column: str, problem: str) -> TableError:
+    """Return the error of one cell: the table or file, its row (from 1, the heading not counted), its column."""
+    return TableError(f"{where}: row {row}, column {column}: {problem}")
+
+
+def refuse_repeated(where: object, names: Sequence[str]) -> None:
+    """Raise TableError where a heading stands twice: nobody can say which of the cells is meant."""
+    for name in names:
+        if names.count(name) > 1:
+            raise TableError(f"{where}: column {name!r} stands twice, expected once")
 
 
 class TableSchema(Generic[Row]):
-    """The columns of one table, in order, and the row class they come from.
+    """Hold the columns of one table, in order, and the row class they come from.
 
     ``key`` names the columns that together identify a row; two rows with equal keys contradict each other.
-    ``version`` is what is written: it follows from the columns, so a new column needs nothing but its field. Files
-    without that column are read as before, the column taking its default; ``earlier`` lists the versions that are
-    read beside those, above all the numbers that were counted by hand before versions followed the columns.
+    ``version`` is what is written: it follows from the columns, so a new column needs nothing but its field.
+    Files without that column are read as before, the column taking its default; ``earlier`` lists the
+    versions that are read beside those, above all the numbers that were counted by hand before versions
+    followed the columns.
     """
 
     def __init__(
@@ -158,51 +174,47 @@ class TableSchema(Generic[Row]):
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns in the order of the row class's fields (resolved on first use: start-up stays
-        cheap)."""
+        """Return the columns in the order of the row class's fields."""
+        # Resolved on first use: resolving the hints of every table would slow every start.
         hints = typing.get_type_hints(self.row_type)
-        found = []
+        columns = []
         for f in fields(self.row_type):  # type: ignore[arg-type]
-            hint = hints[f.name]
-            if isinstance(hint, types.UnionType):
-                members = typing.get_args(hint)
-            else:
-                members = (hint,)
+            members = typing.get_args(hints[f.name]) or (hints[f.name],)
             plain = [m for m in members if m is not type(None)]
-            required = f.default is MISSING and f.default_factory is MISSING
-            found.append(
-                Column(
-                    name=f.name,
-                    type=plain[0],
-                    nullable=len(plain) < len(members),
-                    required=required,
-                    **f.metadata,
-                )
+            column = Column(
+                name=f.name,
+                type=plain[0],
+                nullable=len(plain) < len(members),
+                required=f.default is MISSING and f.default_factory is MISSING,
+                **f.metadata,
             )
-        return tuple(found)
+            columns.append(column)
+        return tuple(columns)
 
     @cached_property
     def by_name(self) -> Mapping[str, Column]:
-        """Columns by name."""
+        """Return the columns by name."""
         return {c.name: c for c in self.columns}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Column names in order."""
+        """Return the column names in order."""
         return tuple(c.name for c in self.columns)
 
     def record(self, row: Row) -> dict[str, Cell]:
-        """``row`` as a mapping in column order."""
+        """Return ``row`` as a mapping in column order."""
         return {name: getattr(row, name) for name in self.names}
 
     def check(self, rows: Iterable[Row], *, where: str = "table") -> None:
-        """Refuse rows that break the schema. Raises TableError naming ``where``, the row (from 1) and the
-        column."""
+        """Refuse rows that break the schema.
+
+        Raises TableError naming ``where``, the row (from 1) and the column.
+        """
         for number, row in enumerate(rows, start=1):
             for column in self.columns:
                 problem = column.problem(getattr(row, column.name))
                 if problem:
-                    raise TableError(f"{where}: row {number}, column {column.name}: {problem}")
+                    raise cell_error(where, number, column.name, problem)
 
     def check_unique(
         self, rows: Sequence[Row], *, where: str = "table", numbers: Sequence[int] | None = None
@@ -212,14 +224,14 @@ class TableSchema(Generic[Row]):
         for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
             key = tuple(getattr(row, name) for name in self.key)
             first = seen.setdefault(key, number)
-            if first != number:
-                text = ", ".join(
-                    f"{n}={v}" for n, v in zip(self.key, key, strict=True) if v not in ("", None)
-                )
-                raise TableError(
-                    f"{where}: rows {first} and {number} both answer {text}; expected one row for each"
-                )
+            if first == number:
+                continue
+            cells = zip(self.key, key, strict=True)
+            text = ", ".join(f"{name}={value}" for name, value in cells if value not in ("", None))
+            raise TableError(
+                f"{where}: rows {first} and {number} both answer {text}; expected one row for each"
+            )
 
     def build(self, cells: Mapping[str, Cell]) -> Row:
-        """A row from checked cells; columns that are absent take their default."""
+        """Return a row of checked cells; columns that are absent take their default."""
         return self.row_type(**cells)

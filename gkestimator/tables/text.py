@@ -1,21 +1,36 @@
-"""The requirement table and the kernel listing for people: which columns to show at 100 columns, and in
-what units."""
+"""Show the requirement table and the kernel listing to people: the columns that fit 100 characters, their
+units.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from gkestimator.tables.kernel_rows import KernelRow
-from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
+from gkestimator.tables.layout import (
+    TextColumn,
+    markdown_table,
+    number_columns,
+    printable,
+    text_table,
+    word_column,
+)
 from gkestimator.tables.requirement import Requirement
-from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text
+from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
+_NUMBERS = (
+    ("per s", "throughput_rps", number_text),
+    ("memory", "mreq_bytes", bytes_text),
+    ("mem %", "mreq_pct", percent_text),
+    ("SM %", "sm_util_mean_pct", percent_text),
+    ("known %", "coverage_pct", percent_text),
+)
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
 def requirements_text(rows: Sequence[Requirement]) -> str:
-    """The table as plain text: what all rows share stands above it, what they warn of below it."""
+    """Return the table as plain text: what all rows share stands above it, what they warn of below it."""
     if not rows:
         return "no rows\n"
     shared, columns = _requirement_columns(rows)
@@ -24,60 +39,52 @@ def requirements_text(rows: Sequence[Requirement]) -> str:
 
 
 def requirements_markdown(rows: Sequence[Requirement]) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     if not rows:
         return "no rows\n"
     shared, columns = _requirement_columns(rows)
-    notes = [f"- {line.strip()}" for line in _footnotes(rows) if line.strip()]
-    lines = ["  \n".join(shared), "", *markdown_table(columns), *([""] if notes else []), *notes]
+    lines = ["  \n".join(shared), "", *markdown_table(columns)]
+    for line in _footnotes(rows):
+        lines.append(f"- {line.strip()}" if line else "")
     return "\n".join(lines) + "\n"
 
 
 def _requirement_columns(rows: Sequence[Requirement]) -> tuple[list[str], list[TextColumn]]:
+    """Return what all rows share, in words, and the columns that differ or matter."""
+    columns = [word_column("model", rows, "model", shrink=10), word_column("GPU", rows, "gpu", shrink=10)]
+    shared = []
+    for name in ("runtime", "dtype", "dims"):
+        column = word_column(name, rows, name, shrink=10)
+        if len(set(column.cells)) > 1:
+            columns.append(column)
+        elif column.cells[0]:
+            shared.append(f"{name} {column.cells[0]}")
+    shares = [f"{r.sm_share_pct:g} %" for r in rows]
+    if len(set(shares)) > 1:
+        columns.append(TextColumn(heading="SM share", cells=shares, right=False, shrink=10))
+    elif shares[0] != "100 %":
+        shared.append(f"SM share {shares[0]}")
+    columns += number_columns(rows, [("batch", "batch_size", whole_text)])
+    columns.append(TextColumn(heading="latency ms (90 %)", cells=[_latency(r) for r in rows]))
+    columns += number_columns(rows, _NUMBERS)
+    bound = [_BOUND[r.host_bound] for r in rows]
+    columns.append(TextColumn(heading="bound", cells=bound, right=False))
     marks = _warning_marks(rows)
-    shared: list[str] = []
-    columns = [
-        TextColumn(heading="model", cells=[r.model for r in rows], right=False, shrink=10),
-        TextColumn(heading="GPU", cells=[r.gpu for r in rows], right=False, shrink=10),
-    ]
-    for heading, label, cells in (
-        ("runtime", "runtime", [r.runtime for r in rows]),
-        ("dtype", "dtype", [r.dtype for r in rows]),
-        ("dims", "dims", [r.dims for r in rows]),
-        ("SM share", "SM share", [f"{r.sm_share_pct:g} %" for r in rows]),
-    ):
-        if len(set(cells)) > 1:
-            columns.append(TextColumn(heading=heading, cells=cells, right=False, shrink=10))
-        elif cells[0] and not (label == "SM share" and cells[0] == "100 %"):
-            shared.append(f"{label} {cells[0]}")
-    overheads = {r.host_overhead_us for r in rows}
-    if len(overheads) == 1 and None not in overheads:
-        shared.append(f"host overhead {number_text(overheads.pop())} us a call")
-    for label, sources in (
-        ("times", {r.source for r in rows}),
-        ("occupancy", {r.occupancy_source for r in rows}),
-        ("memory", {r.memory_source for r in rows}),
-    ):
-        known = sorted(s for s in sources if s)
-        if known:
-            shared.append(f"{label} {' and '.join(known)}")
-    columns += [
-        _column("batch", [UNKNOWN if r.batch_size is None else f"{r.batch_size:,}" for r in rows]),
-        _column("latency ms (90 %)", [_latency(r) for r in rows]),
-        _column("per s", [number_text(r.throughput_rps) for r in rows]),
-        _column("memory", [bytes_text(r.mreq_bytes) for r in rows]),
-        _column("mem %", [percent_text(r.mreq_pct) for r in rows]),
-        _column("SM %", [percent_text(r.sm_util_mean_pct) for r in rows]),
-        _column("known %", [percent_text(r.coverage_pct) for r in rows]),
-        TextColumn(heading="bound", cells=[_BOUND[r.host_bound] for r in rows], right=False),
-    ]
     if any(marks):
         columns.append(TextColumn(heading="note", cells=marks, right=False))
+    shared += _provenance(rows)
     return [printable(line) for line in _wrapped(shared)], columns
 
 
-def _column(heading: str, cells: Sequence[str]) -> TextColumn:
-    return TextColumn(heading=heading, cells=cells)
+def _provenance(rows: Sequence[Requirement]) -> Iterator[str]:
+    """Yield where the figures are from: the host's overhead where all rows took the same, and the sources."""
+    overheads = {r.host_overhead_us for r in rows}
+    if len(overheads) == 1 and None not in overheads:
+        yield f"host overhead {number_text(overheads.pop())} us a call"
+    for label, name in (("times", "source"), ("occupancy", "occupancy_source"), ("memory", "memory_source")):
+        sources = {getattr(r, name) for r in rows} - {None, ""}
+        if sources:
+            yield f"{label} {' and '.join(sorted(sources))}"
 
 
 def _latency(row: Requirement) -> str:
@@ -112,8 +119,9 @@ def _warnings_of(row: Requirement) -> list[str]:
 
 
 def _warning_marks(rows: Sequence[Requirement]) -> list[str]:
-    """Numbers of the notes that hold for some rows only; what holds for all needs no mark."""
+    """Return the numbers of the notes that hold for some rows only; what holds for all needs no mark."""
     numbers = _notes(rows)
+    # What holds for all rows stands once below the table; a mark in every row would say nothing.
     common = set.intersection(*(set(_warnings_of(r)) for r in rows))
     return [",".join(str(numbers[w]) for w in _warnings_of(r) if w not in common) for r in rows]
 
@@ -126,47 +134,47 @@ def _footnotes(rows: Sequence[Requirement]) -> list[str]:
 
 
 def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:
-    columns = [
-        _column("#", [str(r.index) for r in rows]),
-        TextColumn(heading="operator", cells=[r.operator for r in rows], right=False, shrink=10),
-        TextColumn(heading="kernel", cells=[r.kernel for r in rows], right=False, shrink=10),
-        _column("us", [number_text(r.duration_us) for r in rows]),
-        _column("share %", [percent_text(r.share_pct) for r in rows]),
-        TextColumn(heading="bound", cells=[r.bound_by or UNKNOWN for r in rows], right=False),
-        _column("work", [flops_text(r.flops) for r in rows]),
-        _column("DRAM", [bytes_text(r.dram_bytes) for r in rows]),
-        _column("SM %", [percent_text(r.sm_util_pct) for r in rows]),
-    ]
+    columns = number_columns(rows, [("#", "index", str)])
+    columns.append(word_column("operator", rows, "operator", shrink=10))
+    columns.append(word_column("kernel", rows, "kernel", shrink=10))
     if any(r.launches != 1 for r in rows):
-        columns.insert(3, _column("runs", [str(r.launches) for r in rows]))
-    return columns
+        columns += number_columns(rows, [("runs", "launches", str)])
+    columns += number_columns(
+        rows, [("us", "duration_us", number_text), ("share %", "share_pct", percent_text)]
+    )
+    bound = [r.bound_by or UNKNOWN for r in rows]
+    columns.append(TextColumn(heading="bound", cells=bound, right=False))
+    work = [("work", "flops", flops_text), ("DRAM", "dram_bytes", bytes_text)]
+    return columns + number_columns(rows, [*work, ("SM %", "sm_util_pct", percent_text)])
 
 
 def _grouped(
-    rows: Sequence[KernelRow], render: Callable[[Sequence[KernelRow]], list[str]], title: str
+    rows: Sequence[KernelRow], render: Callable[[Sequence[TextColumn]], list[str]], title: str
 ) -> str:
+    """Return one table per estimate under its title."""
     blocks = []
-    for key, group in groupby(
-        rows, key=lambda r: (r.model, r.gpu, r.runtime, r.dtype, r.batch_size, r.dims, r.sm_share_pct)
-    ):
-        model, gpu, runtime, dtype, batch, dims, share = key
-        words = [
-            f"{model} on {gpu}",
-            f"runtime {runtime}",
-            f"dtype {dtype}",
-            f"batch {UNKNOWN if batch is None else batch}",
-        ]
-        words += [f"dims {dims}"] if dims else []
-        words += [f"SM share {share:g} %"] if share != 100 else []
-        blocks.append("\n".join([title + printable(", ".join(words)), "", *render(list(group))]) + "\n")
-    return "\n".join(blocks) if blocks else "no kernels\n"
+    # One estimate's kernels stand together, for they are made in launch order.
+    for heading, group in groupby(rows, key=_heading):
+        lines = [title + printable(heading), "", *render(_kernel_columns(list(group)))]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks) or "no kernels\n"
+
+
+def _heading(row: KernelRow) -> str:
+    batch = UNKNOWN if row.batch_size is None else row.batch_size
+    words = [f"{row.model} on {row.gpu}", f"runtime {row.runtime}", f"dtype {row.dtype}", f"batch {batch}"]
+    if row.dims:
+        words.append(f"dims {row.dims}")
+    if row.sm_share_pct != 100:
+        words.append(f"SM share {row.sm_share_pct:g} %")
+    return ", ".join(words)
 
 
 def kernels_text(rows: Sequence[KernelRow]) -> str:
-    """Every kernel of every estimate, in launch order, one table per estimate."""
-    return _grouped(rows, lambda group: text_table(_kernel_columns(group)), "")
+    """Return every kernel of every estimate, in launch order, one table per estimate."""
+    return _grouped(rows, text_table, "")
 
 
 def kernels_markdown(rows: Sequence[KernelRow]) -> str:
-    """The same as Markdown."""
-    return _grouped(rows, lambda group: markdown_table(_kernel_columns(group)), "### ")
+    """Return the same as Markdown."""
+    return _grouped(rows, markdown_table, "### ")

@@ -1,4 +1,4 @@
-"""Several files of one result: all are written aside before the first is renamed."""
+"""Write several files of one result: all are written aside before the first is renamed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Write = Callable[[IO[bytes]], None]
 def write_together(files: Mapping[Path, Write | bytes], *, flush: bool = True) -> None:
     """Let each function (or bytes) fill a file beside its path, then rename them in the order given.
 
-    Where one cannot be written nothing is renamed; where one cannot be renamed, those before it get their old content
-    back (:func:`rename_together`), and no temporary file is left. A device or pipe, alone, is written in place.
-    ``flush``: to disk, before the first is renamed. Raises OutputError naming the path.
+    Where one cannot be written nothing is renamed; where one cannot be renamed, those before it get their old
+    content back (:func:`rename_together`), and no temporary file is left. A device or pipe, alone, is written
+    in place. ``flush``: to disk, before the first is renamed. Raises OutputError naming the path.
     """
     waiting: list[tuple[Path, str]] = []
     try:
@@ -81,8 +81,8 @@ def rename_together(waiting: Sequence[tuple[Path, str]]) -> None:
                     os.replace(old, target)
         raise
     finally:
-        for kept in olds:
-            _remove(kept)
+        for old_name in olds:
+            _remove(old_name)
 
 
 def _remove(name: str) -> None:

@@ -1,5 +1,7 @@
-"""Tables to CSV, JSON, Parquet, Markdown and plain text. Null is an empty cell in CSV, ``null`` in JSON
-and Parquet."""
+"""Write tables to CSV, JSON, Parquet, Markdown and plain text.
+
+Null is an empty cell in CSV, ``null`` in JSON and Parquet.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,17 @@ Row = TypeVar("Row")
 
 
 def format_of(path: Path) -> str:
-    """The format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
-    found = _SUFFIXES.get(path.suffix.lower())
-    if found is None:
+    """Return the format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
+    form = _SUFFIXES.get(path.suffix.lower())
+    if form is None:
         raise UsageError(
             f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}, or --format"
         )
-    return found
+    return form
 
 
 def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
-    """The requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
+    """Return the requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
 
     ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people,
     under ``"kernels"`` in JSON; CSV and Parquet hold one table, so there the listing stands in place of the
@@ -46,15 +48,14 @@ def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRo
     REQUIREMENTS.check(rows, where="estimate")
     if kernels is not None:
         KERNEL_ROWS.check(kernels, where="kernels")
-    if form == "table":
-        return _people(requirements_text(rows), None if kernels is None else kernels_text(kernels))
-    if form == "markdown":
-        return _people(requirements_markdown(rows), None if kernels is None else kernels_markdown(kernels))
+    if form in ("table", "markdown"):
+        show, show_kernels = _PEOPLE[form]
+        text = show(rows)
+        if kernels is not None:
+            text += f"\n{show_kernels(kernels)}"
+        return text.encode()
     if form == "json":
-        document: dict[str, Any] = {
-            "schema_version": REQUIREMENTS.version,
-            "rows": [REQUIREMENTS.record(r) for r in rows],
-        }
+        document = _document(REQUIREMENTS, rows)
         if kernels is not None:
             document["kernels"] = [KERNEL_ROWS.record(r) for r in kernels]
         return json_bytes(document)
@@ -66,13 +67,20 @@ def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRo
     raise UsageError(f"format {form!r} is not known, expected one of {', '.join(FORMATS)}")
 
 
-def _people(table: str, kernels: str | None) -> bytes:
-    return (table if kernels is None else f"{table}\n{kernels}").encode()
+_PEOPLE = {
+    "table": (requirements_text, kernels_text),
+    "markdown": (requirements_markdown, kernels_markdown),
+}
+
+
+def _document(schema: TableSchema[Row], rows: Sequence[Row]) -> dict[str, Any]:
+    return {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
 
 
 def _csv_cell(value: Cell) -> str:
     if value is None:
         return ""
+    # First, for True is an int as well.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -81,8 +89,9 @@ def _csv_cell(value: Cell) -> str:
 
 
 def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
-    """CSV as RFC 4180 has it, with a heading line; floats in full: reading gives the same numbers."""
+    """Return CSV as RFC 4180 has it, with a heading line; floats in full: reading gives the same numbers."""
     buffer = io.StringIO(newline="")
+    # Not the RFC's CRLF: every program reads this, and tools that compare lines do too.
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(schema.names)
     writer.writerows([_csv_cell(getattr(row, name)) for name in schema.names] for row in rows)
@@ -90,22 +99,24 @@ def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
 
 
 def encode_parquet(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
-    """Parquet with an explicit type for every column, so that a column of nulls keeps its type."""
-    arrow, parquet = _pyarrow()
+    """Return Parquet with an explicit type for every column, so that a column of nulls keeps its type."""
+    arrow, parquet = pyarrow_modules()
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
-    table = arrow.table(
-        {c.name: arrow.array([getattr(r, c.name) for r in rows], type=types[c.type]) for c in schema.columns},
-        schema=arrow.schema(
-            [arrow.field(c.name, types[c.type], nullable=c.nullable) for c in schema.columns],
-            metadata={"schema_version": str(schema.version)},
-        ),
-    )
+    columns = {}
+    described = []
+    for c in schema.columns:
+        kind = types[c.type]
+        columns[c.name] = arrow.array([getattr(r, c.name) for r in rows], type=kind)
+        described.append(arrow.field(c.name, kind, nullable=c.nullable))
+    metadata = {"schema_version": str(schema.version)}
+    table = arrow.table(columns, schema=arrow.schema(described, metadata=metadata))
     sink = io.BytesIO()
     parquet.write_table(table, sink)
     return sink.getvalue()
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def pyarrow_modules() -> tuple[Any, Any]:
+    """Return pyarrow and its Parquet module. Raises UsageError where it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -125,13 +136,11 @@ def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form:
     form = form or format_of(path)
     schema.check(rows, where=str(path))
     if form == "json":
-        document = {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
-        data = json_bytes(document)
-    elif form in ("csv", "parquet"):
-        if form == "csv":
-            data = encode_csv(schema, rows)
-        else:
-            data = encode_parquet(schema, rows)
+        data = json_bytes(_document(schema, rows))
+    elif form == "csv":
+        data = encode_csv(schema, rows)
+    elif form == "parquet":
+        data = encode_parquet(schema, rows)
     else:
         raise UsageError(f"{path}: format {form!r}, expected csv, json or parquet")
     write_bytes(path, data)
@@ -147,13 +156,13 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def to_dataframe(rows: Sequence[Any], schema: TableSchema[Any] = REQUIREMENTS) -> pandas.DataFrame:
-    """``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable types."""
+    """Return ``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable
+    types.
+    """
     import pandas
 
     types = {str: "string", int: "Int64", float: "Float64", bool: "boolean"}
-    return pandas.DataFrame(
-        {
-            c.name: pandas.array([getattr(r, c.name) for r in rows], dtype=types[c.type])
-            for c in schema.columns
-        }
-    )
+    columns = {}
+    for c in schema.columns:
+        columns[c.name] = pandas.array([getattr(r, c.name) for r in rows], dtype=types[c.type])
+    return pandas.DataFrame(columns)

@@ -1,4 +1,4 @@
-"""Training: measurements in, an estimator bundle out.
+"""Train: measurements in, an estimator bundle out.
 
 Needs the extra ``train`` (scikit-learn, SciPy, XGBoost, LightGBM, pyarrow); predicting needs none of them.
 """

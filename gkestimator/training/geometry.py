@@ -1,9 +1,9 @@
-"""Fits :class:`gkestimator.kernel_models.geometry.Geometry` on rows whose kernel and grid were recorded."""
+"""Fit :class:`gkestimator.kernel_models.geometry.Geometry` on rows whose kernel and grid were recorded."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,9 +20,9 @@ from gkestimator.kernel_models.geometry import (
     tiles_named,
 )
 from gkestimator.kernel_models.regressors import Forest
-from gkestimator.kernel_models.tiles import Tile, tile_blocks
+from gkestimator.kernel_models.tiles import tile_blocks
 from gkestimator.training.members import from_xgboost
-from gkestimator.training.rows import TrainingRows, shape_hash
+from gkestimator.training.rows import TrainingRows, by_gpu, shape_hash
 
 ROWS = 30_000
 """Most rows a picker learns from."""
@@ -34,7 +34,8 @@ _SPLIT_TREES = 20
 
 
 def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Geometry:
-    """The learned choice of kernels of each family in :data:`~gkestimator.kernel_models.geometry.PICKED`.
+    """Return the learned choice of kernels of each family in
+    :data:`~gkestimator.kernel_models.geometry.PICKED`.
 
     Takes the FP32 rows of ``rows`` that name their kernel class and grid; a family with fewer than 300 has no
     picker. ``gpus`` maps the rows' names to specifications. Raises UsageError where xgboost is missing.
@@ -51,86 +52,86 @@ def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, s
             )
             if mask.any():
                 parts.append(part.take(np.flatnonzero(mask)))
-        if parts and (picker := fit_picker(TrainingRows.concatenate(parts), gpus, seed=seed)) is not None:
+        picker = fit_picker(TrainingRows.concatenate(parts), gpus, seed=seed) if parts else None
+        if picker is not None:
             pickers[family.value] = picker
     return Geometry(pickers=pickers)
 
 
 def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Picker | None:
-    """One family's picker; None for too few rows or only one class."""
+    """Return one family's picker; None for too few rows or only one class."""
     counts = Counter(rows.kernel_class.tolist())
     names = sorted(name for name, count in counts.items() if count >= _LEAST_OF_TILE)
     rows = rows.take(np.flatnonzero(np.isin(rows.kernel_class.astype(str), names)))
     if len(rows) < _LEAST_ROWS or len(names) < 2:
         return None
     tiles = tiles_named(names)
-    chips = sorted({_chip(gpus[g]) for g in rows.gpu.tolist()})
+    chips, chip = _chips(rows, gpus)
     label = np.array([names.index(c) for c in rows.kernel_class.tolist()])
-    chip = np.array([chips.index(_chip(gpus[g])) for g in rows.gpu.tolist()])
     offered = np.zeros((len(chips), len(tiles)), dtype=bool)
     for i in range(len(chips)):
         seen = np.bincount(label[chip == i], minlength=len(tiles))
+        # A kernel that a chip never picked may not exist there.
         offered[i] = seen >= max(1.0, _LEAST_SHARE * seen.sum())
-    rng = np.random.default_rng(seed)
+    pick = np.arange(len(rows))
     if len(rows) > ROWS:
         # Evenly over chips, and in an order that the rows' own order does not decide.
         each = 1.0 / np.bincount(chip)[chip]
+        rng = np.random.default_rng(seed)
         pick = np.sort(rng.choice(len(rows), ROWS, replace=False, p=each / each.sum()))
-        rows = rows.take(pick)
-        label = label[pick]
-        chip = chip[pick]
-    order = np.argsort(shape_hash(rows.table), kind="stable")
-    rows = rows.take(order)
-    label = label[order]
-    features, lengths, wanted = _tile_problem(rows, label, tiles, gpus)
-    tile = _rank(features, wanted, lengths, trees=_TILE_TREES, seed=seed)
+    pick = pick[np.argsort(shape_hash(rows.table)[pick], kind="stable")]
+    rows = rows.take(pick)
+    label = label[pick]
+
+    def of_tiles(mine: np.ndarray, gpu: GpuSpec) -> np.ndarray:
+        return tile_features(tiles, rows.table.take(mine), gpu)
+
+    problem = _problem(rows, label, np.arange(len(tiles)), of_tiles, gpus)
+    tile = _rank(*problem, trees=_TILE_TREES, seed=seed)
     blocks = np.stack([tile_blocks(t, rows.table) for t in tiles], axis=1)[np.arange(len(rows)), label]
     split = rows.grid_blocks / blocks
     forest = None
     if np.mean(split > 1) > 0.01:
         known = np.flatnonzero(np.isin(split, SPLITS))
-        features, lengths, wanted = _split_problem(rows.take(known), label[known], split[known], tiles, gpus)
-        forest = _rank(features, wanted, lengths, trees=_SPLIT_TREES, seed=seed)
+
+        def of_splits(mine: np.ndarray, gpu: GpuSpec) -> np.ndarray:
+            index = known[mine]
+            return split_features(tiles, label[index], rows.table.take(index), gpu)[0]
+
+        problem = _problem(rows.take(known), split[known], np.array(SPLITS), of_splits, gpus)
+        forest = _rank(*problem, trees=_SPLIT_TREES, seed=seed)
     return Picker(tiles=tiles, chips=tuple(chips), offered=offered, tile=tile, split=forest)
 
 
-def _chip(gpu: GpuSpec) -> tuple[int, int, int]:
-    return (*gpu.compute_capability, gpu.sms)
+def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[list[tuple[int, int, int]], np.ndarray]:
+    """Return the distinct chips (compute capability and SMs), and which of them each row is of."""
+    of_gpu = {name: (*gpus[name].compute_capability, gpus[name].sms) for name in set(rows.gpu.tolist())}
+    chips = sorted(set(of_gpu.values()))
+    return chips, np.array([chips.index(of_gpu[name]) for name in rows.gpu.tolist()])
 
 
-def _tile_problem(
-    rows: TrainingRows, label: np.ndarray, tiles: Sequence[Tile], gpus: Mapping[str, GpuSpec]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features of every candidate of every row, candidates a row, and whether a candidate was the pick."""
-    features = []
-    wanted = []
-    for name in sorted(set(rows.gpu.tolist())):
-        mine = np.flatnonzero(rows.gpu == name)
-        part = tile_features(tiles, rows.table.take(mine), gpus[name])
-        features.append(part.reshape(-1, part.shape[-1]))
-        wanted.append((np.arange(len(tiles)) == label[mine, None]).ravel())
-    return np.concatenate(features), np.full(len(rows), len(tiles)), np.concatenate(wanted)
-
-
-def _split_problem(
+def _problem(
     rows: TrainingRows,
-    label: np.ndarray,
-    split: np.ndarray,
-    tiles: Sequence[Tile],
+    picks: np.ndarray,
+    candidates: np.ndarray,
+    features_of: Callable[[np.ndarray, GpuSpec], np.ndarray],
     gpus: Mapping[str, GpuSpec],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features of every candidate of every row, candidates a row, and whether a candidate was the pick.
+
+    ``features_of`` gives (rows, candidates, features) of some rows on their GPU.
+    """
     features = []
     wanted = []
-    for name in sorted(set(rows.gpu.tolist())):
-        mine = np.flatnonzero(rows.gpu == name)
-        part, _ = split_features(tiles, label[mine], rows.table.take(mine), gpus[name])
+    for name, mine in by_gpu(rows.gpu):
+        part = features_of(mine, gpus[name])
         features.append(part.reshape(-1, part.shape[-1]))
-        wanted.append((np.array(SPLITS) == split[mine, None]).ravel())
-    return np.concatenate(features), np.full(len(rows), len(SPLITS)), np.concatenate(wanted)
+        wanted.append((candidates == picks[mine, None]).ravel())
+    return np.concatenate(features), np.full(len(rows), len(candidates)), np.concatenate(wanted)
 
 
-def _rank(features: np.ndarray, wanted: np.ndarray, lengths: np.ndarray, *, trees: int, seed: int) -> Forest:
-    """XGBoost, pairwise ranking within each row: depth 6, rate 0.3, 80 % of rows, 60 % of features."""
+def _rank(features: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, *, trees: int, seed: int) -> Forest:
+    """Fit XGBoost, pairwise ranking within each row: depth 6, rate 0.3, 80 % of rows, 60 % of features."""
     try:
         import xgboost
     except ImportError as e:

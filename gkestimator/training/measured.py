@@ -1,8 +1,10 @@
-"""Fits what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved occupancy.
+"""Fit what a bundle learns of measured GPUs: corrections of a base bundle, measured calls, achieved
+occupancy.
 
-Who profiles a new GPU has few rows and no public ones, but the shipped bundle has seen a hundred thousand. So the
-target is log(measured / base prediction) and the default is that the base is right; per family and precision, errors on
-shapes left out decide how far to move away from it, and whether the public recipe on the measured rows does better.
+Who profiles a new GPU has few rows and no public ones, but the shipped bundle has seen a hundred thousand. So
+the target is log(measured / base prediction) and the default is that the base is right; per family and
+precision, errors on shapes left out decide how far to move away from it, and whether the public recipe on the
+measured rows does better.
 """
 
 from __future__ import annotations
@@ -23,35 +25,39 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.regressors import Stack
 from gkestimator.training.calibrate import coverage, size_quantiles
-from gkestimator.training.calls import MeasuredCall, base_labels
+from gkestimator.training.calls import Label, MeasuredCall, base_labels
 from gkestimator.training.fit import FitProblem, fit_stack
 from gkestimator.training.measured_lowering import build_lowering
 from gkestimator.training.occupancy import OccupancyReport, fit_occupancy
 from gkestimator.training.plan import PLAN, ModelPlan
-from gkestimator.training.rows import size_hash
+from gkestimator.training.rows import Progress, size_hash
 from gkestimator.training.small_stack import FEWEST, fit_small_stack
 
 FEWEST_ALONE = 200
 """Shapes from which the public recipe, relative to a roofline instead of the base, is tried as well."""
+# Fewer rows do not earn more trees, which only cost time.
 _FEW_ROWS = 2_000
 _TREES_OF_FEW = 120
+# Rarer operators teach their feature nothing but their own noise.
 _FEWEST_OF_VARIANT = 5
 _MOST_VARIANTS = 24
+# Of two families nobody can say which of them is unlike the GPU.
 _FEWEST_FAMILIES = 3
 _WORTH_SHIFTING = 0.9
 _NORMAL_90 = 1.645
 _BORROWS = {"fp16": ("bf16",), "bf16": ("fp16",)}
 """One half type answers for the other where that was not measured: same units, same bytes."""
 
-Progress = Callable[[str, int, int], None]
-
 
 @frozen
 class FamilyReport:
-    """One family in one precision on one GPU. Errors: mean absolute percentage of GPU time. ``base_pct``: the base
-    bundle's; ``correction_pct`` and ``alone_pct``: of the correction and of the public recipe on these rows, every row
-    predicted with its shape left out (None: not tried). ``kept``: the one that answers, by |log error|.
-    ``coverage_pct``: how often its 90 % interval held, each half of the shapes calibrated on the other."""
+    """Hold one family in one precision on one GPU.
+
+    Errors: mean absolute percentage of GPU time. ``base_pct``: the base bundle's; ``correction_pct`` and
+    ``alone_pct``: of the correction and of the public recipe on these rows, every row predicted with its
+    shape left out (None: not tried). ``kept``: the one that answers, by |log error|. ``coverage_pct``: how
+    often its 90 % interval held, each half of the shapes calibrated on the other.
+    """
 
     family: str
     precision: str
@@ -66,9 +72,12 @@ class FamilyReport:
 
 @frozen
 class GpuReport:
-    """What was learned of one GPU. ``calls``: operator calls used; ``exact``: distinct kernels whose time and launches
-    are known as measured; ``launches_per_call``: how many calls make 1, 2, 3, ... launches; ``shift``: factor applied
-    to families without rows, None for none; ``skipped``: calls left out, by reason."""
+    """Say what was learned of one GPU.
+
+    ``calls``: operator calls used; ``exact``: distinct kernels whose time and launches are known as measured;
+    ``launches_per_call``: how many calls make 1, 2, 3, ... launches; ``shift``: factor applied to families
+    without rows, None for none; ``skipped``: calls left out, by reason.
+    """
 
     gpu: str
     calls: int
@@ -89,8 +98,10 @@ def fit_gpu(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[MeasuredGpu, GpuReport]:
-    """What bundle ``name`` learns of ``gpu`` from its ``calls``. The same calls and seed give the same result. Raises
-    TableError where no call can be used."""
+    """Return what bundle ``name`` learns of ``gpu`` from its ``calls``.
+
+    The same calls and seed give the same result. Raises TableError where no call can be used.
+    """
     tell = progress or (lambda text, done, total: None)
 
     def base_us(kernels: Sequence[Kernel]) -> np.ndarray:
@@ -99,15 +110,45 @@ def fit_gpu(
     calls = sorted(calls, key=lambda call: (call.entry_id, call.runtime))  # datasets come in any order
     labels, skipped = base_labels(calls, base_us)
     if not labels:
-        raise TableError(
-            f"{gpu.name}: of {len(calls)} measured calls none can be trained on; "
-            + "; ".join(f"{count}: {reason}" for reason, count in skipped.items())
-        )
-    table = KernelTable.from_kernels([label.kernel for label in labels])
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.items())
+        raise TableError(f"{gpu.name}: of {len(calls)} measured calls none can be trained on; {reasons}")
+    corrections, reports, middles = _fit_families(labels, gpu, base_us, seed=seed, tell=tell)
+    occupancy, occupancy_report = fit_occupancy(calls, gpu, seed=seed)
+    lowering = build_lowering(labels)
+    shift = _common_shift(middles)
+    contents = MeasuredContents(
+        corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
+    )
+    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
+    report = GpuReport(
+        gpu=gpu.name,
+        calls=len(calls),
+        families=tuple(reports),
+        exact=0 if lowering is None else len(lowering),
+        launches_per_call=dict(sorted(counts.items())),
+        shift=None if shift is None else round(float(np.exp(shift.value)), 4),
+        occupancy=occupancy_report,
+        skipped=skipped,
+    )
+    measured = MeasuredGpu(bundle=name, base=base, gpus=(gpu.name,), chip=chip_of(gpu), read=lambda: contents)
+    return measured, report
+
+
+def _fit_families(
+    labels: Sequence[Label],
+    gpu: GpuSpec,
+    base_us: Callable[[Sequence[Kernel]], np.ndarray],
+    *,
+    seed: int,
+    tell: Progress,
+) -> tuple[list[Correction], list[FamilyReport], dict[str, float]]:
+    """Return the corrections that pay, a report of every family and precision, and their median log errors."""
+    kernels = [label.kernel for label in labels]
+    table = KernelTable.from_kernels(kernels)
     duration = np.array([label.duration_us for label in labels])
     runtimes = np.array([label.call.runtime for label in labels], dtype=object)
-    expected = base.predict(table, gpu).duration_us
-    kinds = np.array([f"{label.kernel.family.value}|{label.kernel.precision.value}" for label in labels])
+    expected = base_us(kernels)
+    kinds = np.array([f"{kernel.family.value}|{kernel.precision.value}" for kernel in kernels])
     measured_kinds = sorted(set(kinds.tolist()))
     corrections: list[Correction] = []
     reports: list[FamilyReport] = []
@@ -118,15 +159,17 @@ def fit_gpu(
         if not len(index):
             continue
         family, precision = kind.split("|")
+        covers = []
+        for other in _BORROWS.get(precision, ()):
+            if f"{family}|{other}" not in measured_kinds:
+                covers.append((family, other))
         correction, report = fit_correction(
             table.take(index),
             duration[index],
             expected[index],
             gpu,
             runtimes=tuple(sorted(set(runtimes[index].tolist()))),
-            covers=[
-                (family, p) for p in _BORROWS.get(precision, ()) if f"{family}|{p}" not in measured_kinds
-            ],
+            covers=covers,
             seed=seed,
         )
         reports.append(report)
@@ -135,26 +178,7 @@ def fit_gpu(
         if len(index) >= FEWEST:
             middles[kind] = float(np.median(np.log(duration[index] / expected[index])))
     tell(f"{gpu.name}: occupancy", len(measured_kinds), len(measured_kinds))
-    occupancy, occupancy_report = fit_occupancy(calls, gpu, seed=seed)
-    lowering = build_lowering(labels)
-    shift = _common_shift(middles)
-    contents = MeasuredContents(
-        corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
-    )
-    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
-    return (
-        MeasuredGpu(bundle=name, base=base, gpus=(gpu.name,), chip=chip_of(gpu), read=lambda: contents),
-        GpuReport(
-            gpu=gpu.name,
-            calls=len(calls),
-            families=tuple(reports),
-            exact=0 if lowering is None else len(lowering),
-            launches_per_call=dict(sorted(counts.items())),
-            shift=None if shift is None else round(float(np.exp(shift.value)), 4),
-            occupancy=occupancy_report,
-            skipped=skipped,
-        ),
-    )
+    return corrections, reports, middles
 
 
 def fit_correction(
@@ -168,8 +192,10 @@ def fit_correction(
     weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> tuple[Correction | None, FamilyReport]:
-    """The regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or shapes, or the
-    base is no worse on shapes left out. ``weight``: how much each row counts, alike by default."""
+    """Return the regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or
+    shapes, or the base is no worse on shapes left out. ``weight``: how much each row counts, alike by
+    default.
+    """
     family = str(table.family[0])
     precision = str(table.precision[0])
     count = len(table)
@@ -180,7 +206,7 @@ def fit_correction(
         return round(float(np.average(np.abs(predicted / duration_us - 1), weights=weight) * 100), 2)
 
     def distance(predicted: np.ndarray) -> float:
-        """What decides: too short by half and twice too long are as wrong as each other, which percentages deny."""
+        """Return what decides: too short by half is as wrong as twice too long, which percentages deny."""
         return float(np.average(np.abs(np.log(predicted / duration_us)), weights=weight))
 
     def middle(predicted: np.ndarray) -> float:
@@ -200,10 +226,10 @@ def fit_correction(
     if len(set(shape.tolist())) < FEWEST:
         return None, report
     features = feature_set(family, precision)
-    found = Counter(table.variant.tolist())
-    variants = tuple(
-        sorted(v for v, n in found.most_common(_MOST_VARIANTS) if n >= _FEWEST_OF_VARIANT and n < count)
-    )
+    counts = Counter(table.variant.tolist())
+    # A variant that every row has tells rows no more apart than one that hardly any has.
+    common = [v for v, n in counts.most_common(_MOST_VARIANTS) if _FEWEST_OF_VARIANT <= n < count]
+    variants = tuple(sorted(common))
     x, names = correction_features(table, gpu, base_us, features, variants)
     small = fit_small_stack(x, np.log(duration_us / base_us), weight, shape, seed=seed)
     corrected = base_us * np.exp(small.out_of_fold)
@@ -222,6 +248,7 @@ def fit_correction(
     if distance(predicted) >= distance(base_us) or middle(predicted) > middle(base_us):
         return None, report
     errors = np.abs(np.log(predicted / duration_us))
+    # A half-width of 5 is a factor of 148: it says that nothing is known, and stays a number.
     factors = [min(f, 5.0) for f in size_quantiles(predicted, errors, weight, SIZE_EDGES_US)]
     held = coverage(predicted, errors, weight, shape, SIZE_EDGES_US)
     correction = Correction(
@@ -232,15 +259,15 @@ def fit_correction(
         trains=(family, precision),
         covers=frozenset(((family, precision), *covers)),
         variants=variants,
-        known_variants=frozenset(found),
+        known_variants=frozenset(counts),
         runtimes=frozenset(runtimes),
         low=small.low,
         high=small.high,
         factors=tuple(factors),
         stack=stack,
     )
-    kept = "correction" if reference == BASE else "alone"
-    return correction, replace(report, kept=kept, coverage_pct=round(held, 1))
+    chosen = "correction" if reference == BASE else "alone"
+    return correction, replace(report, kept=chosen, coverage_pct=round(held, 1))
 
 
 def _alone(
@@ -255,7 +282,9 @@ def _alone(
     shape: np.ndarray,
     seed: int,
 ) -> tuple[str, Stack, np.ndarray]:
-    """The public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold microseconds."""
+    """Return the public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold
+    microseconds.
+    """
     plan = _plan(family, precision)
     if len(table) < _FEW_ROWS:
         plan = replace(plan, estimators={k: min(n, _TREES_OF_FEW) for k, n in plan.estimators.items()})
@@ -275,7 +304,7 @@ def _alone(
 
 
 def _plan(family: str, precision: str) -> ModelPlan:
-    """The public plan for the pair; for families without one, trees on the analytical time."""
+    """Return the public plan for the pair; for families without one, trees on the analytical time."""
     for plan in PLAN:
         if plan.scope == "seen" and (family, precision) in (*plan.trains, *plan.covers):
             return plan
@@ -289,17 +318,19 @@ def _plan(family: str, precision: str) -> ModelPlan:
 
 
 def _common_shift(middles: Mapping[str, float]) -> Shift | None:
-    """The mean of the families' median errors, where what the others say of each family brings it closer to the truth
-    than the base is: a GPU that sustains less than its specification says is slow in everything.
+    """Return the mean of the families' median errors, where what the others say of each family brings it
+    closer to the truth than the base is: a GPU that sustains less than its specification says is slow in
+    everything.
 
-    ``middles``: by ``family|precision``. Precisions of a family are one opinion, not several: they share their errors.
+    ``middles``: by ``family|precision``. Precisions of a family are one opinion, not several: they share
+    their errors.
     """
     families: dict[str, list[float]] = {}
     for kind, middle in middles.items():
         families.setdefault(kind.split("|")[0], []).append(middle)
     if len(families) < _FEWEST_FAMILIES:
         return None
-    values = np.array([float(np.mean(found)) for found in families.values()])
+    values = np.array([float(np.mean(opinions)) for opinions in families.values()])
     others = (values.sum() - values) / (len(values) - 1)
     if np.mean(np.abs(values - others)) >= _WORTH_SHIFTING * np.mean(np.abs(values)):
         return None

@@ -1,4 +1,4 @@
-"""Makes the measured lowering of a GPU from labelled calls."""
+"""Make the measured lowering of a GPU from labelled calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, Me
 from gkestimator.core.kernels import Family, KernelTable
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import Label
+from gkestimator.training.dataset_rows import blocks_of
 
 REPEATABLE = 0.03
 """Least 90 % half-width of log(time) of a call that was measured: what clocks and neighbours change from one day to the
@@ -35,12 +36,15 @@ _ARRANGEMENTS = frozenset(
 """Families of which a kernel's key leaves open what moves its time: the permutation of a transpose, whether a reduced
 axis is the last, windows, indices. The half-width is then at least ``_ARRANGED`` (judged)."""
 _NORMAL_90 = 1.645
+# Templates of CUTLASS have names of kilobytes; their beginning tells them apart.
 _LONGEST_NAME = 200
 
 
 def build_lowering(labels: Sequence[Label]) -> MeasuredLowering | None:
-    """One call per distinct kernel and runtime: the geometric mean of its times, the launches of the one nearest to it.
-    None without labels that own their launches."""
+    """Return one call per distinct kernel and runtime, or None without labels that own their launches.
+
+    Its time is the geometric mean of its times, its launches are those of the call nearest to that.
+    """
     own = [label for label in labels if label.whole]
     if not own:
         return None
@@ -52,39 +56,41 @@ def build_lowering(labels: Sequence[Label]) -> MeasuredLowering | None:
     duration = []
     width = []
     for group in list(grouped.values())[:MOST_CALLS]:
-        logs = np.log([label.duration_us for label in group])
-        middle = float(logs.mean())
-        best = group[int(np.argmin(np.abs(logs - middle)))]
-        chosen.append(best)
-        duration.append(math.exp(middle))
-        least = _ARRANGED if best.kernel.family in _ARRANGEMENTS else REPEATABLE
-        width.append(min(5.0, max(least, _NORMAL_90 * math.hypot(float(logs.std()), _cv(best.rows)))))
-    rows = [(row, label.duration_us) for label in chosen for row in label.rows]
-    columns = np.array([_columns(row, total) for row, total in rows])
+        nearest, duration_us, half_width = _middle(group)
+        chosen.append(nearest)
+        duration.append(duration_us)
+        width.append(half_width)
+    rows: list[KernelMeasurement] = []
+    values = []
+    for label in chosen:
+        rows += label.rows
+        values += [_columns(row, label.duration_us) for row in label.rows]
+    columns = np.array(values)
+    starts = np.cumsum([0, *(len(label.rows) for label in chosen)])
     return MeasuredLowering(
         table=KernelTable.from_kernels([label.kernel for label in chosen]),
         runtime=_objects([label.call.runtime for label in chosen]),
         duration_us=np.array(duration),
         width=np.array(width),
-        first=np.concatenate([[0], np.cumsum([len(label.rows) for label in chosen])]).astype(np.int64),
-        kind=_objects([row.kind for row, _ in rows]),
-        name=_objects([_name(row) for row, _ in rows]),
+        first=starts.astype(np.int64),
+        kind=_objects([row.kind for row in rows]),
+        name=_objects([_name(row) for row in rows]),
         columns={name: columns[:, j] for j, name in enumerate(LAUNCH_COLUMNS)},
     )
 
 
-def blocks_of(text: str | None) -> float:
-    """Product of a grid or block ``x,y,z``; NaN where it is not told."""
-    try:
-        if text:
-            return float(math.prod(int(v) for v in text.split(",")))
-        return math.nan
-    except ValueError:
-        return math.nan
+def _middle(group: Sequence[Label]) -> tuple[Label, float, float]:
+    """Return the label nearest to the geometric mean of the times, that mean, and the half-width of its log."""
+    logs = np.log([label.duration_us for label in group])
+    middle = float(logs.mean())
+    nearest = group[int(np.argmin(np.abs(logs - middle)))]
+    least = _ARRANGED if nearest.kernel.family in _ARRANGEMENTS else REPEATABLE
+    spread = math.hypot(float(logs.std()), _cv(nearest.rows))
+    return nearest, math.exp(middle), min(5.0, max(least, _NORMAL_90 * spread))
 
 
 def _cv(rows: Sequence[KernelMeasurement]) -> float:
-    """Of the sum of the launches, their errors taken as independent."""
+    """Return the coefficient of variation of the launches' sum, their errors taken as independent."""
     total = sum(row.duration_us or 0.0 for row in rows)
     spread = math.hypot(*((row.duration_us or 0.0) * (row.duration_cv or 0.0) for row in rows))
     return spread / total

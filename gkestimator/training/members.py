@@ -1,4 +1,4 @@
-"""Fits the members of a stack and turns them into the arrays that predict."""
+"""Fit the members of a stack and turns them into the arrays that predict."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear
+from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
 
 DEPTH = 6
+# Its matrix grows with the square of the rows, and every prediction passes over all of them.
 KERNEL_RIDGE_ROWS = 1_000
+# scikit-learn tries every value of every feature in every tree: all rows would take too long.
 GRADIENT_BOOSTING_ROWS = 8_000
-THREADS = (
-    1  # more spin-wait for each other on a shared machine, and one thread gives the same trees everywhere
-)
+# More spin-wait for each other on a shared machine, and one thread gives the same trees everywhere.
+THREADS = 1
+# Share of the weights below which a member is left out of the stack: it costs time and adds nothing.
+_DROP_BELOW = 0.03
 Fitted = Linear | KernelRidge | Forest
 
 
-def _standard(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standard(x: np.ndarray, *, least: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of every feature; 1 for one that moves no more than ``least``."""
     mean = x.mean(axis=0, dtype=np.float64)
     scale = x.std(axis=0, dtype=np.float64)
-    return mean, np.where(scale > 1e-9, scale, 1.0)
-
-
-def _sample(count: int, most: int, seed: int) -> np.ndarray:
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    return mean, np.where(scale > least, scale, 1.0)
 
 
 def fit_lasso(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Linear:
-    """Lasso, alpha 1e-3, on standardised features."""
+    """Fit Lasso, alpha 1e-3, on standardised features."""
     from sklearn.linear_model import Lasso
 
-    mean, scale = _standard(x)
+    mean, scale = standard(x)
     model = Lasso(alpha=1e-3, max_iter=5000, tol=3e-3, random_state=seed)
     model.fit((x - mean) / scale, y, sample_weight=w)
     return Linear(
@@ -49,14 +47,13 @@ def fit_lasso(
 def fit_kernel_ridge(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> KernelRidge:
-    """Kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn in proportion to the
-    weights."""
+    """Fit a kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn by the weights."""
     from sklearn.kernel_ridge import KernelRidge as Ridge
 
     rng = np.random.default_rng(seed)
     most = min(KERNEL_RIDGE_ROWS, int(np.count_nonzero(w)))
     pick = np.sort(rng.choice(len(x), most, replace=False, p=w / w.sum()))
-    mean, scale = _standard(x[pick])
+    mean, scale = standard(x[pick])
     support = (x[pick] - mean) / scale
     gamma = 0.5 / x.shape[1]
     offset = float(y[pick].mean())
@@ -74,11 +71,15 @@ def fit_kernel_ridge(
 def fit_gradient_boosting(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Forest:
-    """scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per
-    tree."""
+    """Fit scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per
+    tree.
+    """
     from sklearn.ensemble import GradientBoostingRegressor
 
-    pick = _sample(len(x), GRADIENT_BOOSTING_ROWS, seed)
+    pick = np.arange(len(x))
+    if len(x) > GRADIENT_BOOSTING_ROWS:
+        rng = np.random.default_rng(seed)
+        pick = np.sort(rng.choice(len(x), GRADIENT_BOOSTING_ROWS, replace=False))
     model = GradientBoostingRegressor(
         n_estimators=estimators,
         max_depth=DEPTH,
@@ -94,8 +95,9 @@ def fit_gradient_boosting(
 def fit_xgboost(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Forest:
-    """XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms; squared or
-    absolute errors."""
+    """Fit XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms;
+    squared or absolute errors.
+    """
     import xgboost
 
     matrix = xgboost.QuantileDMatrix(x, y, weight=w, nthread=THREADS, max_bin=256)
@@ -117,7 +119,7 @@ def fit_xgboost(
 def fit_lightgbm(
     x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
 ) -> Forest:
-    """LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features; squared or absolute
+    """Fit LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features; squared or absolute
     errors."""
     import lightgbm
 
@@ -170,9 +172,90 @@ def fit_member(
         raise UsageError(f"training {name} needs {e.name}: pip install 'gkestimator[train]'") from e
 
 
+def predicted(member: Fitted, x: np.ndarray) -> np.ndarray:
+    """Return (rows,) what a member predicts; a forest's one group of trees stands for itself."""
+    values = member.predict(x)
+    if values.ndim == 2:
+        return values[:, 0]
+    return values
+
+
+def out_of_fold(
+    names: Sequence[str],
+    fold: np.ndarray,
+    x: np.ndarray,
+    fit: Callable[[str, np.ndarray], Fitted],
+    bounds: tuple[float, float],
+) -> np.ndarray:
+    """Return (rows, members) what each member says of every row, fitted without the row's fold, within
+    ``bounds``.
+
+    ``fit(name, rows)`` fits a member on the rows of a mask.
+    """
+    held = np.empty((len(fold), len(names)))
+    for number in np.unique(fold):
+        test = fold == number
+        for j, name in enumerate(names):
+            held[test, j] = np.clip(predicted(fit(name, ~test), x[test]), *bounds)
+    return held
+
+
+def stack_weights(
+    held: np.ndarray, y: np.ndarray, weight: np.ndarray, *, at_most_one: bool = False
+) -> np.ndarray:
+    """Return non-negative weights of members by their out-of-fold predictions ``held`` (rows, members).
+
+    Members with a negligible share are dropped and the rest fitted again. ``at_most_one`` bounds the sum of the
+    weights: members are alike, so the sum is what errors decide about, not single weights.
+    """
+    from scipy.optimize import nnls
+
+    root = np.sqrt(weight / weight.mean())
+    scaled = held * root[:, None]
+    target = y * root
+    keep = np.ones(held.shape[1], dtype=bool)
+    weights = np.zeros(held.shape[1])
+    for _ in range(held.shape[1]):
+        weights[:] = 0
+        weights[keep] = nnls(scaled[:, keep], target)[0]
+        total = weights.sum()
+        if at_most_one and total > 1:
+            weights /= total
+        small = keep & (weights < _DROP_BELOW * total)
+        if not small.any() or not (keep & ~small).any():
+            break
+        keep &= ~small
+    return weights
+
+
+def stack_of(members: Mapping[str, Fitted], weights: Mapping[str, float], low: float, high: float) -> Stack:
+    """Return the stack of fitted members, whose trees become one forest."""
+    linear: Linear | None = None
+    ridge: KernelRidge | None = None
+    forests: dict[str, Forest] = {}
+    for name, member in members.items():
+        if isinstance(member, Linear):
+            linear = member
+        elif isinstance(member, KernelRidge):
+            ridge = member
+        else:
+            forests[name] = member
+    forest, names = join_forests(forests) if forests else (None, ())
+    return Stack(
+        weights=weights,
+        low=low,
+        high=high,
+        linear=linear,
+        kernel_ridge=ridge,
+        forest=forest,
+        forest_members=names,
+    )
+
+
 def _below(threshold: np.ndarray) -> np.ndarray:
-    """The largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for every float32
-    x."""
+    """Return the largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for float32
+    x.
+    """
     rounded = threshold.astype(np.float32)
     return np.where(
         rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded
@@ -180,8 +263,10 @@ def _below(threshold: np.ndarray) -> np.ndarray:
 
 
 def _complete(trees: Sequence[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
-    """Complete trees of DEPTH from (left, right, feature, threshold, value) node arrays; a leaf has left <
-    0."""
+    """Return complete trees of DEPTH from (left, right, feature, threshold, value) arrays; a leaf has left < 0.
+
+    Where a branch ends early, its value fills all leaves below it: prediction then needs no test for leaves.
+    """
     inner = 2**DEPTH - 1
     leaves = 2**DEPTH
     feature = np.zeros((len(trees), inner), dtype=np.int16)
@@ -204,45 +289,37 @@ def _complete(trees: Sequence[tuple[np.ndarray, ...]], scale: float, base: float
 
 
 def from_gradient_boosting(model: Any) -> Forest:
-    """The arrays of a fitted scikit-learn GradientBoostingRegressor."""
+    """Return the arrays of a fitted scikit-learn GradientBoostingRegressor."""
     trees = []
     for (estimator,) in model.estimators_:
         tree = estimator.tree_
-        trees.append(
-            (
-                tree.children_left,
-                tree.children_right,
-                tree.feature,
-                _below(tree.threshold),
-                tree.value[:, 0, 0],
-            )
-        )
+        limit = _below(tree.threshold)
+        value = tree.value[:, 0, 0]
+        trees.append((tree.children_left, tree.children_right, tree.feature, limit, value))
     return _complete(trees, model.learning_rate, float(np.ravel(model.init_.constant_)[0]))
 
 
 def from_xgboost(booster: Any) -> Forest:
-    """The arrays of a fitted xgboost Booster (right where not x < threshold)."""
+    """Return the arrays of a fitted xgboost Booster (right where not x < threshold)."""
     learner = json.loads(booster.save_raw("json"))["learner"]
     base = float(str(learner["learner_model_param"]["base_score"]).strip("[]"))
     trees = []
     for tree in learner["gradient_booster"]["model"]["trees"]:
         limit = np.asarray(tree["split_conditions"], dtype=np.float32)
+        # XGBoost goes left where x < t, our forests where x <= t.
         below = np.nextafter(limit, np.float32(-np.inf))
-        trees.append(
-            (
-                np.asarray(tree["left_children"]),
-                np.asarray(tree["right_children"]),
-                np.asarray(tree["split_indices"]),
-                below,
-                limit,
-            )
+        left, right, split = (
+            np.asarray(tree[name]) for name in ("left_children", "right_children", "split_indices")
         )
+        trees.append((left, right, split, below, limit))
     return _complete(trees, 1.0, base)
 
 
 def from_lightgbm(booster: Any) -> Forest:
-    """The arrays of a fitted lightgbm Booster (left where x <= threshold; its constant is inside the first
-    tree)."""
+    """Return the arrays of a fitted lightgbm Booster (left where x <= threshold).
+
+    Its constant is inside the first tree.
+    """
     trees = []
     for info in booster.dump_model()["tree_info"]:
         left: list[int] = []
@@ -271,7 +348,7 @@ def from_lightgbm(booster: Any) -> Forest:
 
 
 def join_forests(parts: Mapping[str, Forest]) -> tuple[Forest, tuple[str, ...]]:
-    """One forest with every member's trees, and the members' names in its order."""
+    """Return one forest with every member's trees, and the members' names in its order."""
     names = tuple(parts)
     forests = list(parts.values())
     sizes = [len(f.leaf) for f in forests]

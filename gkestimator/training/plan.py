@@ -1,4 +1,4 @@
-"""Which regressors a bundle holds: the family and precisions of each, its features and its sizes."""
+"""List the regressors that a bundle holds: the family and precisions of each, its features and its sizes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from gkestimator.kernel_models.regressors import MEMBERS
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _MORE_TREES = {"xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
 _TREES_FOR_FEW_ROWS = {"gradient_boosting": 200, "lightgbm": 150}
-_FEW_TREES = {
-    "gradient_boosting": 80,
-    "xgboost": 100,
-    "lightgbm": 100,
-}  # enough where bytes explain nearly all
+# Enough where bytes explain nearly all.
+_FEW_TREES = {"gradient_boosting": 80, "xgboost": 100, "lightgbm": 100}
 # Memory-bound kernels follow the anchor closely; half of what the other chips say beyond it did best on chips
 # left out (benchmarks/transfer.py).
 _HALF_WAY = 0.5
@@ -30,18 +27,18 @@ _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
 
 @frozen
 class ModelPlan:
-    """One regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
+    """Hold one regressor: trained on ``trains`` (family, precision) pairs, and answering ``covers`` besides.
 
     Pairs that are covered but not trained on count as outside the training range. ``rows`` is how many rows
     tree members see at most (a deterministic sample, even over GPUs and sizes).
 
     ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
     what out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip
-    (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target
-    log(time / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take part.
-    ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few stray.
-    ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the few chips
-    in training suggest.
+    (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target log(time
+    / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
+    part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
+    stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
+    few chips in training suggest.
     """
 
     name: str
@@ -58,13 +55,21 @@ class ModelPlan:
     shrink: float = 1.0
 
     def mask(self, table: KernelTable) -> np.ndarray:
-        """Rows of ``table`` that this regressor trains on."""
+        """Return the rows of ``table`` that this regressor trains on."""
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
         return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
 
 
 def _pairs(family: str, precisions: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((family, p) for p in precisions)
+
+
+_ON_TENSOR_CORES = _pairs("linear", ("fp16", "bf16", "int8"))
+_AS_ON_TENSOR_CORES = (
+    *_pairs("linear", ("tf32", "fp8")),
+    *_pairs("bmm", _REDUCED),
+    *_pairs("conv", _REDUCED),
+)
 
 
 def _unseen(
@@ -161,8 +166,8 @@ PLAN: tuple[ModelPlan, ...] = (
         name="gemm_half",
         features="matrix_half",
         anchor="tensor",
-        trains=_pairs("linear", ("fp16", "bf16", "int8")),
-        covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
+        trains=_ON_TENSOR_CORES,
+        covers=_AS_ON_TENSOR_CORES,
         rows=60_000,
         members=("xgboost", "lightgbm"),  # the others earned no weight
         estimators=_MORE_TREES,
@@ -173,8 +178,8 @@ PLAN: tuple[ModelPlan, ...] = (
         folds="gpu",
         features="tensor",
         anchor="tensor",
-        trains=_pairs("linear", ("fp16", "bf16", "int8")),
-        covers=(*_pairs("linear", ("tf32", "fp8")), *_pairs("bmm", _REDUCED), *_pairs("conv", _REDUCED)),
+        trains=_ON_TENSOR_CORES,
+        covers=_AS_ON_TENSOR_CORES,
         rows=24_000,
         members=("lasso", "xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},

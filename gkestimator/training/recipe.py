@@ -1,4 +1,4 @@
-"""The recipe: one function from measured rows to a bundle.
+"""Fit a bundle: one function from measured rows to what predicts.
 
 Whatever is to be left out (shapes, a GPU, a source) is filtered out of the rows before; inside, out-of-fold
 predictions give the weights of the stack and the interval widths, and then every member is fitted on all rows.
@@ -7,7 +7,7 @@ So the errors that an experiment prints with rows left out are those of exactly 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +28,26 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.geometry import Geometry
 from gkestimator.kernel_models.regressors import Stack, Uncertainty
-from gkestimator.kernel_models.roofline import roofline
-from gkestimator.training.calibrate import coverage, size_quantiles
+from gkestimator.training.calibrate import coverage, fit_uncertainty, size_quantiles
 from gkestimator.training.fit import FitProblem, StackFit, fit_stack, problem, sample
 from gkestimator.training.geometry import fit_geometry
-from gkestimator.training.members import fit_member
+from gkestimator.training.members import fit_member, predicted
 from gkestimator.training.plan import PLAN, ModelPlan
-from gkestimator.training.rows import TrainingRows
-from gkestimator.training.uncertainty import fit_uncertainty
+from gkestimator.training.rows import Progress, TrainingRows, rooflines_us
 
 FEWEST_ROWS = 200
 """A family with fewer measured rows gets no regressor."""
 FEWEST_CHIPS = 2
 """A regressor for GPUs that were not measured needs measurements of at least so many chips: its anchor carries the
 physics, and what other chips' errors do not confirm gets no weight."""
+# Largest by time at the anchor: models leave the training range upwards, with larger batches.
 _LARGEST_SHARE = 0.1
 _EXTRAPOLATION_TREES = 60
-Progress = Callable[[str, int, int], None]
 
 
 @frozen
 class ModelReport:
-    """Out-of-fold errors of one regressor, mean absolute percentage.
+    """Hold the out-of-fold errors of one regressor, mean absolute percentage.
 
     Every row was predicted by members fitted without its shape (scope ``seen``) or without any board of its
     chip (``unseen``). ``error_pct``: against what the publisher measured, launch gap included where it was;
@@ -74,8 +72,9 @@ class ModelReport:
 
 @frozen
 class FittedModel:
-    """One fitted regressor: what it answers, where it was trained, its stack, its interval widths and its
-    errors."""
+    """Hold one fitted regressor: what it answers, where it was trained, its stack, its interval widths and
+    its errors.
+    """
 
     plan: ModelPlan
     stack: Stack
@@ -90,7 +89,7 @@ class FittedModel:
     report: ModelReport
 
     def as_model(self) -> BundleModel:
-        """The model as a bundle holds it."""
+        """Return the model as a bundle holds it."""
         return BundleModel(
             name=self.plan.name,
             features=self.plan.features,
@@ -111,7 +110,7 @@ class FittedModel:
 
 @frozen
 class FittedBundle:
-    """What :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
+    """Say what :func:`fit_bundle` returns: predicts through ``bundle``, and is written with :meth:`write`."""
 
     models: tuple[FittedModel, ...]
     geometry: Geometry
@@ -119,26 +118,31 @@ class FittedBundle:
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle in memory; it predicts as it does from disk, where arrays are rounded to 1e-6."""
+        """Return the bundle in memory; it predicts as it does from disk, where arrays are rounded to 1e-6."""
         return Bundle(name="fitted", models=tuple(m.as_model() for m in self.models), geometry=self.geometry)
 
     def write(self, out: Path, *, card: Mapping[str, Any]) -> None:
-        """Write the bundle folder ``out`` with ``card`` (JSON values, ``name`` among them). Raises OutputError."""
+        """Write the bundle folder ``out`` with ``card`` (JSON values, ``name`` among them).
+
+        Raises OutputError.
+        """
+        entries: list[dict[str, Any]] = []
+        ranges: dict[str, Any] = {}
+        quantiles: dict[str, Any] = {}
+        arrays: dict[str, dict[str, np.ndarray]] = {}
+        for m in self.models:
+            name = m.plan.name
+            entries.append(_entry(m))
+            ends = {"low": list(m.low), "high": list(m.high)}
+            ranges[name] = {**ends, "chips": [list(c) for c in m.chips], "gpus": list(m.gpus)}
+            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond}
+            arrays[name] = _packed(m)
         documents: dict[str, dict[str, Any]] = {
             "card": dict(card),
-            "stack": {"schema_version": SCHEMA_VERSION, "models": [_entry(m) for m in self.models]},
-            "ranges": {
-                m.plan.name: {
-                    "low": list(m.low),
-                    "high": list(m.high),
-                    "chips": [list(c) for c in m.chips],
-                    "gpus": list(m.gpus),
-                }
-                for m in self.models
-            },
-            "quantiles": {m.plan.name: {"factors": list(m.factors), "beyond": m.beyond} for m in self.models},
+            "stack": {"schema_version": SCHEMA_VERSION, "models": entries},
+            "ranges": ranges,
+            "quantiles": quantiles,
         }
-        arrays = {m.plan.name: _packed(m) for m in self.models}
         if self.geometry.pickers:
             documents["geometry"] = self.geometry.document()
             arrays["geometry"] = self.geometry.arrays()
@@ -159,8 +163,9 @@ def _entry(model: FittedModel) -> dict[str, Any]:
 
 
 def _packed(model: FittedModel) -> dict[str, np.ndarray]:
-    """The model's arrays in the smallest types that keep its predictions to 1e-6."""
+    """Return the model's arrays in the smallest types that keep its predictions to 1e-6."""
     arrays = {**model.stack.arrays(), **model.uncertainty.arrays()}
+    # No feature set has 256 columns.
     for name in ("forest.feature", "uncertainty.feature"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.uint8)
@@ -188,7 +193,7 @@ def fit_bundle(
     models: list[FittedModel] = []
     most = 0
     for number, plan in enumerate(plans):
-        parts = [p.take(m) for p in rows if len(p) and (m := plan.mask(p.table)).any()]
+        parts = [p.take(plan.mask(p.table)) for p in rows]
         count = sum(len(p) for p in parts)
         most = max(most, count)
         if count < FEWEST_ROWS:
@@ -217,6 +222,7 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
     fitted_rows = rows.take(index)
     data = problem(plan, fitted_rows, gpus)
     fit = fit_stack(plan, data, seed=seed)
+    # As a bundle does: nothing on a GPU is shorter.
     predicted = np.maximum(data.anchor_us * np.exp(fit.out_of_fold), SHORTEST_KERNEL_US)
     known = np.isfinite(fitted_rows.duration_us) & ~data.hidden
     weight = data.weight * stands_for
@@ -240,8 +246,9 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
 
 
 def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed: int) -> float:
-    """90 % quantile of |log error| on the tenth of the rows with the largest anchor time, by XGBoost fitted on
-    the rest: what leaving the training range costs."""
+    """Return the 90 % quantile of |log error| on the tenth of the rows with the largest anchor time, by
+    XGBoost fitted on the rest: what leaving the training range costs.
+    """
     limit = np.quantile(data.anchor_us, 1 - _LARGEST_SHARE)
     train = data.anchor_us <= limit
     test = (data.anchor_us > limit) & known
@@ -251,8 +258,7 @@ def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed
     fitted = fit_member(
         member, data.x[train], data.y[train], data.weight[train], seed=seed, estimators=_EXTRAPOLATION_TREES
     )
-    value = fitted.predict(data.x[test])
-    value = value[:, 0] if value.ndim == 2 else value
+    value = predicted(fitted, data.x[test])
     error = np.abs(np.clip(value, data.y[train].min(), data.y[train].max()) - data.y[test])
     return round(min(float(np.quantile(error, 0.9)), 5.0), 4)
 
@@ -268,29 +274,27 @@ def _report(
     stands_for: np.ndarray,
     held: float,
 ) -> ModelReport:
-    bare_us = np.empty(len(rows))
-    for gpu in set(rows.gpu.tolist()):
-        mask = np.flatnonzero(rows.gpu == gpu)
-        bare_us[mask] = roofline(rows.table.take(mask), gpus[gpu]).roofline_us
+    bare_us = rooflines_us(rows.table, rows.gpu, gpus)
     measured = np.abs(rows.as_measured_us(predicted) / rows.measured_us - 1) * 100
     bare = np.abs(rows.as_measured_us(bare_us) / rows.measured_us - 1) * 100
     exact = np.full(len(rows), np.nan)
     exact[known] = np.abs(predicted[known] / rows.duration_us[known] - 1) * 100
     weight = data.weight * stands_for
+    members = {}
+    for name, value in fit.member_predictions.items():
+        members[name] = round(float(np.average(np.abs(value - data.y), weights=weight)), 4)
+    sources, counts = np.unique(rows.source.astype(str), return_counts=True)
     return ModelReport(
         name=plan.name,
         scope=plan.scope,
         rows=len(rows),
-        members={
-            name: round(float(np.average(np.abs(value - data.y), weights=weight)), 4)
-            for name, value in fit.member_predictions.items()
-        },
+        members=members,
         weights={name: round(float(w), 4) for name, w in fit.stack.weights.items()},
         error_pct=_by(rows.source, measured, stands_for),
         gpu_time_pct=_by(rows.source, exact, stands_for),
         roofline_pct=_by(rows.source, bare, stands_for),
         per_gpu_pct=_by(rows.gpu, measured, stands_for),
-        counts={str(s): int((rows.source == s).sum()) for s in sorted(set(rows.source.tolist()))},
+        counts=dict(zip(sources.tolist(), counts.tolist(), strict=True)),
         coverage_pct=round(held, 1),
     )
 

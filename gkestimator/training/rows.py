@@ -1,47 +1,28 @@
-"""Measured kernels as training takes them, whatever file they came from."""
+"""Hold measured kernels as training takes them, whatever file they came from."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 
+from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import KernelTable
 from gkestimator.core.records import frozen
+from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.vector import feature_matrix
+from gkestimator.kernel_models.roofline import roofline
 
-_SCALARS = (
-    "flops",
-    "read_bytes",
-    "write_bytes",
-    "weight_bytes",
-    "rows",
-    "cols",
-    "element_bytes",
-    "inputs",
-    "workspace_bytes",
-)
-_GEMM = ("gemm_batch", "gemm_m", "gemm_n", "gemm_k")
-_CONV = tuple(
-    f"conv_{name}"
-    for name in (
-        "batch",
-        "in_channels",
-        "out_channels",
-        "groups",
-        "in_h",
-        "in_w",
-        "out_h",
-        "out_w",
-        "kernel_h",
-        "kernel_w",
-        "stride_h",
-        "stride_w",
-        "dilation_h",
-        "dilation_w",
-    )
-)
+Progress = Callable[[str, int, int], None]
+"""Called with what is worked on, how many parts are done, and of how many."""
+_NAMES = tuple(KernelTable.from_kernels(()).columns)
+_GEMM = tuple(name for name in _NAMES if name.startswith("gemm_"))
+_CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
+# Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
+# What Kernel says of a family that has no such size.
 _DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
 
 
@@ -52,40 +33,110 @@ def kernel_table(
     precision: np.ndarray | str,
     columns: Mapping[str, np.ndarray | float],
 ) -> KernelTable:
-    """A table of one family from whole columns; absent sizes take the defaults of ``Kernel``, absent shapes
-    NaN."""
-    count = max((len(v) for v in columns.values() if isinstance(v, np.ndarray)), default=0)
+    """Return a table of one family from whole columns.
 
-    def words(value: np.ndarray | str) -> np.ndarray:
-        result = np.empty(count, dtype=object)
-        result[:] = value
-        return result
-
+    Absent sizes take the defaults of ``Kernel``, absent shapes are NaN.
+    """
+    lengths = [len(column) for column in columns.values() if isinstance(column, np.ndarray)]
+    count = max(lengths, default=0)
     full: dict[str, np.ndarray] = {}
-    for name in (*_SCALARS, *_GEMM, *_CONV):
-        default = _DEFAULTS.get(name, np.nan)
-        full[name] = np.broadcast_to(
-            np.asarray(columns.get(name, default), dtype=np.float64), (count,)
-        ).copy()
-    return KernelTable(family=words(family), variant=words(variant), precision=words(precision), columns=full)
+    for name in _NAMES:
+        value = columns.get(name, _DEFAULTS.get(name, np.nan))
+        full[name] = _repeated(value, count, np.float64)
+    return KernelTable(
+        family=_repeated(family, count, object),
+        variant=_repeated(variant, count, object),
+        precision=_repeated(precision, count, object),
+        columns=full,
+    )
+
+
+def product_table(
+    family: str,
+    precision: np.ndarray | str,
+    *,
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    size: np.ndarray | float,
+    batch: np.ndarray | float = 1.0,
+) -> KernelTable:
+    """Return ``batch`` matrix products (m, k) x (k, n) a row, of ``size`` bytes an element.
+
+    The right side of family ``linear`` are weights.
+    """
+    right = batch * n * k * size
+    weights = right if family == "linear" else 0.0
+    return kernel_table(
+        family=family,
+        variant=family,
+        precision=precision,
+        columns={
+            "flops": 2 * batch * m * n * k,
+            "read_bytes": batch * m * k * size + right,
+            "write_bytes": batch * m * n * size,
+            "weight_bytes": weights,
+            "rows": batch * m * n,
+            "element_bytes": size,
+            "inputs": 2.0,
+            "gemm_batch": batch,
+            "gemm_m": m,
+            "gemm_n": n,
+            "gemm_k": k,
+        },
+    )
+
+
+def by_gpu(gpu: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each GPU in a column of names, in the order of names, with the indices of its rows."""
+    names = gpu.astype(str)
+    for name in np.unique(names).tolist():
+        yield name, np.flatnonzero(names == name)
+
+
+def rooflines_us(table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
+    """Return the roofline of every row of ``table`` on its own GPU, microseconds."""
+    bare_us = np.empty(len(table))
+    for name, index in by_gpu(gpu):
+        bare_us[index] = roofline(table.take(index), gpus[name]).roofline_us
+    return bare_us
+
+
+def feature_rows(
+    features: str, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the float32 features (rows, features) of every row on its own GPU, and their names.
+
+    Raises TableError without rows: then nobody can say how many features there are.
+    """
+    parts = []
+    order = []
+    names: tuple[str, ...] = ()
+    for name, index in by_gpu(gpu):
+        part, names = feature_matrix(features, table.take(index), gpus[name])
+        parts.append(part)
+        order.append(index)
+    if not parts:
+        raise TableError("no rows to calculate features of")
+    x = np.empty((len(table), len(names)), dtype=np.float32)
+    x[np.concatenate(order)] = np.concatenate(parts)
+    return x, names
 
 
 def shape_hash(table: KernelTable) -> np.ndarray:
-    """A number in [0, 1) per row from what is calculated (family, operator, precision and every size), not
-    from where.
+    """Return a number in [0, 1) per row from what is calculated: family, operator, precision and every size.
 
-    Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates
-    them.
+    Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates them.
     """
     words = np.char.add(np.char.add(table.family.astype(str), "/"), table.variant.astype(str))
     return _hash(table, words, ("rows", "cols", "inputs", "element_bytes", *_GEMM, *_CONV))
 
 
 def size_hash(table: KernelTable) -> np.ndarray:
-    """As :func:`shape_hash`, but of family and sizes alone.
+    """Return numbers as :func:`shape_hash` does, but of family and sizes alone.
 
-    Operators of a family at one size (a convolution with and without its activation, a ReLU and a sigmoid) take nearly
-    the same time: a split that parts them does not leave the size out.
+    Operators of a family at one size (a convolution with and without its activation, a ReLU and a sigmoid)
+    take nearly the same time: a split that parts them does not leave the size out.
     """
     return _hash(table, table.family.astype(str), ("rows", "cols", "element_bytes", *_GEMM, *_CONV))
 
@@ -93,16 +144,18 @@ def size_hash(table: KernelTable) -> np.ndarray:
 def _hash(table: KernelTable, words: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     sizes = np.nan_to_num(np.stack([table.columns[n] for n in names], axis=1), nan=-1.0)
     distinct, which = np.unique(words, return_inverse=True)
+    # Hashes of bytes, not of Python objects: those differ from process to process.
     prefix = [zlib.crc32(str(w).encode()) for w in distinct]
     raw = np.ascontiguousarray(sizes).view(np.uint8).reshape(len(table), -1)
-    return np.fromiter(
-        (zlib.crc32(raw[i].tobytes(), prefix[which[i]]) / 2**32 for i in range(len(table))), float, len(table)
-    )
+    hashes = np.empty(len(table))
+    for i, start in enumerate(which):
+        hashes[i] = zlib.crc32(raw[i].tobytes(), prefix[start]) / 2**32
+    return hashes
 
 
 @frozen
 class TrainingRows:
-    """Measured kernels: one entry per row in every array.
+    """Hold measured kernels: one entry per row in every array.
 
     ``gpu``: canonical names (str objects). ``measured_us``: what the publisher measured. ``gap_us``: the part
     of it that is no GPU time (dispatch between the timing events); ``hold_us``: GPU time below which the
@@ -127,34 +180,28 @@ class TrainingRows:
 
     @property
     def duration_us(self) -> np.ndarray:
-        """GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap + hold)."""
-        return np.where(
-            self.measured_us - self.gap_us >= self.hidden_below_us, self.measured_us - self.gap_us, np.nan
-        )
+        """Return the GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap +
+        hold).
+        """
+        without_gap = self.measured_us - self.gap_us
+        return np.where(without_gap >= self.hidden_below_us, without_gap, np.nan)
 
     @property
     def hidden_below_us(self) -> np.ndarray:
-        """GPU time in microseconds that a measurement must show before it is told from the launch: what 15 % above
-        the floor gap + hold leaves for the GPU."""
+        """Return the GPU time in microseconds that a measurement must show before it is told from the launch.
+
+        That is what 15 % above the floor gap + hold leaves for the GPU.
+        """
         return np.asarray(_TOLD_FROM_FLOOR * (self.gap_us + self.hold_us) - self.gap_us)
 
     def as_measured_us(self, duration_us: np.ndarray) -> np.ndarray:
-        """What the publisher would have measured for kernels that take ``duration_us``."""
+        """Return what the publisher would have measured for kernels that take ``duration_us``."""
         return np.asarray(self.gap_us + np.maximum(duration_us, self.hold_us))
 
     def take(self, index: np.ndarray) -> TrainingRows:
-        """The rows that ``index`` (integers or a mask) selects."""
-        return TrainingRows(
-            table=self.table.take(index),
-            gpu=self.gpu[index],
-            measured_us=self.measured_us[index],
-            gap_us=self.gap_us[index],
-            hold_us=self.hold_us[index],
-            weight=self.weight[index],
-            grid_blocks=self.grid_blocks[index],
-            source=self.source[index],
-            kernel_class=self.kernel_class[index],
-        )
+        """Return the rows that ``index`` (integers or a mask) selects."""
+        columns = {name: getattr(self, name)[index] for name in _COLUMNS}
+        return TrainingRows(table=self.table.take(index), **columns)
 
     @classmethod
     def make(
@@ -170,33 +217,17 @@ class TrainingRows:
         grid_blocks: np.ndarray | float = np.nan,
         kernel_class: np.ndarray | str = "",
     ) -> TrainingRows:
-        """Rows from columns; single numbers are repeated."""
-        count = len(table)
-
-        def numbers(value: np.ndarray | float) -> np.ndarray:
-            return np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)).copy()
-
-        names = np.empty(count, dtype=object)
-        names[:] = gpu
-        origin = np.empty(count, dtype=object)
-        origin[:] = source
-        classes = np.empty(count, dtype=object)
-        classes[:] = kernel_class
-        return cls(
-            table=table,
-            gpu=names,
-            measured_us=numbers(measured_us),
-            gap_us=numbers(gap_us),
-            hold_us=numbers(hold_us),
-            weight=numbers(weight),
-            grid_blocks=numbers(grid_blocks),
-            source=origin,
-            kernel_class=classes,
-        )
+        """Return rows from columns; single numbers are repeated."""
+        numbers = {"measured_us": measured_us, "gap_us": gap_us, "hold_us": hold_us}
+        numbers |= {"weight": weight, "grid_blocks": grid_blocks}
+        words = {"gpu": gpu, "source": source, "kernel_class": kernel_class}
+        columns = {name: _repeated(value, len(table), np.float64) for name, value in numbers.items()}
+        columns |= {name: _repeated(value, len(table), object) for name, value in words.items()}
+        return cls(table=table, **columns)
 
     @classmethod
     def concatenate(cls, parts: Sequence[TrainingRows]) -> TrainingRows:
-        """All rows of ``parts``, which must not be empty, in order."""
+        """Return all rows of ``parts``, which must not be empty, in order."""
         tables = [p.table for p in parts]
         table = KernelTable(
             family=np.concatenate([t.family for t in tables]),
@@ -204,17 +235,15 @@ class TrainingRows:
             precision=np.concatenate([t.precision for t in tables]),
             columns={n: np.concatenate([t.columns[n] for t in tables]) for n in tables[0].columns},
         )
-        rest = {
-            name: np.concatenate([getattr(p, name) for p in parts])
-            for name in (
-                "gpu",
-                "measured_us",
-                "gap_us",
-                "hold_us",
-                "weight",
-                "grid_blocks",
-                "source",
-                "kernel_class",
-            )
-        }
-        return cls(table=table, **rest)
+        columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
+        return cls(table=table, **columns)
+
+
+_COLUMNS = tuple(field.name for field in fields(TrainingRows) if field.name != "table")
+
+
+def _repeated(value: object, count: int, dtype: type) -> np.ndarray:
+    """Return a column of ``count`` values of its own; a single one is repeated."""
+    column: np.ndarray = np.empty(count, dtype=dtype)
+    column[:] = value
+    return column

@@ -1,19 +1,19 @@
-"""Fits a stack on few rows of one chip: what corrects a base prediction, and what predicts achieved occupancy.
+"""Fit a stack on few rows of one chip: what corrects a base prediction, and what predicts achieved occupancy.
 
-Ten rows are enough for an offset, held towards zero by what its spread leaves unsure; more rows earn a ridge, a
-kernel ridge and trees their weights. All weights come from out-of-fold predictions that leave whole shapes out, so
-that a member which does not carry over to other shapes gets none.
+Ten rows are enough for an offset, held towards zero by what its spread leaves unsure; more rows earn a ridge,
+a kernel ridge and trees their weights. All weights come from out-of-fold predictions that leave whole shapes
+out, so that a member which does not carry over to other shapes gets none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.core.records import frozen
-from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
-from gkestimator.training.members import Fitted, fit_member, join_forests
+from gkestimator.kernel_models.regressors import KernelRidge, Linear, Stack
+from gkestimator.training.members import Fitted, fit_member, predicted, stack_of, stack_weights, standard
 
 FEWEST = 10
 """Rows below which nothing is fitted: a 90 % interval of so few errors is their largest (conformal, n >= 9)."""
@@ -25,17 +25,21 @@ _PRIOR_SD = 0.25
 _RIDGE = tuple(10.0**p for p in range(-2, 5))
 _GAMMAS = (0.03, 0.1, 0.3, 1.0)  # over the number of features
 _ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+# It is stored in the bundle, and every prediction passes over it.
 _SUPPORT = 600
 _TREES = 120
-_DROP_BELOW = 0.03
 _DOUBT = 6
+_STILL = 1e-6  # a feature that moves less is the same in all rows
 
 
 @frozen
 class SmallFit:
-    """A fitted stack; ``out_of_fold``: (rows,) its prediction of every row while the row's shape was left out;
-    ``member_error``: mean |error| of each member alone, out of fold; ``low`` and ``high``: (features,) what features
-    are held to before the stack sees them."""
+    """Hold a fitted stack; ``out_of_fold``: (rows,) its prediction of every row while the row's shape was
+    left out.
+
+    ``member_error``: mean |error| of each member alone, out of fold; ``low`` and ``high``: (features,) what
+    features are held to before the stack sees them.
+    """
 
     stack: Stack
     out_of_fold: np.ndarray
@@ -45,7 +49,7 @@ class SmallFit:
 
 
 def folds_by_shape(shape: np.ndarray) -> np.ndarray:
-    """(rows,) fold numbers from 0 that keep equal shapes together; as many folds as shapes below eight."""
+    """Return (rows,) fold numbers from 0 that keep equal shapes together; as many folds as shapes below eight."""
     distinct, which = np.unique(shape, return_inverse=True)
     return np.asarray(np.arange(len(distinct)) % min(_FOLDS, len(distinct)))[which]
 
@@ -53,9 +57,10 @@ def folds_by_shape(shape: np.ndarray) -> np.ndarray:
 def fit_small_stack(
     x: np.ndarray, y: np.ndarray, weight: np.ndarray, shape: np.ndarray, *, seed: int
 ) -> SmallFit:
-    """The stack for float32 features (rows, features), targets, row weights and shapes (equal numbers: one shape)."""
-    from scipy.optimize import nnls
+    """Return the stack for float32 features (rows, features), targets, row weights and shapes.
 
+    Equal numbers in ``shape`` are one shape.
+    """
     fold = folds_by_shape(shape)
     names = ["offset", "ridge", "kernel_ridge"]
     if len(y) >= FEWEST_FOR_TREES:
@@ -64,144 +69,86 @@ def fit_small_stack(
     if fold.max(initial=0) > 0:
         for number in np.unique(fold):
             train = fold != number
-            test = fold == number
-            low = x[train].min(axis=0)
-            high = x[train].max(axis=0)
-            part = np.clip(x[test], low, high)
-            bounds = float(y[train].min()), float(y[train].max())
-            for j, name in enumerate(names):
-                held[test, j] = np.clip(_fit(name, x[train], y[train], weight[train], seed)[0](part), *bounds)
-    root = np.sqrt(weight / weight.mean())
+            held[~train] = _held_out(names, x, y, weight, train, seed)
     # Few rows choose weights that suit them: as if _DOUBT more rows had shown that the base needs no correction.
-    weights = _weights(nnls, held, y, root) * len(y) / (len(y) + _DOUBT)
-    stack = _assemble(names, weights, x, y, weight, seed)
+    weights = stack_weights(held, y, weight, at_most_one=True) * len(y) / (len(y) + _DOUBT)
+    errors = {}
+    for j, name in enumerate(names):
+        errors[name] = round(float(np.average(np.abs(held[:, j] - y), weights=weight)), 4)
     return SmallFit(
-        stack=stack,
+        stack=_assemble(names, weights, x, y, weight, seed),
         out_of_fold=np.clip(held @ weights, y.min(), y.max()),
-        member_error={
-            name: round(float(np.average(np.abs(held[:, j] - y), weights=weight)), 4)
-            for j, name in enumerate(names)
-        },
+        member_error=errors,
         low=x.min(axis=0).astype(float),
         high=x.max(axis=0).astype(float),
     )
 
 
-def _weights(nnls: object, held: np.ndarray, y: np.ndarray, root: np.ndarray) -> np.ndarray:
-    """Non-negative weights whose sum is at most 1: a base prediction is the default, a correction must earn its way.
-
-    The bound is a row of its own: members are alike, so the sum is what errors decide about, not single weights.
-    """
-    scaled = held * root[:, None]
-    target = y * root
-    keep = np.ones(held.shape[1], dtype=bool)
-    weights = np.zeros(held.shape[1])
-    for _ in range(held.shape[1]):
-        weights[:] = 0
-        weights[keep] = nnls(scaled[:, keep], target)[0]  # type: ignore[operator]
-        total = weights.sum()
-        if total > 1:
-            weights /= total
-        small = keep & (weights < _DROP_BELOW * max(total, 1e-9))
-        if not small.any() or not (keep & ~small).any():
-            break
-        keep &= ~small
-    return weights
+def _held_out(
+    names: list[str], x: np.ndarray, y: np.ndarray, weight: np.ndarray, train: np.ndarray, seed: int
+) -> np.ndarray:
+    """Return (rows left out, members) what members fitted on the rows ``train`` say, within what those saw."""
+    seen = x[train]
+    targets = y[train]
+    # As the stack does: beyond what it saw a linear member would run away.
+    part = np.clip(x[~train], seen.min(axis=0), seen.max(axis=0))
+    columns = []
+    for name in names:
+        member = _fit(name, seen, targets, weight[train], seed)
+        columns.append(np.clip(predicted(member, part), float(targets.min()), float(targets.max())))
+    return np.stack(columns, axis=1)
 
 
 def _assemble(
     names: list[str], weights: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
 ) -> Stack:
-    """Members with weight, fitted on all rows; offset and ridge are one linear model."""
-    linear: Linear | None = None
-    ridge: KernelRidge | None = None
-    forests: dict[str, Forest] = {}
+    """Return the members with weight, fitted on all rows; offset and ridge are one linear model."""
+    slope = np.zeros(x.shape[1])
+    intercept = 0.0
+    members: dict[str, Fitted] = {}
     shares: dict[str, float] = {}
     for name, share in zip(names, weights.tolist(), strict=True):
         if share <= 0:
             continue
-        fitted = _fit(name, x, y, weight, seed)[1]
+        fitted = _fit(name, x, y, weight, seed)
         if isinstance(fitted, Linear):
-            linear = _sum(linear, fitted, share)
+            slope = slope + share * fitted.weights
+            intercept += share * fitted.intercept
+            members["lasso"] = replace(fitted, weights=slope, intercept=intercept)
             shares["lasso"] = 1.0
-        elif isinstance(fitted, KernelRidge):
-            ridge = fitted
-            shares["kernel_ridge"] = share
         else:
-            forests[name] = fitted
+            members[name] = fitted
             shares[name] = share
     if not shares:  # nothing carries over from shape to shape: the base stands as it is
-        zero = np.zeros(x.shape[1])
-        linear = Linear(mean=zero, scale=zero + 1.0, weights=zero, intercept=0.0)
-        shares = {"lasso": 1.0}
-    forest, order = join_forests(forests) if forests else (None, ())
-    return Stack(
-        weights=shares,
-        low=min(float(y.min()), 0.0),
-        high=max(float(y.max()), 0.0),
-        linear=linear,
-        kernel_ridge=ridge,
-        forest=forest,
-        forest_members=order,
-    )
+        members["lasso"] = Linear(mean=slope, scale=slope + 1.0, weights=slope, intercept=0.0)
+        shares["lasso"] = 1.0
+    return stack_of(members, shares, min(float(y.min()), 0.0), max(float(y.max()), 0.0))
 
 
-def _sum(before: Linear | None, one: Linear, share: float) -> Linear:
-    if before is None:
-        return Linear(
-            mean=one.mean, scale=one.scale, weights=share * one.weights, intercept=share * one.intercept
-        )
-    return Linear(
-        mean=before.mean,
-        scale=before.scale,
-        weights=before.weights + share * one.weights,
-        intercept=before.intercept + share * one.intercept,
-    )
-
-
-def _fit(
-    name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int
-) -> tuple[Callable[[np.ndarray], np.ndarray], Fitted]:
+def _fit(name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> Fitted:
     if name == "offset":
-        fitted: Linear | KernelRidge = _offset(x, y, w)
-    elif name == "ridge":
-        fitted = _ridge(x, y, w)
-    elif name == "kernel_ridge":
-        fitted = _kernel_ridge(x, y, w, seed)
-    else:
-        made = fit_member(name, x, y, w, seed=seed, estimators=_TREES)
-        return (lambda part: _column(made.predict(part))), made
-    return fitted.predict, fitted
-
-
-def _column(values: np.ndarray) -> np.ndarray:
-    if values.ndim == 2:
-        return values[:, 0]
-    return values
-
-
-def _standard(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean = x.mean(axis=0, dtype=np.float64)
-    scale = x.std(axis=0, dtype=np.float64)
-    return mean, np.where(scale > 1e-6, scale, 1.0)
+        mean, scale = standard(x, least=_STILL)
+        return Linear(mean=mean, scale=scale, weights=np.zeros(x.shape[1]), intercept=_shrunken_mean(y, w))
+    if name == "ridge":
+        return _ridge(x, y, w)
+    if name == "kernel_ridge":
+        return _kernel_ridge(x, y, w, seed)
+    return fit_member(name, x, y, w, seed=seed, estimators=_TREES)
 
 
 def _shrunken_mean(y: np.ndarray, w: np.ndarray) -> float:
-    """The weighted mean times prior variance / (prior variance + variance of the mean)."""
+    """Return the weighted mean times prior variance / (prior variance + variance of the mean)."""
     share = w / w.sum()
     mean = float(share @ y)
-    spread = float(share @ (y - mean) ** 2) * float(share @ share) / max(1.0 - float(share @ share), 1e-6)
-    return mean * _PRIOR_SD**2 / (_PRIOR_SD**2 + spread)
-
-
-def _offset(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Linear:
-    mean, scale = _standard(x)
-    return Linear(mean=mean, scale=scale, weights=np.zeros(x.shape[1]), intercept=_shrunken_mean(y, w))
+    one_in_n = float(share @ share)
+    spread = float(share @ (y - mean) ** 2) * one_in_n / max(1.0 - one_in_n, 1e-6)
+    prior = _PRIOR_SD**2
+    return mean * prior / (prior + spread)
 
 
 def _ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Linear:
-    """Ridge about the shrunken mean; the penalty with the least leave-one-out error (closed form)."""
-    mean, scale = _standard(x)
+    """Fit a ridge about the shrunken mean; the penalty with the least leave-one-out error (closed form)."""
+    mean, scale = standard(x, least=_STILL)
     offset = _shrunken_mean(y, w)
     root = np.sqrt(w / w.mean())[:, None]
     z = root * ((x - mean) / scale)
@@ -221,19 +168,22 @@ def _ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Linear:
 
 
 def _kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> KernelRidge:
-    """Kernel ridge (radial basis) about the shrunken mean; width and penalty with the least leave-one-out error."""
+    """Fit a kernel ridge (radial basis) about the shrunken mean.
+
+    Width and penalty are those with the least leave-one-out error.
+    """
     offset = _shrunken_mean(y, w)
     pick = np.arange(len(y))
     if len(y) > _SUPPORT:
         chance = w / w.sum()
         pick = np.sort(np.random.default_rng(seed).choice(len(y), _SUPPORT, replace=False, p=chance))
-    mean, scale = _standard(x[pick])
+    mean, scale = standard(x[pick], least=_STILL)
     z = (x[pick] - mean) / scale
     target = y[pick] - offset
     noise = w.mean() / w[pick]
     squares = np.einsum("ij,ij->i", z, z)
     distance = np.maximum(squares[:, None] + squares[None, :] - 2 * z @ z.T, 0.0)
-    features = max(1, int(np.count_nonzero(x.std(axis=0) > 1e-6)))
+    features = max(1, int(np.count_nonzero(x.std(axis=0) > _STILL)))
     best: tuple[float, float, np.ndarray] | None = None
     for width in _GAMMAS:
         kernel = np.exp(-width / features * distance)

@@ -1,4 +1,4 @@
-"""``train``: from files of kernel measurements to a bundle on disk, with its errors out of fold.
+"""Train: from files of kernel measurements to a bundle on disk, with its errors out of fold.
 
 Public measurements make a bundle of their own. Kernel datasets, what profiling a GPU gives, correct a base bundle
 (:mod:`gkestimator.training.train_measured`), unless that is turned off.
@@ -6,49 +6,43 @@ Public measurements make a bundle of their own. Kernel datasets, what profiling 
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gkestimator.bundles.models import SCHEMA_VERSION
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.training.cards import Loaded, card
 from gkestimator.training.importers import load_source, source_format
-from gkestimator.training.recipe import FittedBundle, ModelReport, Progress, fit_bundle
-from gkestimator.training.rows import TrainingRows
+from gkestimator.training.recipe import ModelReport, fit_bundle
+from gkestimator.training.rows import Progress, TrainingRows
+from gkestimator.training.train_measured import MeasuredReport, train_measured
 
-if TYPE_CHECKING:
-    from gkestimator.training.train_measured import MeasuredReport
-
-
+# Import names; all of them, for which member needs which is known only after minutes.
 _LIBRARIES = ("scipy", "sklearn", "xgboost", "lightgbm")
 
 
 @frozen
 class TrainReport:
-    """Where the bundle was written, its name, and one report per regressor."""
+    """Say where the bundle was written, its name, and one report per regressor."""
 
     path: Path
     name: str
     models: tuple[ModelReport, ...]
 
     def __str__(self) -> str:
-        """One line per regressor: rows, mean error out of fold (of GPU time; least to largest source) and how
-        often the 90 % interval held there."""
+        """Return one line per regressor: rows, mean error out of fold, how often the 90 % interval held there.
+
+        Errors are of GPU time, from the least to the largest source.
+        """
         lines = ["regressor             left out     rows    error %  interval held %"]
         for m in self.models:
             errors = sorted(m.gpu_time_pct.values()) or sorted(m.error_pct.values())
-            if errors:
-                span = "–".join(dict.fromkeys(f"{e:.1f}" for e in (errors[0], errors[-1])))
-            else:
-                span = "–"
+            ends = dict.fromkeys(f"{e:.1f}" for e in (errors[:1] + errors[-1:]))
+            span = "–".join(ends) or "–"
             left = "shapes" if m.scope == "seen" else "GPUs"
             lines.append(f"{m.name:22}{left:8} {m.rows:>8,}  {span:>9}  {m.coverage_pct:>15.0f}")
         return "\n".join(lines)
@@ -64,14 +58,14 @@ def train(
     base: Path | str | None = "default",
     gpu_specs: Sequence[Path] = (),
 ) -> TrainReport | MeasuredReport:
-    """Train a bundle from ``sources`` (folders of public formats or kernel datasets) and write it to folder
-    ``out``.
+    """Train a bundle from ``sources`` (folders of public formats or kernel datasets) and write it to ``out``.
 
-    Kernel datasets correct the bundle ``base``: a folder, or ``default``, the package's; None trains regressors on
-    their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known, besides those that lie
-    beside the datasets. Regressors are fitted for the families that the sources hold. The same sources and seed give
-    the same bundle. Raises TableError for unreadable or unknown sources, UsageError for a GPU without specification or
-    a missing library, BundleError for a bad base, OutputError if ``out`` cannot be written.
+    Kernel datasets correct the bundle ``base``: a folder, or ``default``, the package's; None trains
+    regressors on their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known,
+    besides those that lie beside the datasets. Regressors are fitted for the families that the sources hold.
+    The same sources and seed give the same bundle. Raises TableError for unreadable or unknown sources,
+    UsageError for a GPU without specification or a missing library, BundleError for a bad base, OutputError
+    if ``out`` cannot be written.
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
@@ -79,8 +73,6 @@ def train(
     kinds = {source_format(Path(path)) for path in sources}
     _require_libraries()
     if base is not None and kinds == {"kernel dataset"}:
-        from gkestimator.training.train_measured import train_measured
-
         return train_measured(
             [Path(p) for p in sources],
             out,
@@ -101,62 +93,24 @@ def train(
 
 
 def _require_libraries() -> None:
-    """Raises UsageError for what is missing at once, not after minutes, whatever the rows will turn out to need."""
+    """Raise UsageError for what is missing at once, not after minutes, whatever the rows will turn out to
+    need.
+    """
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}: pip install 'gkestimator[train]'")
 
 
 def _title(out: Path) -> str:
-    """A bundle's name from its folder's: lower-case letters, digits and underscores, a letter first."""
+    """Return a bundle's name from its folder's: lower-case letters, digits and underscores, a letter first."""
     word = "".join(c if c.isalnum() and c.isascii() else "_" for c in out.absolute().name.lower())
     return (word if word[:1].isalpha() else f"bundle_{word}".rstrip("_"))[:40]
 
 
-Loaded = list[tuple[Path, str, list[TrainingRows]]]
-
-
 def measured_rows(sources: Sequence[Path]) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:
-    """What every source holds (path, format, rows), all rows that are not empty, and the GPUs they name."""
+    """Return what every source holds, all rows that are not empty, and the GPUs that they name."""
     loaded = [(Path(path), *load_source(Path(path))) for path in sources]
     rows = [part for _, _, parts in loaded for part in parts if len(part)]
     catalogue = gpu_catalogue()
     names = {g for part in rows for g in np.unique(part.gpu.astype(str)).tolist()}
     return loaded, rows, {name: catalogue.resolve(name)[0] for name in sorted(names)}
-
-
-def card(
-    name: str, loaded: Loaded, fitted: FittedBundle, *, nested: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The model card of ``fitted``; ``nested`` are the figures of runs of the same recipe with parts left out."""
-    result: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "name": name,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "licence": "Apache-2.0",
-        "versions": library_versions(),
-        "seed": fitted.seed,
-        "trained_on": [
-            {"format": kind, "source": path.name, "rows": sum(len(p) for p in parts)}
-            for path, kind, parts in loaded
-        ],
-        "target": "log(GPU time / anchor)",
-        "errors": "mean absolute percentage, out of fold: a row is predicted by members fitted without its shape "
-        "(scope seen) or without any board of its chip (scope unseen); the members shipped are fitted on all rows. "
-        "error_pct against the measurement with its launch gap, gpu_time_pct against GPU time alone",
-        "models": [asdict(m.report) for m in fitted.models],
-    }
-    if nested is not None:
-        result["nested"] = dict(nested)
-    return result
-
-
-def library_versions() -> dict[str, str | None]:
-    """Versions of what trains, for a card; None for what is not installed."""
-    versions: dict[str, str | None] = {}
-    for package in ("gkestimator", "numpy", "scikit-learn", "xgboost", "lightgbm"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions

@@ -1,4 +1,4 @@
-"""Importers: public measurement formats to training rows, one file each.
+"""Import public measurement formats to training rows, one file each.
 
 A source is a folder of one format, or a Parquet or CSV file in the kernel dataset format.
 """
@@ -29,14 +29,19 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
 
 
 def load_source(path: Path) -> tuple[str, list[TrainingRows]]:
-    """The format's name and the rows of ``path``. Raises TableError if it is missing or in no known
-    format."""
+    """Return the format's name and the rows of ``path``.
+
+    Raises TableError if it is missing or in no known format.
+    """
     name = source_format(path)
     return name, IMPORTERS[name][1](path)
 
 
 def source_format(path: Path) -> str:
-    """The name of the format of ``path``, a key of :data:`IMPORTERS`. Raises TableError as :func:`load_source`."""
+    """Return the name of the format of ``path``, a key of :data:`IMPORTERS`.
+
+    Raises TableError as :func:`load_source`.
+    """
     if not path.exists():
         raise TableError(f"{path}: no such file or folder; expected measurements to train on")
     for name, (matches, _) in IMPORTERS.items():

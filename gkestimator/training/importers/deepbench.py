@@ -1,11 +1,11 @@
-"""DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward`` and
-``gemm``).
+"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward``
+and ``gemm``).
 
 Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
-and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input and
-output of every convolution wider than 1x1 to NHWC and back: kernels of their own, which are lowered as such. What
-they take by streaming is set down as the gap, so that the regressor learns the convolution alone. Two parts of the
-products are left out:
+and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input
+and output of every convolution wider than 1x1 to NHWC and back: kernels of their own, which are lowered as
+such. What they take by streaming is set down as the gap, so that the regressor learns the convolution alone.
+Two parts of the products are left out:
 
 - T4, int8: 20 to 24 TOP/s, 0.7 of what dp4a gives on its CUDA cores and a sixth of its tensor cores, so the cuBLAS of
   that time did not use them; today's does.
@@ -20,13 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import KernelTable
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, streaming_fraction
-from gkestimator.training.importers.files import read_columns
+from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.importers.neusight import conv_table
-from gkestimator.training.rows import TrainingRows, kernel_table
+from gkestimator.training.rows import TrainingRows, product_table
 
 _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti": "GTX-1080-TI"}
 _NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows
@@ -37,68 +36,53 @@ _CONV_WEIGHT, _GEMM_WEIGHT = 10.0, 3.0  # few rows of every kernel size and stri
 
 
 def matches(folder: Path) -> bool:
-    """True for a folder that holds DeepBench's files."""
+    """Return whether the folder holds DeepBench's files."""
     return (folder / "conv_forward.parquet").is_file()
 
 
 def load(folder: Path) -> list[TrainingRows]:
-    """Rows of both files (each optional but for ``conv_forward``, which names the format)."""
-    result = []
+    """Return the rows of both files (each optional but for ``conv_forward``, which names the format)."""
     names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
     path = folder / "conv_forward.parquet"
     data = read_columns(path, ("gpu", "dtype", "forward_ms", *names))
     gpu, precision, size = _where(path, data)
-    table = conv_table(**{c: data[c].astype(np.float64) for c in names}, precision=precision, size=size)
-    result.append(
-        TrainingRows.make(
-            table,
-            gpu=gpu,
-            measured_us=data["forward_ms"].astype(float) * 1e3,
-            source="deepbench",
-            weight=_CONV_WEIGHT,
-            gap_us=_conversion_us(table, gpu, data["dtype"]),
-        )
+    sizes = {name: data[name].astype(np.float64) for name in names}
+    table = conv_table(**sizes, precision=precision, size=size)
+    convolutions = TrainingRows.make(
+        table,
+        gpu=gpu,
+        measured_us=data["forward_ms"].astype(float) * 1e3,
+        source="deepbench",
+        weight=_CONV_WEIGHT,
+        gap_us=_conversion_us(table, gpu, data["dtype"]),
     )
     path = folder / "gemm.parquet"
     if path.is_file():
-        data = read_columns(path, ("gpu", "dtype", "m", "n", "k", "time_ms"))
-        old = (data["gpu"] == "T4") & (data["dtype"] == "int8")
-        old |= np.isin(data["gpu"], sorted(_NEWER_PRODUCTS)) & (data["dtype"] == "fp32")
-        data = {c: v[~old] for c, v in data.items()}
-        gpu, precision, size = _where(path, data)
-        m, n, k = (data[c].astype(np.float64) for c in "mnk")
-        table = kernel_table(
-            family="linear",
-            variant="linear",
-            precision=precision,
-            columns={
-                "flops": 2 * m * n * k,
-                "read_bytes": (m * k + n * k) * size,
-                "write_bytes": m * n * size,
-                "weight_bytes": n * k * size,
-                "rows": m * n,
-                "element_bytes": size,
-                "inputs": 2.0,
-                "gemm_batch": np.ones_like(m),
-                "gemm_m": m,
-                "gemm_n": n,
-                "gemm_k": k,
-            },
-        )
-        result.append(
-            TrainingRows.make(
-                table,
-                gpu=gpu,
-                measured_us=data["time_ms"].astype(float) * 1e3,
-                source="deepbench",
-                weight=_GEMM_WEIGHT,
-            )
-        )
-    return result
+        return [convolutions, _products(path)]
+    return [convolutions]
+
+
+def _products(path: Path) -> TrainingRows:
+    """Return the matrix products but for those that the library of that time ran unlike today's."""
+    data = read_columns(path, ("gpu", "dtype", "m", "n", "k", "time_ms"))
+    old = (data["gpu"] == "T4") & (data["dtype"] == "int8")
+    old |= np.isin(data["gpu"], sorted(_NEWER_PRODUCTS)) & (data["dtype"] == "fp32")
+    data = {name: column[~old] for name, column in data.items()}
+    gpu, precision, size = _where(path, data)
+    sizes = {name: data[name].astype(np.float64) for name in "mnk"}
+    return TrainingRows.make(
+        product_table("linear", precision, **sizes, size=size),
+        gpu=gpu,
+        measured_us=data["time_ms"].astype(float) * 1e3,
+        source="deepbench",
+        weight=_GEMM_WEIGHT,
+    )
 
 
 def _conversion_us(table: KernelTable, gpu: np.ndarray, dtype: np.ndarray) -> np.ndarray:
-    """Microseconds of the two layout conversions around a convolution on tensor cores; 0 for others."""
+    """Return the microseconds of the two layout conversions around a convolution on tensor cores; 0 for
+    others.
+    """
     columns = table.columns
     result = np.zeros(len(table))
     moved = 2 * (columns["read_bytes"] - columns["weight_bytes"] + columns["write_bytes"])
@@ -113,10 +97,7 @@ def _conversion_us(table: KernelTable, gpu: np.ndarray, dtype: np.ndarray) -> np
 
 
 def _where(path: Path, data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    for column, known in (("gpu", _GPUS), ("dtype", _PRECISIONS)):
-        unknown = sorted(set(data[column]) - set(known))
-        if unknown:
-            raise TableError(f"{path}: {column} is {unknown[0]!r}; expected one of {', '.join(known)}")
-    precision = np.array([_PRECISIONS[d] for d in data["dtype"]], dtype=object)
-    gpu = np.array([_GPUS[g] for g in data["gpu"]], dtype=object)
+    """Return canonical GPU, precision and bytes per element of every row."""
+    gpu = translated(path, "gpu", data["gpu"], _GPUS)
+    precision = translated(path, "dtype", data["dtype"], _PRECISIONS)
     return gpu, precision, np.array([_SIZES[p] for p in precision])

@@ -1,20 +1,23 @@
-"""Reading the columns of a Parquet file."""
+"""Read the columns of published Parquet files, and bring them into our names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gkestimator.core.errors import TableError, UsageError
 
+# Four times the largest published file; beyond that a file is not what it says.
 _LARGEST_ROWS = 20_000_000
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
-    """The named columns as NumPy arrays (text as str objects). Raises TableError for an unreadable file or a
-    missing column."""
+    """Return the named columns as NumPy arrays (text as str objects).
+
+    Raises TableError for an unreadable file or a missing column.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -32,3 +35,28 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     except (OSError, pyarrow.ArrowException) as e:
         raise TableError(f"{path}: not a readable Parquet file: {e}") from e
     return {name: table.column(name).to_numpy() for name in columns}
+
+
+def translated(path: Path, column: str, words: Iterable[str], names: Mapping[str, str]) -> np.ndarray:
+    """Return the publisher's ``words`` by our names, as str objects.
+
+    Raises TableError for a word that ``names`` lacks: a GPU that is taken for another would spoil its regressors.
+    """
+    unknown = sorted(set(words) - set(names))
+    if unknown:
+        raise TableError(f"{path}: {column} is {unknown[0]!r}; expected one of {', '.join(names)}")
+    return np.array([names[word] for word in words], dtype=object)
+
+
+def equal_rows(keys: Sequence[np.ndarray], times: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows in the order of ``keys`` and then of time, and of each group of equal keys its start
+    and length.
+
+    The middle of a group is its median: publishers measured one shape several times.
+    """
+    order = np.lexsort((times, *reversed(keys)))
+    ordered = np.stack(keys)[:, order]
+    starts = np.ones(len(order), dtype=bool)
+    starts[1:] = np.any(ordered[:, 1:] != ordered[:, :-1], axis=0)
+    first = np.flatnonzero(starts)
+    return order, first, np.diff(np.append(first, len(order)))

@@ -1,4 +1,4 @@
-"""What the host adds to NeuSight's latencies, and how it drifted while they were taken.
+"""Say what the host adds to NeuSight's latencies, and how it drifted while they were taken.
 
 Two CUDA events stand around one operator call. The GPU stamps the first at once and then waits for the host
 to launch the kernel, and stamps the second when the kernel is done *and* the host has queued that event. So
@@ -49,8 +49,9 @@ _SLOW_START = 0.01  # share of convolutions below the floor: the shortest are lu
 
 
 def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list[TrainingRows]:
-    """The rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows show
-    them."""
+    """Return the rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows
+    show them.
+    """
     levels = _levels(parts)
     result = []
     for kind, rows, operators in parts:
@@ -74,32 +75,34 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
 
 
 def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
-    """Gap (us) of each convolution of one GPU, in the order of the file: see the module's docstring."""
-    count = len(rows)
-    if count > 1:
-        at = np.linspace(0.0, _KNOTS - 1.0, count)
-    else:
-        at = np.zeros(count)
-    hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)[None, :]))
+    """Return the gap (us) of each convolution of one GPU, in the order of the file: see the module's
+    docstring.
+    """
+    at = np.linspace(0.0, _KNOTS - 1.0, len(rows))
+    hats = np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(_KNOTS)))
     roof = roofline(rows.table, gpu)
     small = np.flatnonzero(roof.roofline_us <= np.quantile(roof.roofline_us, 1 / 3))
     work = np.stack([roof.compute_us, roof.memory_us, np.sqrt(roof.roofline_us)], axis=1)
     design = np.hstack([hats, work])[small]
+    # The host never gets faster: a search through more plans takes longer.
     shape = np.maximum.accumulate(_least_absolute(design, rows.measured_us[small])[:_KNOTS])
     curve = hats @ (shape - shape[0])
     beyond = rows.measured_us - curve
     likely = analytical_duration_us(rows.table, gpu)
     shortest = likely <= np.quantile(likely, _SHORTEST)
-    level = np.median((beyond - np.maximum(likely, hold_us))[shortest])
-    return np.asarray(np.maximum(curve + min(level, np.quantile(beyond, _SLOW_START) - hold_us), 0.0))
+    expected = np.maximum(likely, hold_us)
+    level = np.median((beyond - expected)[shortest])
+    most = np.quantile(beyond, _SLOW_START) - hold_us
+    return np.asarray(np.maximum(curve + min(level, most), 0.0))
 
 
 def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
+    """Return coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
     scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
     x = design / scale
     weight = np.ones(len(y))
     result = np.zeros(x.shape[1])
+    # The last of them change nothing any more; the bound ends what does not settle.
     for _ in range(50):
         root = np.sqrt(weight)
         result = np.linalg.lstsq(x * root[:, None], y * root, rcond=1e-9)[0]
@@ -109,7 +112,8 @@ def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray | None:
-    """What calls of the shortest kernels took (us) around each row; None if too few rows are that short.
+    """Return what calls of the shortest kernels took (us) around each row; None if too few rows are that
+    short.
 
     ``rows`` are those of one operator on one GPU in the order of the file.
     """
@@ -118,9 +122,10 @@ def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> 
     tiny = np.flatnonzero(short)
     if len(tiny) < _FEWEST:
         return None
-    before = np.searchsorted(tiny, np.arange(len(rows)), side="left")
-    after = np.searchsorted(tiny, np.arange(len(rows)), side="right")
-    own = after > before
+    place = np.arange(len(rows))
+    before = np.searchsorted(tiny, place, side="left")
+    # A tiny row is no neighbour of its own: its time must not enter its gap.
+    own = np.isin(place, tiny)
     start = np.clip(before - _NEIGHBOURS, 0, len(tiny) - 2 * _NEIGHBOURS - own)
     near = start[:, None] + np.arange(2 * _NEIGHBOURS)
     near += (near >= before[:, None]) & own[:, None]
@@ -135,20 +140,17 @@ def _is_train(rows: TrainingRows) -> bool:
 
 
 def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
-    """(GPU, operator, ascending indices) of every combination that occurs."""
+    """Return (GPU, operator, ascending indices) of every combination that occurs."""
     keys = np.char.add(np.char.add(rows.gpu.astype(str), "\n"), operators.astype(str))
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    ends = np.cumsum(np.bincount(inverse, minlength=len(distinct)))
-    if len(distinct):
-        groups = np.split(order, ends[:-1])
-    else:
-        groups = []
-    return [(*str(key).split("\n"), np.sort(g)) for key, g in zip(distinct, groups, strict=True)]  # type: ignore[misc]
+    groups = []
+    for key in np.unique(keys).tolist():
+        gpu, operator = key.split("\n")
+        groups.append((gpu, operator, np.flatnonzero(keys == key)))
+    return groups
 
 
 def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(gap, hold) in microseconds of every (GPU, operator) over its whole train file."""
+    """Return (gap, hold) in microseconds of every (GPU, operator) over its whole train file."""
     floors: dict[tuple[str, str], float] = {}
     holds: dict[str, list[float]] = {}
     for kind, rows, operators in parts:
@@ -160,23 +162,25 @@ def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]
                 continue
             measured = rows.measured_us[index]
             size = total[index]
-            if kind == "conv":
-                floor = float(np.min(measured))
-            elif kind in _MATRIX_KINDS:
-                floor = float(np.quantile(measured, 0.002))
-            else:
-                floor = float(np.median(measured[size <= np.quantile(size, 0.05)]))
+            floor = _floor(kind, measured, size)
             floors[gpu, operator] = floor
             line = (measured > 1.5 * floor) & (measured < 6 * floor)
             if kind == "elem" and line.sum() >= _FEWEST:
                 _, intercept = np.polyfit(size[line], measured[line], 1, w=1 / measured[line])
                 holds.setdefault(gpu, []).append(floor - intercept + KERNEL_LATENCY_US)
-    if holds:
-        typical = float(np.median([h for values in holds.values() for h in values]))
-    else:
-        typical = 0.0
-    result = {}
+    # A GPU whose elementwise rows show no hold is taken for a typical one.
+    typical = [hold for mine in holds.values() for hold in mine] or [0.0]
+    levels = {}
     for (gpu, operator), floor in floors.items():
-        hold = float(np.clip(np.median(holds[gpu]) if gpu in holds else typical, 0.0, floor))
-        result[gpu, operator] = (floor - hold, hold)
-    return result
+        hold = float(np.clip(np.median(holds.get(gpu, typical)), 0.0, floor))
+        levels[gpu, operator] = (floor - hold, hold)
+    return levels
+
+
+def _floor(kind: str, measured: np.ndarray, size: np.ndarray) -> float:
+    """Return what the shortest calls of one operator on one GPU take, microseconds."""
+    if kind == "conv":
+        return float(np.min(measured))
+    if kind in _MATRIX_KINDS:
+        return float(np.quantile(measured, 0.002))
+    return float(np.median(measured[size <= np.quantile(size, 0.05)]))

@@ -1,4 +1,4 @@
-"""NeuSight's operator latencies (Lee et al., ASPLOS 2025; folder ``neusight`` with ``train_*`` and
+"""Import NeuSight's operator latencies (Lee et al., ASPLOS 2025; folder ``neusight`` with ``train_*`` and
 ``larger_*`` Parquet files).
 
 FP32, torch 2.1, milliseconds between two CUDA events around one operator call, so the host's launch is inside:
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import KernelTable
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.tiles import recorded_tile
-from gkestimator.training.importers.files import read_columns
+from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.importers.launch_gap import Part, with_launch_gaps
-from gkestimator.training.rows import TrainingRows, kernel_table
+from gkestimator.training.rows import TrainingRows, kernel_table, product_table
 
 _GPUS = {
     "Tesla P4": "P4",
@@ -42,17 +43,28 @@ _ELEMENTWISE = {
     "gelu": ("gelu", 1),
     "tanh": ("tanh", 1),
 }
-_F = 4.0
+_F = 4.0  # bytes of an element: everything was measured in FP32
+_GRID = ("Grid x", "Grid y", "Grid z")
+_BLOCK = ("Block x", "Block y", "Block z")
+# Sizes, as the publisher spells them, of the kinds whose kernels have names; the others have B rows of H elements.
+_SIZE_COLUMNS = {
+    "linear": ("B", "M", "N", "K"),
+    "bmm": ("B", "M", "N", "K"),
+    "conv": ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
+}
 
 
 def matches(folder: Path) -> bool:
-    """True for a folder that holds NeuSight's files."""
+    """Return whether the folder holds NeuSight's files."""
     return any((folder / f"train_{name}.parquet").is_file() for name in _FILES)
 
 
 def load(folder: Path) -> list[TrainingRows]:
-    """Rows of every file found. The P4's linear training rows are left out: that card was throttled (three
-    times slower than its own larger rows)."""
+    """Return the rows of every file found.
+
+    The P4's linear training rows are left out: that card was throttled (three times slower than its own
+    larger rows).
+    """
     parts: list[Part] = []
     for kind in _FILES:
         for prefix in ("train", "larger"):
@@ -65,14 +77,17 @@ def load(folder: Path) -> list[TrainingRows]:
                 rows = rows.take(keep)
                 operators = operators[keep]
             parts.append((kind, rows, operators))
+    # Gaps are found over train and larger files together, so all parts come first.
     catalogue = gpu_catalogue()
     names = {str(g) for _, rows, _ in parts for g in np.unique(rows.gpu.astype(str))}
     return with_launch_gaps(parts, {name: catalogue.resolve(name)[0] for name in sorted(names)})
 
 
 def rows_of(path: Path) -> TrainingRows:
-    """Every row of the file ``train_<kind>.parquet`` or ``larger_<kind>.parquet`` as published: none left out, no
-    launch gap taken off."""
+    """Return every row of the file ``train_<kind>.parquet`` or ``larger_<kind>.parquet`` as published.
+
+    None is left out, and no launch gap is taken off.
+    """
     prefix, _, kind = path.stem.partition("_")
     if prefix not in ("train", "larger") or kind not in _FILES:
         raise TableError(f"{path}: expected train_ or larger_ and one of {', '.join(_FILES)}")
@@ -85,113 +100,28 @@ def _published(path: Path, kind: str, prefix: str) -> tuple[TrainingRows, np.nda
 
 
 def _wanted(kind: str) -> tuple[str, ...]:
-    sizes: dict[str, tuple[str, ...]] = {
-        "linear": ("B", "M", "N", "K"),
-        "bmm": ("B", "M", "N", "K"),
-        "conv": ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
-    }
-    named = ("Kernel Name", "Block x", "Block y", "Block z") if kind in sizes else ()
-    grid = ("Grid x", "Grid y", "Grid z")
-    return ("OPName", "Latency", "Device", *grid, *named, *sizes.get(kind, ("B", "H")))
+    sizes = _SIZE_COLUMNS.get(kind, ("B", "H"))
+    named = ("Kernel Name", *_BLOCK) if kind in _SIZE_COLUMNS else ()
+    return ("OPName", "Latency", "Device", *_GRID, *named, *sizes)
 
 
 def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingRows:
-    unknown = sorted(set(data["Device"]) - set(_GPUS))
-    if unknown:
-        raise TableError(f"{path}: Device is {unknown[0]!r}; expected one of {', '.join(_GPUS)}")
-    number = {
-        n: v.astype(np.float64) for n, v in data.items() if n not in ("OPName", "Device", "Kernel Name")
-    }
+    gpu = translated(path, "Device", data["Device"], _GPUS)
+    words = ("OPName", "Device", "Kernel Name")
+    number = {name: column.astype(np.float64) for name, column in data.items() if name not in words}
     if kind in ("linear", "bmm"):
-        b, m, n, k = number["B"], number["M"], number["N"], number["K"]  # (B, M, N) x (N, K)
-        if kind == "linear":
-            weight = n * k * _F
-        else:
-            weight = np.zeros_like(n)
-        if kind == "linear":
-            right = n * k * _F
-        else:
-            right = b * n * k * _F
-        if kind == "linear":
-            b, m = np.ones_like(b), b * m
-        table = kernel_table(
-            family=kind,
-            variant=kind,
-            precision="fp32",
-            columns={
-                "flops": 2 * b * m * n * k,
-                "read_bytes": b * m * n * _F + right,
-                "write_bytes": b * m * k * _F,
-                "weight_bytes": weight,
-                "rows": b * m * k,
-                "element_bytes": _F,
-                "inputs": 2.0,
-                "gemm_batch": b,
-                "gemm_m": m,
-                "gemm_n": k,
-                "gemm_k": n,
-            },
-        )
+        table = _products(kind, number)
     elif kind == "conv":
-        table = conv_table(
-            n=number["B"],
-            c=number["Input_Channel"],
-            h=number["Input_Size"],
-            w=number["Input_Size"],
-            k=number["Output_Channel"],
-            r=number["Kernel_Szie"],
-            s=number["Kernel_Szie"],
-            pad_h=number["Padding"],
-            pad_w=number["Padding"],
-            stride_h=number["Stride"],
-            stride_w=number["Stride"],
-            precision="fp32",
-            size=_F,
-        )
+        table = _convolutions(number)
     elif kind == "elem":
-        operators = data["OPName"].astype(str)
-        strange = sorted(set(operators) - set(_ELEMENTWISE))
-        if strange:
-            raise TableError(f"{path}: OPName is {strange[0]!r}; expected one of {', '.join(_ELEMENTWISE)}")
-        inputs = np.array([_ELEMENTWISE[o][1] for o in operators], dtype=np.float64)
-        elements = number["B"] * number["H"]
-        table = kernel_table(
-            family="elementwise",
-            variant=np.array([_ELEMENTWISE[o][0] for o in operators], dtype=object),
-            precision="fp32",
-            columns={
-                "flops": elements,
-                "read_bytes": inputs * elements * _F,
-                "write_bytes": elements * _F,
-                "rows": elements,
-                "element_bytes": _F,
-                "inputs": inputs,
-            },
-        )
+        table = _elementwise(path, data["OPName"].astype(str), number["B"] * number["H"])
     else:
-        rows = number["B"]
-        cols = number["H"]
-        norm = kind == "ln"
-        table = kernel_table(
-            family="layernorm" if norm else "softmax",
-            variant="layer_norm" if norm else "softmax",
-            precision="fp32",
-            columns={
-                "flops": rows * cols * (6 if norm else 5),
-                "read_bytes": rows * cols * _F + (2 * cols * _F if norm else 0),
-                "write_bytes": rows * cols * _F,
-                "weight_bytes": 2 * cols * _F if norm else np.zeros_like(cols),
-                "rows": rows,
-                "cols": cols,
-                "element_bytes": _F,
-            },
-        )
-    grid = number["Grid x"] * number["Grid y"] * number["Grid z"]
-    gpu = np.array([_GPUS[d] for d in data["Device"]], dtype=object)
+        table = _along_rows(kind, number["B"], number["H"])
     classes: np.ndarray | str = ""
     if "Kernel Name" in data:
-        threads = (number["Block x"] * number["Block y"] * number["Block z"]).astype(int)
+        threads = np.prod([number[name] for name in _BLOCK], axis=0).astype(int)
         pairs = list(zip(data["Kernel Name"].astype(str).tolist(), threads.tolist(), strict=True))
+        # Some hundred distinct names stand in a hundred thousand rows.
         known = {pair: recorded_tile(*pair, convolution=kind == "conv") for pair in set(pairs)}
         classes = np.array([known[pair] for pair in pairs], dtype=object)
     return TrainingRows.make(
@@ -199,8 +129,81 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
         gpu=gpu,
         measured_us=number["Latency"] * 1e3,
         source=f"neusight/{prefix}",
-        grid_blocks=grid,
+        grid_blocks=np.prod([number[name] for name in _GRID], axis=0),
         kernel_class=classes,
+    )
+
+
+def _products(kind: str, number: dict[str, np.ndarray]) -> KernelTable:
+    """Return the products (B, M, N) x (N, K); a linear layer takes its batch as more rows."""
+    batch = number["B"]
+    rows = number["M"]
+    if kind == "linear":
+        rows = batch * rows
+        batch = np.ones_like(batch)
+    return product_table(kind, "fp32", batch=batch, m=rows, n=number["K"], k=number["N"], size=_F)
+
+
+def _convolutions(number: dict[str, np.ndarray]) -> KernelTable:
+    """Return the convolutions: images, filters, strides and paddings are square."""
+    side = number["Input_Size"]
+    width = number["Kernel_Szie"]
+    padding = number["Padding"]
+    stride = number["Stride"]
+    return conv_table(
+        n=number["B"],
+        c=number["Input_Channel"],
+        h=side,
+        w=side,
+        k=number["Output_Channel"],
+        r=width,
+        s=width,
+        pad_h=padding,
+        pad_w=padding,
+        stride_h=stride,
+        stride_w=stride,
+        precision="fp32",
+        size=_F,
+    )
+
+
+def _elementwise(path: Path, operators: np.ndarray, elements: np.ndarray) -> KernelTable:
+    variants = {operator: variant for operator, (variant, _) in _ELEMENTWISE.items()}
+    variant = translated(path, "OPName", operators, variants)
+    inputs = np.array([_ELEMENTWISE[operator][1] for operator in operators], dtype=np.float64)
+    return kernel_table(
+        family="elementwise",
+        variant=variant,
+        precision="fp32",
+        columns={
+            "flops": elements,
+            "read_bytes": inputs * elements * _F,
+            "write_bytes": elements * _F,
+            "rows": elements,
+            "element_bytes": _F,
+            "inputs": inputs,
+        },
+    )
+
+
+def _along_rows(kind: str, rows: np.ndarray, cols: np.ndarray) -> KernelTable:
+    """Return softmaxes, or layer norms (``ln``) with their scale and offset of ``cols`` elements each."""
+    family, variant, flops_each, weights = "softmax", "softmax", 5, 0.0 * cols
+    if kind == "ln":
+        family, variant, flops_each, weights = "layernorm", "layer_norm", 6, 2 * cols * _F
+    return kernel_table(
+        family=family,
+        variant=variant,
+        precision="fp32",
+        columns={
+            "flops": rows * cols * flops_each,
+            "read_bytes": rows * cols * _F + weights,
+            "write_bytes": rows * cols * _F,
+            "weight_bytes": weights,
+            "rows": rows,
+            "cols": cols,
+            "element_bytes": _F,
+        },
     )
 
 
@@ -219,9 +222,10 @@ def conv_table(
     stride_w: np.ndarray,
     precision: np.ndarray | str,
     size: np.ndarray | float,
-) -> Any:
-    """Dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per
-    element."""
+) -> KernelTable:
+    """Return dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per
+    element.
+    """
     out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
     out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
     m = n * out_h * out_w
