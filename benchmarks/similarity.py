@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from gkestimator.merging.similarity import largest_common_rectangle, similar_pairs
-from gkestimator.merging.similarity.pair_search import by_anchors
-from gkestimator.merging.similarity.shifts import by_every_shift
+from gkestimator.merging.similarity.rectangles import by_every_shift
+from gkestimator.merging.similarity.search import by_anchors
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "merging" / "similarity"))
 from _rectangle_oracle import largest_block

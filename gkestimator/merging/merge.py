@@ -31,8 +31,7 @@ from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
 from gkestimator.merging.options import MergeOptions, MergeRequest
 from gkestimator.merging.pricing import Pricer, decide
-from gkestimator.merging.report import MergeReport
-from gkestimator.merging.reporting import Found, report_of
+from gkestimator.merging.report import Found, MergeReport, report_of
 from gkestimator.merging.sources import MergeSource, sources_of
 from gkestimator.merging.super_operators import can_emit
 

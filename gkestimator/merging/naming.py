@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from gkestimator.core.naming import distinct_names
+from gkestimator.merging.editing import Weight, make_weight
 
 OWN_PREFIX = "merged/"
 """New nodes, values and weights begin with this; no model may be called so."""
@@ -52,3 +55,18 @@ def unused_name(stem: str, taken: set[str]) -> str:
         found = f"{stem}_{count}"
     taken.add(found)
     return found
+
+
+SHAPE_ENDS = 15
+"""Standard opset from which Shape takes start and end."""
+
+
+def whole_numbers(values: Sequence[int], weights: dict[str, Weight]) -> str:
+    """The name of a constant list of int64 with these values, which is in ``weights`` then.
+
+    The name tells the values (``merged/int64[2,3]``), so whoever needs the same list finds it.
+    """
+    name = f"{OWN_PREFIX}int64[{','.join(map(str, values))}]"
+    if name not in weights:
+        weights[name] = make_weight(name, np.array(values, np.int64))
+    return name

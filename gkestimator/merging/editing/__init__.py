@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gkestimator.merging.editing.checking import check_editable
-from gkestimator.merging.editing.combining import alive, combine, tidy
+from gkestimator.merging.editing.combining import alive, combine, operator_name, order_nodes, tidy
 from gkestimator.merging.editing.form import EditableModel, EditNode, ValueInfo, ValueShape, Weight
 from gkestimator.merging.editing.opsets import LEAST_OPSET, align_opsets
-from gkestimator.merging.editing.ordering import operator_name, order_nodes
+from gkestimator.merging.editing.protos import check_editable
 from gkestimator.merging.editing.reading import read_editable
 from gkestimator.merging.editing.shapes import batch_dims, fix_dims, graph_of, symbolic_dims, value_shapes
 from gkestimator.merging.editing.tensors import make_weight

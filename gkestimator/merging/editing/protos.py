@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import onnx
+import onnx.checker
+import onnx.shape_inference
 from onnx import AttributeProto, NodeProto, helper
 
 from gkestimator.core.dtypes import DType
@@ -166,3 +169,57 @@ def _plain(attribute: AttributeProto) -> AttributeValue | None:
         return tuple(s.decode() for s in attribute.strings) or None
     except UnicodeDecodeError:
         return None  # bytes that only the operator understands
+
+
+# What the library's C++ part raises; its own errors are no RuntimeError.
+FAILURES = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+)
+
+
+def check_editable(model: EditableModel) -> None:
+    """ONNX's checker and strict shape inference on ``model``; large weights are looked at by type and shape only.
+
+    Raises ModelError with the checker's first complaint.
+    """
+    # Weights without values would be refused, or their files looked for: for these checks inputs say the same.
+    proto = to_proto(model, large="inputs")
+    try:
+        onnx.checker.check_model(proto)
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as e:
+        raise ModelError(f"{model.name}: not valid by ONNX's checker: {e}") from e
+    except FAILURES as e:
+        raise ModelError(f"{model.name}: ONNX's checker failed: {e}") from e
+
+
+def with_output_types(model: EditableModel) -> EditableModel:
+    """``model`` with the type and rank of every output, where ONNX's shape inference finds what the file does not say.
+
+    Sizes that are neither numbers nor dimensions of an input stay open.
+    """
+    if all(o.opaque is not None or (o.dtype is not None and o.shape is not None) for o in model.outputs):
+        return model
+    try:
+        proto = onnx.shape_inference.infer_shapes(to_proto(model, large="inputs"), data_prop=True)
+    except FAILURES:
+        return model  # what is wrong with it is said where it is checked
+    known = {d for i in model.inputs for d in i.shape or () if isinstance(d, str)}
+    found = {o.name: value_of(o, "output") for o in proto.graph.output}
+    return replace(model, outputs=[_completed(o, found.get(o.name, o), known) for o in model.outputs])
+
+
+def _completed(value: ValueInfo, found: ValueInfo, known: set[str]) -> ValueInfo:
+    if value.opaque is not None or found.opaque is not None or (value.dtype and value.shape is not None):
+        return value
+    shape = found.shape and tuple(d if isinstance(d, int) or d in known else None for d in found.shape)
+    return replace(
+        value,
+        dtype=found.dtype if value.dtype is None else value.dtype,
+        shape=shape if value.shape is None else value.shape,
+    )

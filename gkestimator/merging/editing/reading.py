@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 
 import onnx
 from onnx import AttributeProto, NodeProto
 
 from gkestimator.core.errors import GkestimatorError, LimitError, ModelError
-from gkestimator.merging.editing.checking import FAILURES
-from gkestimator.merging.editing.completing import with_output_types
+from gkestimator.merging.editing.combining import order_nodes
 from gkestimator.merging.editing.form import EditableModel, Weight
-from gkestimator.merging.editing.locating import read_located
-from gkestimator.merging.editing.nodes import NodeReader
-from gkestimator.merging.editing.ordering import order_nodes
-from gkestimator.merging.editing.protos import MALFORMED, least_ir, value_of
-from gkestimator.merging.editing.renaming import rename_value
+from gkestimator.merging.editing.nodes import NodeReader, rename_value
+from gkestimator.merging.editing.protos import FAILURES, MALFORMED, least_ir, value_of, with_output_types
 from gkestimator.merging.editing.tensors import TensorSource, weight_of
+from gkestimator.merging.editing.values import identity_of, mapped_file
+from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
+from gkestimator.onnx_io.reading.file import parse_model
+from gkestimator.onnx_io.reading.wire import locate_values
 
 
 def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
@@ -96,3 +98,20 @@ def _sparse_constant(sparse: onnx.SparseTensorProto) -> NodeProto:
     node = NodeProto(op_type="Constant", output=[sparse.values.name])
     node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(sparse)
     return node
+
+
+def read_located(path: Path) -> tuple[onnx.ModelProto, TensorSource]:
+    """The model in ``path`` and where its values are.
+
+    A tensor whose values were cut has an ``external_data`` entry of the source's token: ``field,offset,length``.
+    The token is drawn anew, so that no file can hold one. Raises ModelError or LimitError; messages of what is in
+    the file do not name it yet.
+    """
+    path = Path(os.path.abspath(path))  # the working folder may change before the weights are read
+    identity = identity_of(path)
+    content = mapped_file(path, identity)
+    if len(content) > limits.MAX_FILE_BYTES:
+        raise LimitError(f"{path.name}: {len(content)} bytes; at most {limits.MAX_FILE_BYTES} are read")
+    token = secrets.token_hex(16)
+    model = parse_model(locate_values(memoryview(content), token))
+    return model, TensorSource(path=path, identity=identity, token=token)

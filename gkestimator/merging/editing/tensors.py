@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ModelError
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing.form import Weight
-from gkestimator.merging.editing.mapping import Identity, identity_of, mapped_file
-from gkestimator.merging.editing.values import Held, Mapped, Values
+from gkestimator.merging.editing.form import EditNode, Weight
+from gkestimator.merging.editing.values import Held, Identity, Mapped, Values, identity_of, mapped_file
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.reading.tensors import dtype_of, tensor_type
 
@@ -230,3 +229,22 @@ def tensor_proto(weight: Weight, *, values: bool) -> TensorProto:
     elif values:
         proto.raw_data = raw_bytes(weight)
     return proto
+
+
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+
+
+def filled_with(node: EditNode) -> int | None:
+    """The integer of a ConstantOfShape; None where it is no integer (the default is the float 0).
+
+    Raises ModelError where the attribute holds fewer values than it says.
+    """
+    for opaque in node.opaque:
+        attribute = AttributeProto.FromString(opaque)
+        tensor = attribute.t
+        if attribute.name == "value" and tensor.data_type in _INTEGERS and tensor.data_location == 0:
+            values = weight_of(tensor, "value", None, f"{node.name}: value").values.array().reshape(-1)
+            if len(values) == 1:
+                return int(values[0])
+            return None
+    return None

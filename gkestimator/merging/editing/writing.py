@@ -18,10 +18,9 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import OutputError
 from gkestimator.core.records import frozen
 from gkestimator.merging.editing.form import EditableModel, Weight
-from gkestimator.merging.editing.mapping import open_same
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.merging.editing.tensors import raw_bytes, tensor_proto
-from gkestimator.merging.editing.values import Mapped, Values
+from gkestimator.merging.editing.values import Mapped, Values, open_same
 from gkestimator.onnx_io.reading.wire import varint
 from gkestimator.tables.together import write_together
 

@@ -2,7 +2,7 @@
 
 The exact distance takes time exponential in the nodes. Below it lies the optimal assignment of nodes to nodes, each at
 the least it can cost (Riesen and Bunke, "Approximate graph edit distance computation by means of bipartite graph
-matching", 2009; BRANCH's costs make it a proven bound, see :mod:`gkestimator.merging.grouping.costs`). Above it lies
+matching", 2009; BRANCH's costs make it a proven bound, see :mod:`gkestimator.merging.grouping.edit_paths`). Above it lies
 the exact cost of any edit path. Two are tried, the one that keeps the order of execution and (in small graphs) the one
 that the assignment induces, and both are improved by assigning the nodes again with the path's own edges in view.
 """
@@ -15,8 +15,7 @@ import numpy as np
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
-from gkestimator.merging.grouping.alignment import aligned
-from gkestimator.merging.grouping.costs import absent, complete, path_cost, replaced
+from gkestimator.merging.grouping.edit_paths import absent, aligned, complete, path_cost, replaced
 from gkestimator.merging.grouping.skeletons import Skeleton, skeletons
 from gkestimator.merging.libraries import library
 

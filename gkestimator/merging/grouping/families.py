@@ -8,7 +8,6 @@ import numpy as np
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
-from gkestimator.merging.grouping.dbscan import dbscan
 from gkestimator.merging.grouping.edit_distance import EditDistance, distances
 from gkestimator.merging.grouping.skeletons import skeletons
 
@@ -41,3 +40,33 @@ def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping
     for i, label in enumerate(dbscan(matrix, epsilon=epsilon, least=1).tolist()):
         members.setdefault(label, []).append(i)
     return Grouping(groups=tuple(tuple(m) for m in members.values()), distances=between)
+
+
+ALONE = -1
+
+
+def dbscan(distances: np.ndarray, *, epsilon: float, least: int) -> np.ndarray:
+    """[n], the cluster of each point, numbered from 0 in the order of their first core points; ``ALONE``: in none.
+
+    ``distances``: [n, n], symmetric, 0 on the diagonal. Points within ``epsilon`` (inclusive) are neighbours; a point
+    with at least ``least`` neighbours, itself among them, is a core point. A cluster is what can be reached from a
+    core point by steps from core points to neighbours; a point that is no core point belongs to the first cluster that
+    reaches it (Ester, Kriegel, Sander, Xu: "A density-based algorithm for discovering clusters", KDD 1996). O(n^2).
+    """
+    near = distances <= epsilon
+    core = near.sum(axis=1) >= least
+    found = np.full(len(distances), ALONE, dtype=np.int64)
+    clusters = 0
+    for first in np.flatnonzero(core).tolist():
+        if found[first] != ALONE:
+            continue
+        stack = [first]
+        found[first] = clusters
+        while stack:
+            point = stack.pop()
+            if core[point]:
+                reached = np.flatnonzero(near[point] & (found == ALONE))
+                found[reached] = clusters
+                stack.extend(reached.tolist())
+        clusters += 1
+    return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gkestimator.merging.constants import whole_numbers
 from gkestimator.merging.editing import EditableModel, EditNode
-from gkestimator.merging.naming import OWN_PREFIX, unused_name
+from gkestimator.merging.naming import OWN_PREFIX, unused_name, whole_numbers
 
 
 class Graph:

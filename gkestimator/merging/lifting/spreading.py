@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from gkestimator.merging.editing import EditNode
+from collections.abc import Callable, Mapping
+
+from gkestimator.merging.editing import EditNode, ValueShape
 from gkestimator.merging.lifting.bundles import BranchBinder
-from gkestimator.merging.lifting.operands import Operand
+from gkestimator.merging.lifting.operands import Dims, Operand
 from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
 from gkestimator.merging.lifting.terms import Term, Terms
 
@@ -89,3 +91,150 @@ def _size_by_rule(node: EditNode, binder: BranchBinder, terms: Terms) -> Term | 
     if rewrite.sizes is None:
         return size
     return rewrite.sizes[0]
+
+
+def learn_shapes(node: EditNode, terms: Terms) -> None:
+    """Note ranks and sizes of the outputs of ``node`` that nothing is known of yet."""
+    if node.domain or not node.inputs or all(terms.shape(n) is not None for n in node.writes):
+        return
+    find = _FINDERS.get(node.op_type)
+    first = terms.shape(node.inputs[0])
+    if find is None or first is None or len(node.inputs) < _INPUTS.get(node.op_type, 1):
+        return
+    for name, dims in zip(node.outputs, find(node, terms, first.dims), strict=False):
+        if name and dims is not None:
+            terms.learn(name, ValueShape(dtype=first.dtype, dims=dims))
+
+
+def _same(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
+    return [first]
+
+
+def _axis(node: EditNode, rank: int, default: int = 0) -> int:
+    axis = node.attributes.get("axis", default)
+    if isinstance(axis, int) and rank and -rank <= axis < rank:
+        return axis % rank
+    return 0
+
+
+def _concat(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    parts = [terms.dims(n) for n in node.inputs]
+    rank = len(first)
+    known = [p for p in parts if p is not None and len(p) == rank]
+    axis = _axis(node, rank)
+    sizes = list(first)
+    for place in range(rank):
+        found = [p[place] for p in known]
+        if place == axis:
+            numbers = [f for f in found if f is not None]
+            sizes[place] = sum(numbers) if len(numbers) == len(parts) else None
+        else:
+            sizes[place] = next((f for f in found if f is not None), None)
+    return [tuple(sizes)]
+
+
+def _split(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    axis = _axis(node, len(first))
+    if len(node.inputs) > 1 and node.inputs[1]:
+        given = terms.vector(node.inputs[1])
+    else:
+        given = None
+    found: list[Dims | None] = []
+    for index in range(len(node.outputs)):
+        if given is not None and index < len(given[0]):
+            entry = given[0][index]
+        else:
+            entry = None
+        sizes = list(first)
+        sizes[axis] = entry if isinstance(entry, int) else None
+        found.append(tuple(sizes))
+    return found
+
+
+def _slice(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    given = [terms.vector(n) if n else None for n in node.inputs[1:]]
+    if len(given) < 3 or any(g is None for g in given[:3]):
+        return [tuple(None for _ in first)]
+    sizes = list(first)
+    if len(given) > 3 and given[3] is not None:
+        steps = given[3][0]
+    else:
+        steps = (1,) * len(sizes)
+    starts, stops, axes = (g[0] for g in given[:3] if g is not None)
+    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=False):
+        if not isinstance(axis, int) or not -len(sizes) <= axis < len(sizes):
+            return [tuple(None for _ in first)]
+        size = sizes[axis]
+        numbers = [n for n in (start, stop, step, size) if isinstance(n, int)]
+        sizes[axis] = (
+            len(range(numbers[3])[slice(*numbers[:3])]) if len(numbers) == 4 and numbers[2] else None
+        )
+    return [tuple(sizes)]
+
+
+def _broadcast(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    parts = [terms.dims(n) for n in node.inputs if n]
+    if any(p is None for p in parts):
+        return [None]
+    rank = max(len(p) for p in parts if p is not None)
+    aligned = [(1,) * (rank - len(p)) + p for p in parts if p is not None]
+    sizes: list[int | None] = []
+    for column in zip(*aligned, strict=True):
+        above = [c for c in column if c is not None and c != 1]
+        # a size that is not known may be 1 or what another has; with all others 1 it is itself, not known
+        sizes.append(above[0] if above else None if None in column else 1)
+    return [tuple(sizes)]
+
+
+def _matmul(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    second = terms.dims(node.inputs[1])
+    if second is None or len(second) != 2 or len(first) < 2:
+        return [None]
+    return [(*first[:-1], second[1])]
+
+
+def _gemm(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    second = terms.dims(node.inputs[1])
+    if second is None or len(second) != 2 or len(first) != 2:
+        return [None]
+    rows = first[1 if node.attributes.get("transA", 0) else 0]
+    return [(rows, second[0 if node.attributes.get("transB", 0) else 1])]
+
+
+def _conv(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    weight = terms.dims(node.inputs[1])
+    return [None if weight is None else (first[0], weight[0], *(None,) * (len(first) - 2))]
+
+
+def _reshape(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+    shape = terms.vector(node.inputs[1])
+    if shape is None or shape[1]:
+        return [None]
+    return [tuple(e if isinstance(e, int) and e > 0 else None for e in shape[0])]
+
+
+def _pad(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
+    return [tuple(None for _ in first)]
+
+
+def _transpose(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
+    perm = node.attributes.get("perm", tuple(reversed(range(len(first)))))
+    if not isinstance(perm, tuple) or len(perm) != len(first):
+        return [None]
+    return [tuple(first[p] for p in perm if isinstance(p, int))]
+
+
+_FINDERS: Mapping[str, Callable[[EditNode, Terms, Dims], list[Dims | None]]] = {
+    **dict.fromkeys(("Identity", "Relu", "Clip", "Neg", "Sigmoid", "Tanh"), _same),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _broadcast),
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Conv": _conv,
+    "Reshape": _reshape,
+    "Pad": _pad,
+    "Transpose": _transpose,
+}
+_INPUTS: Mapping[str, int] = dict.fromkeys(("MatMul", "Gemm", "Conv", "Reshape"), 2)

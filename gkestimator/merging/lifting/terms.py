@@ -15,7 +15,7 @@ import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.merging.editing import EditNode, ValueInfo, ValueShape, Weight
-from gkestimator.merging.editing.fills import filled_with
+from gkestimator.merging.editing.tensors import filled_with
 
 #: A number, or so many times the size of a value's axis.
 Term: TypeAlias = "int | tuple[str, int, int]"

@@ -9,8 +9,7 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.editing import EditableModel
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.cycles import Contraction
-from gkestimator.merging.matching.starts import equal_but_for_start, pairs_to_compare
-from gkestimator.merging.matching.units import Unit, joined
+from gkestimator.merging.matching.units import Unit, equal_but_for_start, joined, pairs_to_compare
 from gkestimator.merging.operators import SuperOperator, WeightOperator
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import similar_pairs

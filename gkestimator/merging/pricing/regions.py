@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gkestimator.core.records import frozen
 from gkestimator.merging.disjoint import DisjointSets
 from gkestimator.merging.editing import EditableModel
-from gkestimator.merging.pricing.price import Priced
+from gkestimator.merging.pricing.pricer import Priced
 
 
 @frozen

@@ -19,8 +19,7 @@ from gkestimator.merging.operators import Rectangle
 from gkestimator.merging.similarity.equality import equal_cells, equal_in_all_taps
 from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
-from gkestimator.merging.similarity.rectangles import largest_rectangles
-from gkestimator.merging.similarity.shifts import earlier
+from gkestimator.merging.similarity.rectangles import earlier, largest_rectangles
 
 WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared

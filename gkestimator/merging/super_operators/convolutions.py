@@ -8,10 +8,8 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.editing import Rearranged, ValueShape
 from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.operators import MergedMember, SuperOperator
-from gkestimator.merging.super_operators.biases import Span, common
-from gkestimator.merging.super_operators.form import Sheet
-from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
-from gkestimator.merging.super_operators.stacking import unstack
+from gkestimator.merging.super_operators.form import Sheet, unstack
+from gkestimator.merging.super_operators.pieces import Piece, Pieces, Span, common, pieces_of
 
 
 def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:

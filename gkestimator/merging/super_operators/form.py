@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
-from gkestimator.merging.constants import SHAPE_ENDS, whole_numbers
 from gkestimator.merging.editing import EditNode, Values, Weight
 from gkestimator.merging.editing.form import AttributeValue
-from gkestimator.merging.naming import unused_name
+from gkestimator.merging.naming import SHAPE_ENDS, unused_name, whole_numbers
 
 
 @frozen
@@ -134,3 +133,19 @@ class Sheet:
                 self.nodes[index] = dataclasses.replace(node, outputs=written)
                 return
         raise AssertionError(f"{self.name}: nothing writes {value}")
+
+
+def unstack(sheet: Sheet, value: str, sources: Sequence[str], counts: Sequence[int | None]) -> list[str]:
+    """``value`` taken apart along axis 0, one part for each of the stacked ``sources``.
+
+    ``counts``: their sizes along axis 0, None where they are known at run time alone; they are read from the
+    sources then.
+    """
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts):
+        return sheet.parted(value, known, 0, "parts", len(counts))
+    sizes = [
+        sheet.whole_numbers([count]) if count is not None else sheet.leading(source, 1, "size")
+        for source, count in zip(sources, counts, strict=True)
+    ]
+    return sheet.parted(value, sheet.joined(sizes, 0, "sizes"), 0, "parts", len(counts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gkestimator.merging.grouping.dbscan import ALONE, dbscan
+from gkestimator.merging.grouping.families import ALONE, dbscan
 
 
 @pytest.mark.parametrize("least", [1, 2, 3, 5])

@@ -8,9 +8,9 @@ from _rectangle_oracle import largest_block
 from _weight_cases import block, matrix
 
 from gkestimator.merging.similarity import growing, largest_common_rectangle, pair_search, similar_pairs
-from gkestimator.merging.similarity.pair_search import by_anchors
 from gkestimator.merging.similarity.reaching import Reach
-from gkestimator.merging.similarity.shifts import by_every_shift
+from gkestimator.merging.similarity.rectangles import by_every_shift
+from gkestimator.merging.similarity.search import by_anchors
 
 
 def normal(rows: int, columns: int, seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from gkestimator.core.errors import UsageError
 from gkestimator.merging.similarity import largest_common_rectangle, search
-from gkestimator.merging.similarity.pair_search import by_anchors
+from gkestimator.merging.similarity.search import by_anchors
 
 
 @pytest.mark.parametrize("part", range(10))
