@@ -262,7 +262,10 @@ class _Tally:
         if not (alike and np.isfinite(a[finite]).all()):
             self.problem = self.problem or "values are NaN or infinite in only one of the two"
             return
-        wide = np.complex128 if b.dtype.kind == "c" else np.float64
+        if b.dtype.kind == "c":
+            wide = np.complex128
+        else:
+            wide = np.float64
         apart = float(np.abs(a[finite].astype(wide) - b[finite].astype(wide)).max(initial=0.0))
         largest = float(np.abs(b[finite].astype(wide)).max(initial=0.0))
         if apart and not largest:

@@ -110,9 +110,15 @@ def merge_sources(
             merged=merged,
             pricer=pricer,
         )
-        wanted = output if keep_unmerged or decision.kept else None
+        if keep_unmerged or decision.kept:
+            wanted = output
+        else:
+            wanted = None
         step("writing")
-        files = () if wanted is None else write_editable(merged, wanted, keep=models)
+        if wanted is None:
+            files = ()
+        else:
+            files = write_editable(merged, wanted, keep=models)
         check: OutputCheck | str = "not asked for (--samples)"
         if samples:
             step("checking outputs")
@@ -201,4 +207,6 @@ def _check(
             )
         except (NotComparedError, UnboundDimensionError) as e:
             return str(e)
-    return "ONNX Runtime is not installed" if found is None else found
+    if found is None:
+        return "ONNX Runtime is not installed"
+    return found

@@ -34,7 +34,10 @@ def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ..
         words.append("Nothing was merged: no GPU of the plan holds two models.")
     if form == "json":
         return json_bytes(found.index), tuple(words)
-    mark = "## " if form == "markdown" else ""
+    if form == "markdown":
+        mark = "## "
+    else:
+        mark = ""
     blocks = []
     for chosen, result in found.results:
         blocks += [[f"{mark}{', '.join(chosen.gpus)}"], _lines(result.report, _table(form))]
@@ -69,7 +72,10 @@ def _lines(report: MergeReport, table: _Table) -> list[str]:
         tau = "any start"
     else:
         tau = f"tau {s.tau_ms:g} ms"
-    price = "merged whatever the price" if s.always else f"merged where {s.price} falls"
+    if s.always:
+        price = "merged whatever the price"
+    else:
+        price = f"merged where {s.price} falls"
     head = (
         f"{s.gpu} · {s.runtime} · dtype {s.dtype} · {price}",
         f"omega {s.omega:g} · tolerance {s.tolerance:g} · {tau}",
@@ -182,9 +188,10 @@ def _sizes(report: MergeReport) -> list[str]:
     check = report.check
     if check is None:
         return [*lines, f"outputs: not compared: {report.check_reason}"]
-    worst = (
-        UNKNOWN if check.largest_relative_difference is None else f"{check.largest_relative_difference:.2g}"
-    )
+    if check.largest_relative_difference is None:
+        worst = UNKNOWN
+    else:
+        worst = f"{check.largest_relative_difference:.2g}"
     lines.append(
         f"outputs: largest relative difference {worst} over {check.samples:,} random inputs of each model"
     )

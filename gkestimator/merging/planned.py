@@ -142,7 +142,10 @@ def merge_plan(
     if output is not None:
         for name in (*names.values(), INDEX):
             refuse_overwriting({f"-o {output}": output / name}, [plan, *models, *options.gpu_specs])
-    made = () if output is None else _make(output)
+    if output is None:
+        made = ()
+    else:
+        made = _make(output)
     results: list[tuple[PlannedSet, MergeResult]] = []
     failures: list[tuple[PlannedSet, GkestimatorError]] = []
     for chosen in sets:
@@ -260,7 +263,10 @@ def _index(
             }
         )
         for gpu in chosen.gpus:
-            files[gpu] += [file] if file else []
+            if file:
+                files[gpu] += [file]
+            else:
+                files[gpu] += []
     return {
         "schema_version": INDEX_VERSION,
         "plan": plan.name,

@@ -115,7 +115,10 @@ def index_limits(graph: OperatorGraph) -> dict[str, int]:
             handed = _HANDED_ON.get(op.op_type, ())
         else:
             handed = ()
-        places = range(len(sources)) if handed is None else handed
+        if handed is None:
+            places = range(len(sources))
+        else:
+            places = handed
         found = frozenset[str]().union(*(sources[p] for p in places if p < len(sources)))
         if found:
             origin.update((v.name, found) for v in op.outputs if v is not None)

@@ -204,18 +204,26 @@ class MergeReport:
         which = self.settings.price
         if self.after.measure(which) >= self.before.measure(which):
             return "it does not pay, and was merged because --always says so"
-        if self.confidence is None or self.before.latency_high_ms is None:
+        if self.confidence is None:
+            return "how far to trust this is not known"
+        if self.before.latency_high_ms is None:
             return "how far to trust this is not known"
         of = " of the latency" if which == "gpu" else ""  # the kernels' sum has no interval
         return _CONFIDENCE[self.confidence].format(of=of)
 
     def _price(self, cost: Price) -> str:
-        what = " of the GPU" if self.settings.price == "gpu" else ""
+        if self.settings.price == "gpu":
+            what = " of the GPU"
+        else:
+            what = ""
         return f"{number_text(cost.measure(self.settings.price))} ms{what}"
 
     def _change(self) -> str:
         old, new = (cost.measure(self.settings.price) for cost in (self.before, self.after))
-        change = 100 * (new / old - 1) if old else None
+        if old:
+            change = 100 * (new / old - 1)
+        else:
+            change = None
         if change is None or change < 0:
             return percent_text(change)
         return f"+{percent_text(change)}"

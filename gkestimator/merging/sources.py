@@ -41,7 +41,10 @@ def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
             raise failures[0][1]
         for match in matches:
             if not match.is_file():
-                what = "something other than a regular file" if match.exists() else "no such file"
+                if match.exists():
+                    what = "something other than a regular file"
+                else:
+                    what = "no such file"
                 raise UsageError(f"{match}: found {what}, expected an ONNX file, a folder or a pattern")
         found += matches
     return tuple(found)

@@ -49,7 +49,10 @@ def assignments(
     if len(free) > _MOST_DIMENSIONS:
         return [], []
     trees = {n: tree for n in free if (tree := _tree(n, frozenset(free))) is not None}
-    ways = (False, True) if _total_parts(free) else (False,)
+    if _total_parts(free):
+        ways = (False, True)
+    else:
+        ways = (False,)
     small, large = (
         [
             found
@@ -135,7 +138,9 @@ def _tree(name: str, free: frozenset[str]) -> ast.expr | None:
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     allowed = (ast.BinOp, ast.Name, ast.Load, ast.Constant, *_OPERATIONS)
     fits = all(isinstance(n, allowed) for n in ast.walk(tree)) and names and names <= free
-    return tree if fits else None
+    if fits:
+        return tree
+    return None
 
 
 def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
@@ -148,7 +153,11 @@ def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
     if isinstance(tree, ast.BinOp):
         left = _value(tree.left, known)
         right = _value(tree.right, known)
-        if left is None or right is None or max(abs(left), abs(right)) >= _MOST:
+        if left is None:
+            return None
+        if right is None:
+            return None
+        if max(abs(left), abs(right)) >= _MOST:
             return None
         return _OPERATIONS[type(tree.op)](left, right)
     return None

@@ -22,7 +22,10 @@ def tensors_of(node: NodeProto) -> Iterator[TensorProto]:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
-        sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        if attribute.HasField("sparse_tensor"):
+            sparse = [attribute.sparse_tensor]
+        else:
+            sparse = []
         for tensor in (*sparse, *attribute.sparse_tensors):
             yield from (tensor.values, tensor.indices)
     for graph in graphs_of(node):

@@ -130,7 +130,10 @@ def _rounding(node: NodeProto, scales: np.ndarray | None) -> str:
         return "floor"
     if scales is not None and (scales <= 1).all():
         return "ceil"
-    found = "are not known" if scales is None else f"{scales.tolist()} grow and shrink"
+    if scales is None:
+        found = "are not known"
+    else:
+        found = f"{scales.tolist()} grow and shrink"
     raise ModelError(
         f"node {node.name} (Resize): its scales {found}; constants that all grow or all shrink were expected"
     )

@@ -34,7 +34,11 @@ def least_ir(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
 
 def may_be_arithmetic(weight: Weight) -> bool:
     """Whether the values may decide shapes (what ``onnx_io`` would decode of a file): few, and numbers."""
-    if weight.dtype is DType.STRING or weight.dtype.bits % 8 or weight.nbytes > limits.MAX_FOLD_BYTES:
+    if weight.dtype is DType.STRING:
+        return False
+    if weight.dtype.bits % 8:
+        return False
+    if weight.nbytes > limits.MAX_FOLD_BYTES:
         return False
     whole = weight.dtype.is_integer or weight.dtype is DType.BOOL
     return weight.elements <= (limits.MAX_FOLD_ELEMENTS if whole else limits.MAX_FLOAT_INITIALIZER)

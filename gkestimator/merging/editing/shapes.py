@@ -57,7 +57,10 @@ def _fixed(value: ValueInfo, model: EditableModel, dims: Mapping[str, int], *, a
             name = dim
         if isinstance(name, str):
             found = _given(model, dims, name)
-            shape[axis] = dim if found is None else found
+            if found is None:
+                shape[axis] = dim
+            else:
+                shape[axis] = found
     return replace(value, shape=tuple(shape))
 
 
@@ -92,7 +95,10 @@ def _specs(model: EditableModel) -> dict[str, list[InputSpec]]:
         shape = value.shape and tuple(
             d.removeprefix(prefix) if isinstance(d, str) else d for d in value.shape
         )
-        kind = "tensor" if value.opaque is None else "other"
+        if value.opaque is None:
+            kind = "tensor"
+        else:
+            kind = "other"
         specs.setdefault(prefix, []).append(
             InputSpec(slot, value.name.removeprefix(prefix), kind, DeclaredType(value.dtype, shape))
         )
@@ -153,7 +159,11 @@ def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) ->
     found = {}
     for name in _names(model):
         types = [t for b in bindings if isinstance(t := b.get(name), TensorType)]
-        if name in unsure or len(types) < len(bindings) or len({len(t.shape) for t in types}) > 1:
+        if name in unsure:
+            continue
+        if len(types) < len(bindings):
+            continue
+        if len({len(t.shape) for t in types}) > 1:
             continue
         certain = not any(t.bounded for t in types)
         sizes = zip(*(t.shape for t in types), strict=True)

@@ -58,7 +58,9 @@ class EditDistance:
 def _changed(cost: int, sizes: tuple[int, int]) -> float:
     small, large = sorted(sizes)
     if not small:
-        return 1.0 if large else 0.0
+        if large:
+            return 1.0
+        return 0.0
     return (cost - (large - small)) / (2 * small)
 
 

@@ -77,7 +77,11 @@ class BranchBinder:
     def is_join(self, node: EditNode) -> bool:
         """Whether ``node`` is a Concat along axis 0."""
         axis = node.attributes.get("axis")
-        if node.op_type != "Concat" or node.domain or not isinstance(axis, int):
+        if node.op_type != "Concat":
+            return False
+        if node.domain:
+            return False
+        if not isinstance(axis, int):
             return False
         rank = len(self._terms.dims(node.inputs[0]) or ())
         return axis == 0 or (rank > 0 and axis == -rank)
@@ -126,7 +130,11 @@ class BranchBinder:
         """Sizes that all the values have; axis 0 is never told."""
         found = [self._terms.dims(n) if n else None for n in names]
         first = found[0]
-        if first is None or not first or any(f is None or len(f) != len(first) for f in found):
+        if first is None:
+            return None
+        if not first:
+            return None
+        if any(f is None or len(f) != len(first) for f in found):
             return None
         columns = zip(*(f for f in found if f is not None), strict=True)
         return (None, *(c[0] if all(x == c[0] for x in c) else None for c in list(columns)[1:]))
@@ -168,7 +176,13 @@ class BranchBinder:
         """
         a = self._graph.weights.get(one)
         b = self._graph.weights.get(other)
-        if a is None or b is None or a.dtype is not b.dtype or a.shape != b.shape:
+        if a is None:
+            return False
+        if b is None:
+            return False
+        if a.dtype is not b.dtype:
+            return False
+        if a.shape != b.shape:
             return False
         if (one, other) not in self._equal:
             tolerance = self._tolerance
@@ -182,7 +196,11 @@ class BranchBinder:
     def _same_integers(self, names: tuple[str, ...]) -> Bound | None:
         """Vectors worked out from sizes that never change: one constant, if they are equal."""
         found = self._numbers(names[0])
-        if found is None or found[1] or any(self._numbers(n) != found for n in names[1:]):
+        if found is None:
+            return None
+        if found[1]:
+            return None
+        if any(self._numbers(n) != found for n in names[1:]):
             return None
         shapes = [self._terms.shape(n) for n in names]
         if any(s is None or s.dtype != "int64" for s in shapes):
@@ -195,7 +213,11 @@ class BranchBinder:
             return None
         numbers = [self._graph.maker.get(n) for n in names]
         makers = [self._graph.nodes[n] for n in numbers if n is not None]
-        if len(makers) != len(names) or len(set(numbers)) != len(names) or not alike(makers):
+        if len(makers) != len(names):
+            return None
+        if len(set(numbers)) != len(names):
+            return None
+        if not alike(makers):
             return None
         place = makers[0].outputs.index(names[0])
         if any(m.outputs.index(n) != place for m, n in zip(makers, names, strict=True)):
@@ -205,7 +227,9 @@ class BranchBinder:
         read: list[str] = []
         for inputs in zip(*(m.inputs for m in makers), strict=True):
             bound = self.find(inputs, depth + 1)
-            if bound is None or bound.operand.role not in ("constant", "absent"):
+            if bound is None:
+                return None
+            if bound.operand.role not in ("constant", "absent"):
                 return None
             read.append(bound.name)
         self._share(tuple(n for n in numbers if n is not None), tuple(read))

@@ -162,7 +162,11 @@ def _split(
             entry = position[0][0]
         else:
             entry = None
-        if reader.domain or not isinstance(entry, int) or not -len(sizes) <= entry < len(sizes):
+        if reader.domain:
+            return None
+        if not isinstance(entry, int):
+            return None
+        if not -len(sizes) <= entry < len(sizes):
             return None
         if outputs.setdefault(entry % len(sizes), reader.outputs[0]) != reader.outputs[0]:
             return None
@@ -178,12 +182,13 @@ def _sizes(node: EditNode, terms: Terms) -> tuple[int, ...] | None:
     """How long each part is along an axis other than 0."""
     dims = terms.dims(node.inputs[0])
     axis = node.attributes.get("axis", 0)
-    if (
-        dims is None
-        or not isinstance(axis, int)
-        or not -len(dims) <= axis < len(dims)
-        or axis % len(dims) == 0
-    ):
+    if dims is None:
+        return None
+    if not isinstance(axis, int):
+        return None
+    if not -len(dims) <= axis < len(dims):
+        return None
+    if axis % len(dims) == 0:
         return None
     length = dims[axis]
     if len(node.inputs) > 1 and node.inputs[1]:
@@ -200,6 +205,10 @@ def _sizes(node: EditNode, terms: Terms) -> tuple[int, ...] | None:
             return numbers
         return None
     step = numbers[0]
-    if step < 1 or -(-length // step) > FEW or length < 1:
+    if step < 1:
+        return None
+    if -(-length // step) > FEW:
+        return None
+    if length < 1:
         return None
     return tuple(min(step, length - start) for start in range(0, length, step))

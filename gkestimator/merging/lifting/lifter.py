@@ -47,7 +47,10 @@ class Sizing:
         if key not in self._made:
             whole = self._node("ReduceSum", (self.cuts(sizes),), "total", {"keepdims": 1})
             parts = tuple(whole if v is None else self._graph.integers((v,)) for v in values)
-            self._made[key] = self._node("Concat", parts, "shape", {"axis": 0}) if len(parts) > 1 else whole
+            if len(parts) > 1:
+                self._made[key] = self._node("Concat", parts, "shape", {"axis": 0})
+            else:
+                self._made[key] = whole
         return self._made[key]
 
     def _one(self, size: Term) -> str:
@@ -141,7 +144,11 @@ class Lifter:
             best: tuple[int, int] | None = None
             for other in self._graph.readers(name):
                 one = self._graph.nodes[other]
-                if other in chosen or not alike((node, one)) or one.inputs[place] != name:
+                if other in chosen:
+                    continue
+                if not alike((node, one)):
+                    continue
+                if one.inputs[place] != name:
                     continue
                 open_inputs = self._open_inputs(node, one, index)
                 if open_inputs is not None and (best is None or open_inputs < best[0]):
@@ -157,9 +164,9 @@ class Lifter:
         for mine, its in zip(node.inputs, one.inputs, strict=True):
             if bool(mine) != bool(its):
                 return None
-            if mine == its or any(
-                index < len(p) and p[index] == its for p in self._binder.led_by.get(mine, ())
-            ):
+            if mine == its:
+                continue
+            if any(index < len(p) and p[index] == its for p in self._binder.led_by.get(mine, ())):
                 continue
             if (mine in self._graph.weights) != (its in self._graph.weights):
                 return None
@@ -180,7 +187,10 @@ class Lifter:
             if bound is None and place == SHAPE_INPUT.get((nodes[0].domain, nodes[0].op_type)):
                 bound = Bound(operand=self._binder.other(names), name="")
             if bound is None:
-                plan = self._planner.plan(names, sizes) if all(names) else None
+                if all(names):
+                    plan = self._planner.plan(names, sizes)
+                else:
+                    plan = None
                 if plan is None:
                     return False
                 plans[place] = plan

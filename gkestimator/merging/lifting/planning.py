@@ -57,7 +57,11 @@ class Planner:
         if (names, sizes) in self._known:
             return self._known[names, sizes]
         self._known[names, sizes] = None
-        if depth > _DEEPEST or len(set(names)) != len(names) or not self._fits(names, sizes):
+        if depth > _DEEPEST:
+            return None
+        if len(set(names)) != len(names):
+            return None
+        if not self._fits(names, sizes):
             return None
         here = self.elements(names)
         above = self._above(names, sizes, depth)
@@ -80,7 +84,9 @@ class Planner:
         """Elements of one sample, where the values can be joined as they are: equal types and other sizes."""
         shapes = [self._terms.shape(n) for n in names]
         found = self._binder.common(names)
-        if found is None or any(s is None or shapes[0] is None or s.dtype != shapes[0].dtype for s in shapes):
+        if found is None:
+            return None
+        if any(s is None or shapes[0] is None or s.dtype != shapes[0].dtype for s in shapes):
             return None
         return product(found[1:])
 
@@ -124,7 +130,9 @@ class Planner:
                 operands.append(self._binder.batch(inputs))
         rule = RULES[nodes[0].domain, nodes[0].op_type]
         rewrite = rule(self._binder.question(nodes, operands, inner))
-        if rewrite is None or (inner if rewrite.sizes is None else rewrite.sizes) != sizes:
+        if rewrite is None:
+            return None
+        if (inner if rewrite.sizes is None else rewrite.sizes) != sizes:
             return None
         return Plan(leaves=tuple(leaves), steps=(*steps, (group, inner)))
 
@@ -134,7 +142,9 @@ class Planner:
         if len(set(numbers)) != len(names):
             return None
         nodes: tuple[EditNode, ...] = tuple(self._graph.nodes[n] for n in numbers)
-        if (nodes[0].domain, nodes[0].op_type) not in RULES or not alike(nodes):
+        if (nodes[0].domain, nodes[0].op_type) not in RULES:
+            return None
+        if not alike(nodes):
             return None
         places = {n.outputs.index(name) for n, name in zip(nodes, names, strict=True)}
         if len(places) == 1:

@@ -59,7 +59,11 @@ def reduce(question: Question) -> Rewrite | None:
     """Over constant ``axes`` without axis 0. No axes: over all, unless that is said to do nothing."""
     rank = question.batch(0)
     axes = _axes(question, 1)
-    if rank is None or axes is None or not question.steady_from(1):
+    if rank is None:
+        return None
+    if axes is None:
+        return None
+    if not question.steady_from(1):
         return None
     if not axes:
         if question.integer("noop_with_empty_axes", 0) == 1:
@@ -95,7 +99,13 @@ def flatten(question: Question) -> Rewrite | None:
     rank = question.batch(0)
     data = question.operand(0).dims
     axis = question.integer("axis", 1)
-    if rank is None or data is None or axis is None or not -rank <= axis <= rank:
+    if rank is None:
+        return None
+    if data is None:
+        return None
+    if axis is None:
+        return None
+    if not -rank <= axis <= rank:
         return None
     rows = product(data[1 : axis if axis >= 0 else axis + rank])
     if axis in (0, -rank) or not rows:
@@ -152,7 +162,11 @@ def reshape(question: Question) -> Rewrite | None:
     """
     data = question.operand(0)
     shape = question.operand(1)
-    if question.batch(0) is None or data.dims is None or shape.role == "batch":
+    if question.batch(0) is None:
+        return None
+    if data.dims is None:
+        return None
+    if shape.role == "batch":
         return None
     result = question.results[0]
     before = _known(data.dims)
@@ -180,7 +194,11 @@ def _reshape_by_entries(
     whole = question.integer("allowzero", 0) == 1
     rows: list[tuple[object, ...]] = []
     for entries, size in zip(shape.entries, question.sizes, strict=True):
-        if entries is None or not entries or not (entries[0] == size or (entries[0] == 0 and not whole)):
+        if entries is None:
+            return None
+        if not entries:
+            return None
+        if not (entries[0] == size or (entries[0] == 0 and not whole)):
             return None
         rows.append(tuple(entries[1:]))
     if len({len(r) for r in rows}) != 1:
@@ -214,7 +232,11 @@ def expand(question: Question) -> Rewrite | None:
     """
     data = question.operand(0)
     shape = question.operand(1)
-    if data.rank is None or shape.role == "batch" or len(shape.entries) != len(question.sizes):
+    if data.rank is None:
+        return None
+    if shape.role == "batch":
+        return None
+    if len(shape.entries) != len(question.sizes):
         return None
     rows: list[tuple[object, ...]] = []
     for entries, size in zip(shape.entries, question.sizes, strict=True):
@@ -233,7 +255,11 @@ def expand(question: Question) -> Rewrite | None:
         if all(r[0] in ("size", 1) for r in rows):
             return Rewrite(integers={1: (1, *behind[1:])})
         return None
-    if data.role != "constant" or length < max(data.rank, 1) or any(r[0] != "size" for r in rows):
+    if data.role != "constant":
+        return None
+    if length < max(data.rank, 1):
+        return None
+    if any(r[0] != "size" for r in rows):
         return None
     if data.rank == length and (data.dims is None or data.dims[0] != 1):
         return None
@@ -252,7 +278,10 @@ def _settled(
         if axis == 0:
             behind.append(1)
             continue
-        fixed = result[axis] if axis > 0 else None
+        if axis > 0:
+            fixed = result[axis]
+        else:
+            fixed = None
         if fixed is None:
             return None
         behind.append(fixed)
@@ -271,7 +300,11 @@ def pad(question: Question) -> Rewrite | None:
     """Constant pads that are 0 at both ends of axis 0, by a constant value, the edge or the reflection."""
     rank = question.batch(0)
     pads = question.operand(1).ints()
-    if rank is None or pads is None or not question.steady_from(1):
+    if rank is None:
+        return None
+    if pads is None:
+        return None
+    if not question.steady_from(1):
         return None
     if question.absent(3):
         if len(pads) == 2 * rank and pads[0] == 0 == pads[rank]:
@@ -287,7 +320,11 @@ def slices(question: Question) -> Rewrite | None:
     """Constant starts, ends and steps along constant axes without 0."""
     rank = question.batch(0, 2)
     axes = question.operand(3).ints()
-    if rank is None or not axes or not question.steady_from(1):
+    if rank is None:
+        return None
+    if not axes:
+        return None
+    if not question.steady_from(1):
         return None
     if _none_is_first(axes, rank):
         return YES
@@ -297,7 +334,9 @@ def slices(question: Question) -> Rewrite | None:
 def concat(question: Question) -> Rewrite | None:
     """Batch operands of one rank, joined along an axis other than 0."""
     rank = question.batch(0, 2)
-    if rank is None or any(o.role != "batch" or o.rank != rank for o in question.operands):
+    if rank is None:
+        return None
+    if any(o.role != "batch" or o.rank != rank for o in question.operands):
         return None
     if question.axis(rank, 0):
         return YES
@@ -310,7 +349,10 @@ def gather(question: Question) -> Rewrite | None:
     ids = question.operand(1)
     if data.rank is None or ids.rank is None:
         return None
-    axis = question.axis(data.rank, 0) if data.rank else None
+    if data.rank:
+        axis = question.axis(data.rank, 0)
+    else:
+        axis = None
     if data.role == "constant" and ids.role == "batch":
         if axis == 0 and ids.rank >= 1:
             return YES
@@ -333,10 +375,16 @@ def gather_nd(question: Question) -> Rewrite | None:
     data = question.operand(0)
     ids = question.operand(1)
     dims = question.integer("batch_dims", 0)
-    if dims is None or (ids.rank or 0) < 2 or ids.role != "batch":
+    if dims is None:
+        return None
+    if (ids.rank or 0) < 2:
+        return None
+    if ids.role != "batch":
         return None
     if data.role == "batch" and (data.rank or 0) >= 2:
-        return YES if dims >= 1 else None
+        if dims >= 1:
+            return YES
+        return None
     if data.role == "constant" and dims == 0:
         return YES
     return None
@@ -346,7 +394,9 @@ def resize(question: Question) -> Rewrite | None:
     """Constant scales of 1 along axis 0 (position i there is position i, whatever the mode), or axes without 0."""
     rank = question.batch(0, 3)
     scales = question.operand(2)
-    if rank is None or question.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+    if rank is None:
+        return None
+    if question.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return None
     region = question.operand(1)
     if region.role != "absent" and not (region.role == "constant" and region.dims == (0,)):
@@ -358,7 +408,11 @@ def resize(question: Question) -> Rewrite | None:
         if free and question.steady_from(1):
             return YES
         return None
-    if not question.absent(3) or scales.role != "constant" or scales.dims != (rank,):
+    if not question.absent(3):
+        return None
+    if scales.role != "constant":
+        return None
+    if scales.dims != (rank,):
         return None
     if scales.value is not None and scales.value.ravel()[0] == 1:
         return YES
@@ -385,7 +439,11 @@ def trilu(question: Question) -> Rewrite | None:
 def einsum(question: Question) -> Rewrite | None:
     """Axis 0 has one letter in all batch operands and in the result, which no constant has and none has twice."""
     equation = question.attributes.get("equation")
-    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+    if not isinstance(equation, str):
+        return None
+    if "." in equation:
+        return None
+    if "->" not in equation:
         return None
     left, _, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -403,7 +461,9 @@ def einsum(question: Question) -> Rewrite | None:
 
 def attention(question: Question) -> Rewrite | None:
     """Attention of opset 23: queries, keys and values [batch, ...]; a mask of the batch or the same for all of it."""
-    if any(question.batch(i, 3) is None for i in range(3)) or not question.absent(*range(4, 7)):
+    if any(question.batch(i, 3) is None for i in range(3)):
+        return None
+    if not question.absent(*range(4, 7)):
         return None
     mask = question.operand(3)
     if mask.role == "absent":

@@ -46,7 +46,11 @@ def unary(question: Question) -> Rewrite | None:
     for operand in question.operands[1:]:
         if operand.role == "absent":
             continue
-        if operand.role != "constant" or operand.rank is None or any(d != 1 for d in operand.dims or ()):
+        if operand.role != "constant":
+            return None
+        if operand.rank is None:
+            return None
+        if any(d != 1 for d in operand.dims or ()):
             return None
     return YES
 
@@ -80,7 +84,11 @@ def matmul(question: Question) -> Rewrite | None:
     """
     a = question.operand(0)
     b = question.operand(1)
-    if a.rank is None or b.rank is None or len(question.operands) != 2:
+    if a.rank is None:
+        return None
+    if b.rank is None:
+        return None
+    if len(question.operands) != 2:
         return None
     if a.role == b.role == "batch":
         if a.rank == b.rank and a.rank >= 3:
@@ -101,7 +109,11 @@ def matmul(question: Question) -> Rewrite | None:
 
 def gemm(question: Question) -> Rewrite | None:
     """A's rows are axis 0 where it is not transposed; B constant; C constant and not along the rows, or batch."""
-    if question.batch(0) != 2 or question.operand(1).role != "constant" or question.integer("transA", 0) != 0:
+    if question.batch(0) != 2:
+        return None
+    if question.operand(1).role != "constant":
+        return None
+    if question.integer("transA", 0) != 0:
         return None
     c = question.operand(2)
     if c.role == "absent":
@@ -143,7 +155,9 @@ def pool(question: Question) -> Rewrite | None:
 
 def batch_norm(question: Question) -> Rewrite | None:
     """Inference: scale, bias, mean and variance of each channel (axis 1) are constants."""
-    if question.integer("training_mode", 0) != 0 or not question.only_first():
+    if question.integer("training_mode", 0) != 0:
+        return None
+    if not question.only_first():
         return None
     if question.batch(0, 2) and question.steady_from(1):
         return YES
@@ -158,7 +172,11 @@ def layer_norm(question: Question) -> Rewrite | None:
     for operand in question.operands[1:]:
         if operand.role == "absent":
             continue
-        if operand.role != "constant" or operand.rank is None or operand.rank > rank:
+        if operand.role != "constant":
+            return None
+        if operand.rank is None:
+            return None
+        if operand.rank > rank:
             return None
         if operand.rank == rank and not _one_first(operand.dims):
             return None
@@ -171,7 +189,11 @@ def skip_layer_norm(question: Question) -> Rewrite | None:
     Mean and inverse deviation (outputs 1 and 2) are not lifted, the sum (3) is.
     """
     rank = question.batch(0, 2)
-    if rank is None or question.batch(1, 2) != rank or not question.steady_from(2):
+    if rank is None:
+        return None
+    if question.batch(1, 2) != rank:
+        return None
+    if not question.steady_from(2):
         return None
     if any(question.used[1:3]):
         return None
@@ -182,7 +204,13 @@ def quantize(question: Question) -> Rewrite | None:
     """QuantizeLinear, DequantizeLinear: constant scale and zero point, of one value or along an axis other than 0."""
     rank = question.batch(0)
     scale = question.operand(1)
-    if rank is None or scale.role != "constant" or scale.rank is None or not question.steady_from(1):
+    if rank is None:
+        return None
+    if scale.role != "constant":
+        return None
+    if scale.rank is None:
+        return None
+    if not question.steady_from(1):
         return None
     if scale.rank == 0:
         return YES

@@ -31,7 +31,10 @@ def spread_sizes(node: EditNode, binder: BranchBinder, terms: Terms) -> None:
             entry = vector[0][0]
         else:
             entry = None
-        found = entry if isinstance(entry, tuple) else None
+        if isinstance(entry, tuple):
+            found = entry
+        else:
+            found = None
         if node.op_type == "Expand" and not _reaches(node, terms, vector[0] if vector else ()):
             found = None
     if found is not None:
@@ -71,8 +74,14 @@ def _size_by_rule(node: EditNode, binder: BranchBinder, terms: Terms) -> Term | 
     sizes: set[Term] = set()
     operands: list[Operand] = []
     for place, name in enumerate(node.inputs):
-        dims = terms.dims(name) if name else None
-        size = terms.size(name, 0) if dims else None
+        if name:
+            dims = terms.dims(name)
+        else:
+            dims = None
+        if dims:
+            size = terms.size(name, 0)
+        else:
+            size = None
         bound = binder.find((name,))
         if place == shape_input and (bound is None or bound.operand.role != "absent"):
             operands.append(binder.other((name,)))
@@ -95,11 +104,19 @@ def _size_by_rule(node: EditNode, binder: BranchBinder, terms: Terms) -> Term | 
 
 def learn_shapes(node: EditNode, terms: Terms) -> None:
     """Note ranks and sizes of the outputs of ``node`` that nothing is known of yet."""
-    if node.domain or not node.inputs or all(terms.shape(n) is not None for n in node.writes):
+    if node.domain:
+        return
+    if not node.inputs:
+        return
+    if all(terms.shape(n) is not None for n in node.writes):
         return
     find = _FINDERS.get(node.op_type)
     first = terms.shape(node.inputs[0])
-    if find is None or first is None or len(node.inputs) < _INPUTS.get(node.op_type, 1):
+    if find is None:
+        return
+    if first is None:
+        return
+    if len(node.inputs) < _INPUTS.get(node.op_type, 1):
         return
     for name, dims in zip(node.outputs, find(node, terms, first.dims), strict=False):
         if name and dims is not None:
@@ -127,7 +144,10 @@ def _concat(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
         found = [p[place] for p in known]
         if place == axis:
             numbers = [f for f in found if f is not None]
-            sizes[place] = sum(numbers) if len(numbers) == len(parts) else None
+            if len(numbers) == len(parts):
+                sizes[place] = sum(numbers)
+            else:
+                sizes[place] = None
         else:
             sizes[place] = next((f for f in found if f is not None), None)
     return [tuple(sizes)]
@@ -146,7 +166,10 @@ def _split(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
         else:
             entry = None
         sizes = list(first)
-        sizes[axis] = entry if isinstance(entry, int) else None
+        if isinstance(entry, int):
+            sizes[axis] = entry
+        else:
+            sizes[axis] = None
         found.append(tuple(sizes))
     return found
 
@@ -166,9 +189,10 @@ def _slice(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
             return [tuple(None for _ in first)]
         size = sizes[axis]
         numbers = [n for n in (start, stop, step, size) if isinstance(n, int)]
-        sizes[axis] = (
-            len(range(numbers[3])[slice(*numbers[:3])]) if len(numbers) == 4 and numbers[2] else None
-        )
+        if len(numbers) == 4 and numbers[2]:
+            sizes[axis] = len(range(numbers[3])[slice(*numbers[:3])])
+        else:
+            sizes[axis] = None
     return [tuple(sizes)]
 
 

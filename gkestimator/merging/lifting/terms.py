@@ -105,8 +105,15 @@ class Terms:
 
     def work_out(self, node: EditNode) -> None:
         """Note the vector that ``node`` makes, if it is one of those that shapes are made with."""
-        evaluate = _EVALUATORS.get(node.op_type) if not node.domain else None
-        if evaluate is None or len(node.outputs) != 1 or len(node.inputs) < _INPUTS.get(node.op_type, 1):
+        if not node.domain:
+            evaluate = _EVALUATORS.get(node.op_type)
+        else:
+            evaluate = None
+        if evaluate is None:
+            return
+        if len(node.outputs) != 1:
+            return
+        if len(node.inputs) < _INPUTS.get(node.op_type, 1):
             return
         found = evaluate(self, node)
         if found is not None and len(found[0]) <= FEW:
@@ -194,7 +201,11 @@ def _as_scalar(terms: Terms, node: EditNode) -> Vector | None:
 def _reshape(terms: Terms, node: EditNode) -> Vector | None:
     found = terms.vector(node.inputs[0])
     shape = terms.vector(node.inputs[1])
-    if found is None or shape is None or shape[1]:
+    if found is None:
+        return None
+    if shape is None:
+        return None
+    if shape[1]:
         return None
     if shape[0] == ():
         if len(found[0]) == 1:
@@ -208,7 +219,13 @@ def _reshape(terms: Terms, node: EditNode) -> Vector | None:
 def _gather(terms: Terms, node: EditNode) -> Vector | None:
     found = terms.vector(node.inputs[0])
     index = terms.vector(node.inputs[1])
-    if found is None or found[1] or index is None or _attribute(node, "axis", 0) not in (0, -1):
+    if found is None:
+        return None
+    if found[1]:
+        return None
+    if index is None:
+        return None
+    if _attribute(node, "axis", 0) not in (0, -1):
         return None
     entries = found[0]
     if not all(isinstance(i, int) and -len(entries) <= i < len(entries) for i in index[0]):
@@ -219,11 +236,18 @@ def _gather(terms: Terms, node: EditNode) -> Vector | None:
 def _slice(terms: Terms, node: EditNode) -> Vector | None:
     found = terms.vector(node.inputs[0])
     given = [terms.vector(n) if n else None for n in node.inputs[1:]]
-    if found is None or found[1] or any(g is None and n for g, n in zip(given, node.inputs[1:], strict=True)):
+    if found is None:
+        return None
+    if found[1]:
+        return None
+    if any(g is None and n for g, n in zip(given, node.inputs[1:], strict=True)):
         return None
     bounds: list[int] = []
     for default, place in ((0, 0), (0, 1), (0, 2), (1, 3)):
-        one = given[place] if place < len(given) else None
+        if place < len(given):
+            one = given[place]
+        else:
+            one = None
         if one is None:
             entry = default
         elif len(one[0]) == 1:
@@ -253,7 +277,9 @@ def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms,
         if a is None or b is None:
             return None
         length = max(len(a[0]), len(b[0]))
-        if not length or any(len(v[0]) not in (1, length) for v in (a, b)):
+        if not length:
+            return None
+        if any(len(v[0]) not in (1, length) for v in (a, b)):
             return None
         found: list[Term | None] = []
         for x, y in zip(a[0] * (length // len(a[0])), b[0] * (length // len(b[0])), strict=True):
@@ -269,7 +295,10 @@ def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms,
 
 def _times(x: Term | None, y: Term | None) -> Term | None:
     """A size times a positive number."""
-    number, term = (x, y) if isinstance(x, int) else (y, x)
+    if isinstance(x, int):
+        number, term = (x, y)
+    else:
+        number, term = (y, x)
     if isinstance(number, int) and number > 0 and term is not None:
         return scaled(term, number, 1)
     return None
@@ -278,7 +307,13 @@ def _times(x: Term | None, y: Term | None) -> Term | None:
 def _filled(terms: Terms, node: EditNode) -> Vector | None:
     shape = terms.vector(node.inputs[0])
     number = filled_with(node)
-    if shape is None or shape[1] or number is None or len(shape[0]) > 1:
+    if shape is None:
+        return None
+    if shape[1]:
+        return None
+    if number is None:
+        return None
+    if len(shape[0]) > 1:
         return None
     if not shape[0]:
         return (number,), True
@@ -292,7 +327,13 @@ def _equal(terms: Terms, node: EditNode) -> Vector | None:
     """1 and 0 for true and false; a size is never below 0, whatever it is."""
     a = terms.vector(node.inputs[0])
     b = terms.vector(node.inputs[1])
-    if a is None or b is None or a[1] != b[1] or len(a[0]) != len(b[0]):
+    if a is None:
+        return None
+    if b is None:
+        return None
+    if a[1] != b[1]:
+        return None
+    if len(a[0]) != len(b[0]):
         return None
     found: list[Term | None] = []
     for x, y in zip(a[0], b[0], strict=True):
@@ -307,7 +348,9 @@ def _equal(terms: Terms, node: EditNode) -> Vector | None:
 def _where(terms: Terms, node: EditNode) -> Vector | None:
     parts = [terms.vector(n) for n in node.inputs]
     known = [p for p in parts if p is not None]
-    if len(known) != 3 or len({(len(p[0]), p[1]) for p in known}) != 1:
+    if len(known) != 3:
+        return None
+    if len({(len(p[0]), p[1]) for p in known}) != 1:
         return None
     test, yes, no = known
     picked = [None if t is None else y if t else n for t, y, n in zip(test[0], yes[0], no[0], strict=True)]

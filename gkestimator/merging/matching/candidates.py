@@ -35,13 +35,27 @@ def candidates(
     for position, node in enumerate(model.nodes):
         if node.domain or node.op_type not in _READERS:
             continue
-        if len(node.inputs) < 2 or len(node.writes) != 1 or not node.inputs[0] or not node.outputs[0]:
+        if len(node.inputs) < 2:
+            continue
+        if len(node.writes) != 1:
+            continue
+        if not node.inputs[0]:
+            continue
+        if not node.outputs[0]:
             continue
         x = shapes.get(node.inputs[0])
         weight = constants.get(node.inputs[1])
-        if x is None or weight is None or node.inputs[0] in constants:
+        if x is None:
             continue
-        if weight.dtype not in DTYPES or x.dtype is not weight.dtype or weight.elements < 1:
+        if weight is None:
+            continue
+        if node.inputs[0] in constants:
+            continue
+        if weight.dtype not in DTYPES:
+            continue
+        if x.dtype is not weight.dtype:
+            continue
+        if weight.elements < 1:
             continue
         seen = _READERS[node.op_type](node, x.dims, weight, constants)
         if seen is not None:
@@ -78,7 +92,11 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
     for node in model.nodes:
         if node.domain or node.op_type not in ("Identity", "Transpose"):
             continue
-        if len(node.inputs) != 1 or len(node.writes) != 1 or node.opaque:
+        if len(node.inputs) != 1:
+            continue
+        if len(node.writes) != 1:
+            continue
+        if node.opaque:
             continue
         weight = found.get(node.inputs[0])
         if weight is None or weight.dtype not in DTYPES:
@@ -103,9 +121,17 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
 def _matmul(
     node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
 ) -> _Seen | None:
-    if len(node.inputs) != 2 or node.attributes or node.opaque:
+    if len(node.inputs) != 2:
         return None
-    if len(x) < 2 or len(weight.shape) != 2 or x[-1] not in (None, weight.shape[0]):
+    if node.attributes:
+        return None
+    if node.opaque:
+        return None
+    if len(x) < 2:
+        return None
+    if len(weight.shape) != 2:
+        return None
+    if x[-1] not in (None, weight.shape[0]):
         return None
     return _Seen(kind="matmul", matrix=_product(weight, weight.values, *weight.shape))
 
@@ -114,15 +140,30 @@ def _gemm(
     node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
 ) -> _Seen | None:
     get = node.attributes.get
-    if not set(node.attributes) <= {"alpha", "beta", "transA", "transB"} or node.opaque:
+    if not set(node.attributes) <= {"alpha", "beta", "transA", "transB"}:
         return None
-    if len(x) != 2 or len(weight.shape) != 2 or get("alpha", 1.0) != 1.0 or get("transA", 0) != 0:
+    if node.opaque:
+        return None
+    if len(x) != 2:
+        return None
+    if len(weight.shape) != 2:
+        return None
+    if get("alpha", 1.0) != 1.0:
+        return None
+    if get("transA", 0) != 0:
         return None
     turned = get("transB", 0)
     if turned not in (0, 1):
         return None
-    rows, columns = (weight.shape[1], weight.shape[0]) if turned else weight.shape
-    values: Values = Rearranged(base=weight.values, axes=(1, 0)) if turned else weight.values
+    if turned:
+        rows, columns = (weight.shape[1], weight.shape[0])
+    else:
+        rows, columns = weight.shape
+    values: Values
+    if turned:
+        values = Rearranged(base=weight.values, axes=(1, 0))
+    else:
+        values = weight.values
     if x[1] not in (None, rows):
         return None
     usable, bias = _bias(node, constants, weight.dtype, columns, shapes=((columns,), (1, columns)))
@@ -220,16 +261,30 @@ def window_of(node: EditNode, weight: Sequence[int], spatial: Sequence[int | Non
     """
     rank = len(weight) - 2
     known = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
-    if rank < 1 or node.opaque or not set(node.attributes) <= known or len(spatial) != rank:
+    if rank < 1:
+        return None
+    if node.opaque:
+        return None
+    if not set(node.attributes) <= known:
+        return None
+    if len(spatial) != rank:
         return None
     kernel = tuple(weight[2:])
     groups = node.attributes.get("group", 1)
     strides = _numbers(node, "strides", (1,) * rank, least=1)
     dilations = _numbers(node, "dilations", (1,) * rank, least=1)
     pads = _numbers(node, "pads", (0,) * (2 * rank), least=0)
-    if strides is None or dilations is None or pads is None:
+    if strides is None:
         return None
-    if type(groups) is not int or groups < 1 or weight[0] % groups:
+    if dilations is None:
+        return None
+    if pads is None:
+        return None
+    if type(groups) is not int:
+        return None
+    if groups < 1:
+        return None
+    if weight[0] % groups:
         return None
     if _numbers(node, "kernel_shape", kernel, least=1) != kernel:
         return None

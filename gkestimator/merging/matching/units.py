@@ -178,7 +178,9 @@ def equal_but_for_start(
                 j = rights[n]
                 one = units[i]
                 other = own[j]
-                if together(one, other, options.tau_ms) or apart(one.keys[0], other.keys[0]):
+                if together(one, other, options.tau_ms):
+                    continue
+                if apart(one.keys[0], other.keys[0]):
                     continue
                 if not equal_values(
                     one.block.values, other.block.values, options.tolerance, dtype=one.block.dtype
@@ -196,7 +198,10 @@ def equal_but_for_start(
 def _kind(unit: Unit) -> Hashable:
     """What operators that are merged must have in common besides the weights."""
     operator = unit.members[0].operator
-    kind = "product" if operator.kind in PRODUCTS else operator.kind
+    if operator.kind in PRODUCTS:
+        kind = "product"
+    else:
+        kind = operator.kind
     return kind, unit.block.dtype, unit.block.taps, operator.geometry
 
 

@@ -346,7 +346,10 @@ class _Choice:
             after = chosen.priced.piece(nodes)
             largest = chosen.priced.largest_kernel(nodes)
             extra = self._extra_flops(chosen, place, by_original)
-        working = None if largest is None else largest.read_bytes + largest.write_bytes
+        if largest is None:
+            working = None
+        else:
+            working = largest.read_bytes + largest.write_bytes
         l2 = self._pricer.l2_bytes
         return PricedSuper(
             op=op,

@@ -91,7 +91,10 @@ def _chunks(a: np.ndarray, b: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]
 def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     a, b = np.atleast_1d(a), np.atleast_1d(b)  # the difference of two scalars would be no array
     if a.dtype.itemsize == 2:  # NumPy compares half precision by conversion: the bits first
-        infinity = 0x7F80 if a.dtype == np.uint16 else 0x7C00
+        if a.dtype == np.uint16:
+            infinity = 0x7F80
+        else:
+            infinity = 0x7C00
         bits = a.view(np.uint16)
         other = b.view(np.uint16)
         if np.array_equal(bits, other):

@@ -77,7 +77,9 @@ def best_of(
         work += _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * a.shape[2]
         top, bottom, first, last = box = _box(a, b, place, tolerance)
         boxes = seen.setdefault(shift, [])
-        if (bottom - top) * (last - first) < least or any(_holds(other, box) for other in boxes):
+        if (bottom - top) * (last - first) < least:
+            continue
+        if any(_holds(other, box) for other in boxes):
             continue
         boxes.append(box)
         # A rectangle as large as the best one would have to fill the box.

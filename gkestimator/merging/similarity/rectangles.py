@@ -98,7 +98,10 @@ def _update(
     mask = mask[lead]
     new = np.stack([most[mask], top[lead], first[lead], tall[lead], wide[lead]])
     old = best[:, mask]
-    row, column, size = (2, 1, 4) if transposed else (1, 2, 3)
+    if transposed:
+        row, column, size = (2, 1, 4)
+    else:
+        row, column, size = (1, 2, 3)
     better = new[size] > old[size]
     better = (new[column] < old[column]) | ((new[column] == old[column]) & better)
     better = (new[row] < old[row]) | ((new[row] == old[row]) & better)

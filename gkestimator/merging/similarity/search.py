@@ -264,7 +264,11 @@ def similar_pairs(
     for i, j in asked:
         a = left[i]
         b = right[j]
-        if a.dtype is not b.dtype or a.taps != b.taps or least_cells(a, b, omega) is None:
+        if a.dtype is not b.dtype:
+            continue
+        if a.taps != b.taps:
+            continue
+        if least_cells(a, b, omega) is None:
             continue
         if (a.rows, a.columns) == (b.rows, b.columns) and equal_everywhere(a.array(), b.array(), tolerance):
             found[i, j] = whole(a.rows, a.columns)
@@ -287,7 +291,9 @@ def least_cells(a: WeightMatrix, b: WeightMatrix, omega: float) -> int | None:
     cells = max(1, int(omega * (a.elements + b.elements) / (2 * a.taps)) - 1)
     while _similarity_of(a, b, cells) < omega:  # twice or thrice: as similarity() rounds
         cells += 1
-    return cells if cells <= most else None
+    if cells <= most:
+        return cells
+    return None
 
 
 def _similarity_of(a: WeightMatrix, b: WeightMatrix, cells: int) -> float:

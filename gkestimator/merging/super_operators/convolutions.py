@@ -156,13 +156,19 @@ def emit_convolutions(
     found = unstack(sheet, product, [m.operator.x for m in op.members], [lane.count for lane in lanes])
     for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
         cropped = _cropped(sheet, window, lane, part)
-        own = None if shared_bias else span
+        if shared_bias:
+            own = None
+        else:
+            own = span
         sheet.finish(_completed(sheet, lane, cropped, rows, own), lane.member.operator.y)
 
 
 def _lane(op: SuperOperator, member: MergedMember, x: ValueShape) -> _Lane:
     grouped = member.operator.kind == "grouped_conv"
-    into, out = member.operator.geometry[4] if grouped else (1, 1)
+    if grouped:
+        into, out = member.operator.geometry[4]
+    else:
+        into, out = (1, 1)
     size = tuple(extent for extent in x.dims[2:] if extent is not None)
     return _Lane(
         member=member,

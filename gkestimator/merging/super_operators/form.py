@@ -92,7 +92,10 @@ class Sheet:
         """Split along ``axis`` into ``count`` parts of ``sizes`` (numbers, or the name of a value)."""
         name = self._free(hint)
         names = [f"{name}:{i}" for i in range(count)]
-        given = sizes if isinstance(sizes, str) else self.whole_numbers(sizes)
+        if isinstance(sizes, str):
+            given = sizes
+        else:
+            given = self.whole_numbers(sizes)
         self.nodes.append(
             EditNode(
                 name=name,

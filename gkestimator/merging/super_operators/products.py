@@ -71,7 +71,10 @@ def emit_products(
     product = _shared_product(sheet, op, lanes, stacked, spans[0] if shared_bias else None)
     found = unstack(sheet, product, [lane.x for lane in lanes], [lane.count for lane in lanes])
     for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
-        own = None if shared_bias else span
+        if shared_bias:
+            own = None
+        else:
+            own = span
         sheet.finish(_completed(sheet, lane, part, rows, own), lane.member.operator.y)
 
 
@@ -126,7 +129,10 @@ def _shared_product(
     inputs = [stacked, weight]
     if bias is not None:
         inputs.append(bias.named(sheet, "shared"))
-    op_type = "Gemm" if bias is not None or operator.kind == "gemm" else "MatMul"
+    if bias is not None or operator.kind == "gemm":
+        op_type = "Gemm"
+    else:
+        op_type = "MatMul"
     return sheet.node(op_type, inputs, "shared", replaces=replaces, attributes=attributes)
 
 
