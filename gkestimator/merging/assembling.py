@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gkestimator.merging.editing import EditableModel, EditNode, ValueShape, combine, order_nodes
+from gkestimator.merging.editing import (
+    EditableModel,
+    EditNode,
+    Names,
+    Replaces,
+    Shapes,
+    combine,
+    order_nodes,
+)
 from gkestimator.merging.lifting import lift
 from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.merging.operators import SuperOperator
@@ -22,9 +30,7 @@ class Assembler:
     ``shapes``: what is static of each value of each model (:func:`gkestimator.merging.editing.value_shapes`).
     """
 
-    def __init__(
-        self, models: Sequence[EditableModel], shapes: Mapping[str, ValueShape], *, tolerance: float
-    ) -> None:
+    def __init__(self, models: Sequence[EditableModel], shapes: Shapes, *, tolerance: float) -> None:
         self._combined = combine(models, "merged")
         self._shapes = shapes
         self._tolerance = tolerance
@@ -36,8 +42,8 @@ class Assembler:
         combined = self._combined
         weights = dict(combined.weights)
         made: list[EditNode] = []
-        replaces: dict[str, tuple[str, ...]] = {}
-        parts: list[tuple[str, ...]] = []
+        replaces: dict[str, Names] = {}
+        parts: list[Names] = []
         for number, op in enumerate(supers):
             emitted = emit(
                 op,
@@ -66,7 +72,7 @@ class Assembler:
         )
 
 
-def _helpers(replaces: Mapping[str, tuple[str, ...]], count: int) -> tuple[tuple[str, ...], ...]:
+def _helpers(replaces: Replaces, count: int) -> tuple[Names, ...]:
     """Of a lifted graph the nodes that help each super-operator, by their names: what was lifted has the prefix once
     more."""
     found: list[list[str]] = [[] for _ in range(count)]

@@ -13,6 +13,7 @@ import numpy as np
 from gkestimator.core.errors import ModelError, UnboundDimensionError, UsageError, one_line
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing import DimSizes
 from gkestimator.merging.random_inputs import index_limits, random_inputs
 from gkestimator.onnx_io import read_model
 
@@ -58,7 +59,7 @@ class OutputCheck:
 
     samples: int
     seed: int
-    batch_sizes: Mapping[str, int]
+    batch_sizes: DimSizes
     largest_relative_difference: float | None
     predictions: int
     changed_predictions: int
@@ -73,7 +74,7 @@ def check_outputs(
     samples: int = 16,
     seed: int = 0,
     batch_sizes: Mapping[str, int | None] | None = None,
-    dims: Mapping[str, Mapping[str, int]] | None = None,
+    dims: Mapping[str, DimSizes] | None = None,
 ) -> OutputCheck | None:
     """Run ``merged`` and each of ``originals`` on the same random inputs. None where onnxruntime is not installed.
 
@@ -146,7 +147,7 @@ def _of_an_original() -> Iterator[None]:
 
 
 def _summary(
-    outputs: tuple[OutputDifference, ...], samples: int, seed: int, batches: Mapping[str, int]
+    outputs: tuple[OutputDifference, ...], samples: int, seed: int, batches: DimSizes
 ) -> OutputCheck:
     numbers = [o.relative_difference for o in outputs if o.relative_difference is not None]
     predictions = sum(o.predictions or 0 for o in outputs)
@@ -169,13 +170,11 @@ class _Source:
 
     path: Path
     graph: OperatorGraph
-    limits: Mapping[str, int]
+    limits: DimSizes
     seed: int
 
     @classmethod
-    def of(
-        cls, path: Path, name: str, place: int, batch: int | None, dims: Mapping[str, int], seed: int
-    ) -> _Source:
+    def of(cls, path: Path, name: str, place: int, batch: int | None, dims: DimSizes, seed: int) -> _Source:
         model = read_model(path, name=name)
         plain = {key.removeprefix(f"{name}/"): size for key, size in dims.items()}
         known = {key: size for key, size in plain.items() if key in model.dims}

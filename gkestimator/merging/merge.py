@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
@@ -16,7 +16,9 @@ from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
 from gkestimator.merging.editing import (
+    BatchSizes,
     EditableModel,
+    Shapes,
     ValueShape,
     align_opsets,
     alive,
@@ -164,9 +166,9 @@ def _editable(source: MergeSource) -> EditableModel:
 
 def _match(
     models: Sequence[EditableModel],
-    batches: Sequence[int | None],
+    batches: BatchSizes,
     grouping: Grouping,
-    shapes: Mapping[str, ValueShape],
+    shapes: Shapes,
     pricer: Pricer,
 ) -> Matching:
     """Starts are compared at one batch size for all: the least of those that are priced."""

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.naming import distinct_names
-from gkestimator.merging.editing import Weight, make_weight
+from gkestimator.merging.editing import Names, Weights, make_weight
 
 OWN_PREFIX = "merged/"
 """New nodes, values and weights begin with this; no model may be called so."""
 
 
-def model_names(paths: Sequence[Path]) -> tuple[str, ...]:
+def model_names(paths: Sequence[Path]) -> Names:
     """A name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a prefix."""
     return distinct_prefixes(distinct_names(paths))
 
 
-def distinct_prefixes(names: Sequence[str]) -> tuple[str, ...]:
+def distinct_prefixes(names: Sequence[str]) -> Names:
     """``names`` fit to be prefixes of ONNX names, in the same order.
 
     What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none with
@@ -61,7 +61,7 @@ SHAPE_ENDS = 15
 """Standard opset from which Shape takes start and end."""
 
 
-def whole_numbers(values: Sequence[int], weights: dict[str, Weight]) -> str:
+def whole_numbers(values: Sequence[int], weights: Weights) -> str:
     """The name of a constant list of int64 with these values, which is in ``weights`` then.
 
     The name tells the values (``merged/int64[2,3]``), so whoever needs the same list finds it.

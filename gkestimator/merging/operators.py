@@ -9,8 +9,9 @@ import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditNode, Values, Weight
+from gkestimator.merging.editing import EditNode, Names, Numbers, Values, Weight
 
+Pair: TypeAlias = "tuple[int, int]"
 Kind: TypeAlias = Literal["matmul", "gemm", "conv", "grouped_conv"]
 PRODUCTS: frozenset[Kind] = frozenset({"matmul", "gemm"})
 """Kinds that can be merged with one another: a Gemm is a MatMul with a bias."""
@@ -61,7 +62,7 @@ class WeightOperator:
     weight_name: str
     matrix: WeightMatrix
     bias: Weight | None
-    geometry: tuple[tuple[int, ...], ...]
+    geometry: tuple[Numbers, ...]
     start_ms: float
     position: int
 
@@ -111,7 +112,7 @@ class SuperOperator:
     similarity: float = field(compare=False)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Names:
         """The members' nodes."""
         return tuple(m.operator.node.name for m in self.members)
 

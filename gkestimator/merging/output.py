@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gkestimator.core.errors import UsageError
+from gkestimator.merging.editing import Names
 from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import MergeReport
@@ -22,7 +23,7 @@ def render_report(report: MergeReport, form: str) -> bytes:
     return ("\n".join(_lines(report, _table(form))) + "\n").encode()
 
 
-def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ...]]:
+def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, Names]:
     """The index of ``found`` as ``json``, or the reports of all its sets; and the words that close the run."""
     words: list[str] = []
     for chosen, result in found.results:

@@ -16,6 +16,7 @@ from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, PlacementPlan, Replica, read_plan
 from gkestimator.export.names import dns_labels
 from gkestimator.hardware.gpus import GpuCatalogue, gpu_catalogue
+from gkestimator.merging.editing import Names
 from gkestimator.merging.merge import MergeResult, merge_sources
 from gkestimator.merging.naming import distinct_prefixes
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
@@ -45,7 +46,7 @@ class PlannedSet:
     runtime: str
     dtype: str
     models: tuple[PlannedModel, ...]
-    gpus: tuple[str, ...]
+    gpus: Names
 
 
 @frozen

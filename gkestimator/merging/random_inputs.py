@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from gkestimator.core.dtypes import NUMPY_NAMES, DType
 from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.merging.editing import DimSizes, Numbers
 
 # Operators that hand values on as they are, and by which of their inputs.
 _FIRST = (
@@ -39,7 +40,7 @@ _FIRST = (
     "ReduceMax",
     "ReduceMin",
 )
-_HANDED_ON: dict[str, tuple[int, ...] | None] = {
+_HANDED_ON: dict[str, Numbers | None] = {
     **dict.fromkeys(_FIRST, (0,)),
     "Where": (1, 2),
     "ScatterElements": (0, 2),
@@ -52,9 +53,7 @@ _HANDED_ON: dict[str, tuple[int, ...] | None] = {
 _EMBEDDINGS = {"EmbedLayerNormalization": ((0, 2), (1, 4), (7, 3))}
 
 
-def random_inputs(
-    graph: OperatorGraph, *, limits: Mapping[str, int], seed: int, sample: int
-) -> dict[str, np.ndarray]:
+def random_inputs(graph: OperatorGraph, *, limits: DimSizes, seed: int, sample: int) -> dict[str, np.ndarray]:
     """Values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
 
     Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by: uniform within
@@ -73,9 +72,7 @@ def _tensors(graph: OperatorGraph) -> Iterator[tuple[str, Tensor]]:
         yield value.name, value
 
 
-def _values(
-    graph: OperatorGraph, tensor: Tensor, limits: Mapping[str, int], seed: int, sample: int
-) -> np.ndarray:
+def _values(graph: OperatorGraph, tensor: Tensor, limits: DimSizes, seed: int, sample: int) -> np.ndarray:
     if tensor.dtype not in NUMPY_NAMES:
         raise ModelError(
             f"{graph.name}: input {tensor.name!r} is {tensor.dtype.value}: no random values are made of this type"
@@ -145,7 +142,7 @@ def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
                 yield position, shape[0]
 
 
-def _shape(op: Operator, position: int) -> tuple[int, ...]:
+def _shape(op: Operator, position: int) -> Numbers:
     if position < len(op.inputs):
         value = op.inputs[position]
     else:

@@ -13,7 +13,7 @@ from gkestimator.core.errors import one_line
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
 from gkestimator.merging.checking import OutputCheck
-from gkestimator.merging.editing import EditableModel
+from gkestimator.merging.editing import EditableModel, Names
 from gkestimator.merging.grouping import Grouping
 from gkestimator.merging.matching import Matching
 from gkestimator.merging.options import MergeOptions
@@ -79,7 +79,7 @@ class ReportedOperator:
     ``gpu_before_ms``, ``gpu_after_ms``: the products' kernels, without the copies around them, which are the region's.
     """
 
-    operators: tuple[str, ...]
+    operators: Names
     kind: str
     rows: int
     columns: int
@@ -105,7 +105,7 @@ class RefusedOperators:
     """Operators whose weights are similar enough and that were not merged. ``reason``: ``start``, ``cycle``,
     ``emission`` (``detail`` says why), ``price``."""
 
-    operators: tuple[str, ...]
+    operators: Names
     reason: str
     similarity: float
     detail: str = ""
@@ -152,7 +152,7 @@ class MergeReport:
     file_bytes: int | None
     check: OutputCheck | None
     check_reason: str | None
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
     @property
     def saved_bytes(self) -> int:
@@ -169,7 +169,7 @@ class MergeReport:
         totals = {"pairs": self.pairs, "saved_bytes": self.saved_bytes}
         return {"schema_version": REPORT_VERSION} | dataclasses.asdict(self) | totals
 
-    def words(self) -> tuple[str, ...]:
+    def words(self) -> Names:
         """What closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
         left although the weights are alike; notes."""
         lines = [f"Nothing was merged: {self.nothing}." if self.nothing else self._gain()]
@@ -366,7 +366,7 @@ def _nothing(found: Found) -> str:
     return f"no two operators have weights that are similar enough (--omega {options.omega:g})"
 
 
-def _notes(found: Found) -> tuple[str, ...]:
+def _notes(found: Found) -> Names:
     notes = list(found.pricer.notes)
     unknown = found.decision.unknown_operators
     if unknown:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.naming import find_models
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing import DimSizes, Numbers
 from gkestimator.merging.naming import model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
 
@@ -21,7 +22,7 @@ class MergeSource:
     path: Path
     name: str
     batch_size: int | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: DimSizes = field(default_factory=dict)
 
 
 def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
@@ -67,13 +68,13 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     )
 
 
-def _dims(given: Mapping[str, int], name: str, names: Sequence[str]) -> dict[str, int]:
+def _dims(given: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
     """``seq`` is for every model, ``bert/seq`` for the model of that name alone, and goes before."""
     everyone = {k: n for k, n in given.items() if not any(k.startswith(f"{other}/") for other in names)}
     return everyone | {k.removeprefix(f"{name}/"): n for k, n in given.items() if k.startswith(f"{name}/")}
 
 
-def _batches(given: tuple[int, ...] | None, models: int) -> tuple[int | None, ...]:
+def _batches(given: Numbers | None, models: int) -> tuple[int | None, ...]:
     if given is None:
         return (None,) * models
     if len(given) not in (1, models):

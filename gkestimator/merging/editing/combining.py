@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.errors import ModelError
-from gkestimator.merging.editing.form import EditableModel, EditNode, Weight
+from gkestimator.merging.editing.form import EditableModel, EditNode, Weight, Weights
 from gkestimator.merging.editing.values import Mapped
 
 _SAMPLES = 8
@@ -28,7 +28,7 @@ def combine(models: Sequence[EditableModel], name: str) -> EditableModel:
     opsets: dict[str, int] = {}
     owners: dict[str, str] = {}
     titles: dict[str, str] = {}
-    weights: dict[str, Weight] = {}
+    weights: Weights = {}
     for model in models:
         for domain, version in model.opsets.items():
             if opsets.setdefault(domain, version) != version:
@@ -109,7 +109,7 @@ def _trains(node: EditNode) -> bool:
     return node.op_type == "BatchNormalization" and bool(node.attributes.get("training_mode", 0))
 
 
-def _twins(weights: dict[str, Weight], fixed: set[str]) -> dict[str, str]:
+def _twins(weights: Weights, fixed: set[str]) -> dict[str, str]:
     """Weights that equal one before them -> that one."""
     groups: dict[tuple[object, ...], list[Weight]] = {}
     for weight in weights.values():

@@ -5,6 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from gkestimator.merging.editing.form import DimSizes
+
+Bounds: TypeAlias = "dict[str, int]"
 
 _LONGEST = 200
 _MOST_DIMENSIONS = 256  # more are no model's; for them no numbers are tried
@@ -37,9 +42,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def assignments(
-    free: Sequence[str], batches: frozenset[str]
-) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Bounds], list[Bounds]]:
     """Small and large numbers for the dimensions ``free``, to be tried in this order.
 
     No dimension has one number in a small assignment and in a large one, and in each all dimensions differ, except
@@ -65,7 +68,7 @@ def assignments(
     return small, large
 
 
-def edges(free: Sequence[str], batches: frozenset[str]) -> list[dict[str, int]]:
+def edges(free: Sequence[str], batches: frozenset[str]) -> list[Bounds]:
     """Numbers that show changes which :func:`assignments` does not, for whoever tries those that a model takes.
 
     All 1 (a size cut off at 4 is 1 then), the batch or one other dimension 1, all even (the rest of a division by 2
@@ -79,7 +82,7 @@ def edges(free: Sequence[str], batches: frozenset[str]) -> list[dict[str, int]]:
     even, huge = ([step * (i + 2) for i in range(count)] for step in (_HALVED, _HUGE))
     rows = [(1, [1] * count), (1, primes), (1, even), (_HUGE_BATCH, huge)]
     rows += [(_BATCH_SMALL[0], [*primes[:i], 1, *primes[i + 1 :]]) for i in range(min(count, _MOST_ALONE))]
-    found: list[dict[str, int]] = []
+    found: list[Bounds] = []
     for batch, sizes in rows:
         for totals in (False, True) if _total_parts(free) else (False,):
             numbers = _numbers(free, trees, batches, batch, sizes, 1, totals)
@@ -96,9 +99,9 @@ def _numbers(
     sizes: Sequence[int],
     step: int,
     totals: bool,
-) -> dict[str, int] | None:
+) -> Bounds | None:
     """One number a dimension; None where an expression gives none that can be a size."""
-    found: dict[str, int] = {}
+    found: Bounds = {}
     plain = [n for n in free if n not in batches and n not in trees]
     for position, name in enumerate(plain):
         rounds, index = divmod(position, len(sizes))
@@ -143,7 +146,7 @@ def _tree(name: str, free: frozenset[str]) -> ast.expr | None:
     return None
 
 
-def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
+def _value(tree: ast.expr, known: DimSizes) -> int | None:
     if isinstance(tree, ast.Constant):
         if type(tree.value) is int and abs(tree.value) < _MOST:
             return tree.value

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing.values import Values
+from gkestimator.merging.editing.values import Numbers, Values
 
+Names: TypeAlias = "tuple[str, ...]"
+Dims: TypeAlias = "tuple[int | None, ...]"
+DimSizes: TypeAlias = "Mapping[str, int]"
+Weights: TypeAlias = "dict[str, Weight]"
+Models: TypeAlias = "Sequence[EditableModel]"
+BatchSizes: TypeAlias = "Sequence[int | None]"
+Shapes: TypeAlias = "Mapping[str, ValueShape]"
+Replaces: TypeAlias = "Mapping[str, Names]"
 AttributeValue: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
 
 
@@ -20,7 +28,7 @@ class Weight:
 
     name: str
     dtype: DType
-    shape: tuple[int, ...]
+    shape: Numbers
     values: Values
 
     @property
@@ -45,20 +53,20 @@ class EditNode:
 
     name: str
     op_type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
     domain: str = ""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     opaque: tuple[bytes, ...] = ()
-    outer: tuple[str, ...] = ()
+    outer: Names = ()
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> Names:
         """Every name that must exist before the node runs."""
         return tuple(n for n in (*self.inputs, *self.outer) if n)
 
     @property
-    def writes(self) -> tuple[str, ...]:
+    def writes(self) -> Names:
         """Every name that the node defines."""
         return tuple(n for n in self.outputs if n)
 
@@ -86,13 +94,13 @@ class EditableModel:
 
     name: str
     nodes: list[EditNode]
-    weights: dict[str, Weight]
+    weights: Weights
     inputs: list[ValueInfo]
     outputs: list[ValueInfo]
     opsets: dict[str, int]
     ir_version: int
     producer: str = ""
-    prefixes: tuple[str, ...] = ()
+    prefixes: Names = ()
 
 
 @frozen
@@ -103,4 +111,4 @@ class ValueShape:
     """
 
     dtype: DType
-    dims: tuple[int | None, ...]
+    dims: Dims

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from gkestimator.core.errors import LimitError
-from gkestimator.merging.editing.form import EditNode, Weight
+from gkestimator.merging.editing.form import EditNode, Weight, Weights
 from gkestimator.merging.editing.protos import node_of
 from gkestimator.merging.editing.tensors import TensorSource, make_weight, tensor_proto, weight_of
 from gkestimator.onnx_io.reading.names import distinct_label, graphs_of
@@ -102,7 +102,7 @@ class NodeReader:
         self.count = 0
         self.opaque_bytes = 0
 
-    def add(self, proto: NodeProto, weights: dict[str, Weight]) -> None:
+    def add(self, proto: NodeProto, weights: Weights) -> None:
         """Add ``proto`` (which is changed) to the nodes, or, if it is a constant, to ``weights``.
 
         Raises ModelError or LimitError naming the node.

@@ -12,7 +12,7 @@ from onnx import AttributeProto, NodeProto, helper
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ModelError
-from gkestimator.merging.editing.form import AttributeValue, EditableModel, EditNode, ValueInfo, Weight
+from gkestimator.merging.editing.form import AttributeValue, EditableModel, EditNode, Names, ValueInfo, Weight
 from gkestimator.merging.editing.tensors import tensor_proto
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.reading import limits
@@ -146,7 +146,7 @@ def node_of(proto: NodeProto, name: str) -> EditNode:
     )
 
 
-def _trimmed(names: Iterable[str]) -> tuple[str, ...]:
+def _trimmed(names: Iterable[str]) -> Names:
     """``names`` without those left out at the end."""
     found = list(names)
     while found and not found[-1]:

@@ -11,7 +11,7 @@ from onnx import AttributeProto, NodeProto
 
 from gkestimator.core.errors import GkestimatorError, LimitError, ModelError
 from gkestimator.merging.editing.combining import order_nodes
-from gkestimator.merging.editing.form import EditableModel, Weight
+from gkestimator.merging.editing.form import EditableModel, Weights
 from gkestimator.merging.editing.nodes import NodeReader, rename_value
 from gkestimator.merging.editing.protos import FAILURES, MALFORMED, least_ir, value_of, with_output_types
 from gkestimator.merging.editing.tensors import TensorSource, weight_of
@@ -64,7 +64,7 @@ def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str)
         return prefix + text
 
     graph = proto.graph
-    weights: dict[str, Weight] = {}
+    weights: Weights = {}
     for tensor in graph.initializer:
         weight = weight_of(tensor, rename(tensor.name), source, f"initializer {tensor.name!r}")
         weights[weight.name] = weight

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from onnx import AttributeProto
 
 from gkestimator.core.errors import GkestimatorError, LimitError, UsageError
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.merging.editing.dimensions import assignments, edges
-from gkestimator.merging.editing.form import EditableModel, EditNode, ValueInfo, ValueShape
+from gkestimator.merging.editing.form import DimSizes, EditableModel, EditNode, Names, ValueInfo, ValueShape
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.onnx_io.binding.dims import choose_batch, name_dims
 from gkestimator.onnx_io.model import Model
@@ -19,15 +20,17 @@ from gkestimator.onnx_io.reading.convert import convert_model
 from gkestimator.onnx_io.reading.program import InputSpec
 from gkestimator.operators.shapes.registry import DeclaredType, TensorType, ValueType
 
+Bounds: TypeAlias = "dict[str, int]"
+
 _MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
 
 
-def symbolic_dims(model: EditableModel) -> tuple[str, ...]:
+def symbolic_dims(model: EditableModel) -> Names:
     """Names of the inputs' symbolic dimensions, each once (those without a name have none)."""
     return tuple(dict.fromkeys(d for i in model.inputs for d in i.shape or () if isinstance(d, str)))
 
 
-def fix_dims(model: EditableModel, dims: Mapping[str, int]) -> EditableModel:
+def fix_dims(model: EditableModel, dims: DimSizes) -> EditableModel:
     """``model`` with symbolic dimensions of its inputs and outputs as numbers.
 
     ``dims`` names them as the file does or with the model's prefix; names that the model has not are left for other
@@ -45,7 +48,7 @@ def fix_dims(model: EditableModel, dims: Mapping[str, int]) -> EditableModel:
     )
 
 
-def _fixed(value: ValueInfo, model: EditableModel, dims: Mapping[str, int], *, anonymous: bool) -> ValueInfo:
+def _fixed(value: ValueInfo, model: EditableModel, dims: DimSizes, *, anonymous: bool) -> ValueInfo:
     """``anonymous``: an input's dimension without a name may be called ``<input>.<axis>``."""
     if value.shape is None:
         return value
@@ -64,7 +67,7 @@ def _fixed(value: ValueInfo, model: EditableModel, dims: Mapping[str, int], *, a
     return replace(value, shape=tuple(shape))
 
 
-def _given(model: EditableModel, dims: Mapping[str, int], name: str) -> int | None:
+def _given(model: EditableModel, dims: DimSizes, name: str) -> int | None:
     """The number that ``dims`` has for ``name``, with or without the prefix."""
     found = dims.get(name)
     if found is not None:
@@ -76,12 +79,12 @@ def _prefix(model: EditableModel, name: str) -> str:
     return max((p for p in model.prefixes if name.startswith(p)), key=len, default="")
 
 
-def batch_dims(model: EditableModel) -> dict[str, tuple[str, ...]]:
+def batch_dims(model: EditableModel) -> dict[str, Names]:
     """By prefix: the symbolic dimensions that stand for that model's batch; none where it is fixed or there is none.
 
     A dimension without a name is called ``<input>.<axis>``. Found as for an estimate, by the names in the file.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Names] = {}
     for prefix, specs in _specs(model).items():
         found[prefix] = tuple(prefix + name for name in choose_batch(name_dims(specs)).names)
     return found
@@ -115,7 +118,7 @@ def _bindable(model: EditableModel) -> Model:
 
 
 def graph_of(
-    model: EditableModel, *, batch_size: int | None = None, dims: Mapping[str, int] | None = None
+    model: EditableModel, *, batch_size: int | None = None, dims: DimSizes | None = None
 ) -> OperatorGraph:
     """The operator graph of ``model``; its tensors are called as the values are, its operators as the nodes.
 
@@ -138,7 +141,7 @@ def graph_of(
     return ready.bind(dims=bound, batch_dim=batches[0])
 
 
-def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) -> dict[str, ValueShape]:
+def value_shapes(model: EditableModel, dims: DimSizes | None = None) -> dict[str, ValueShape]:
     """What is certain of the tensors of the main graph, whatever the symbolic dimensions are (see ValueShape).
 
     ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to several numbers each, far apart: a
@@ -174,7 +177,7 @@ def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) ->
 
 
 def _bindings(
-    ready: Model, model: EditableModel, fixed: Mapping[str, int], free: Sequence[str]
+    ready: Model, model: EditableModel, fixed: DimSizes, free: Sequence[str]
 ) -> list[Mapping[str, ValueType]]:
     """Types under bindings that differ in every free dimension: small numbers, large ones, and what else fits.
 
@@ -184,7 +187,7 @@ def _bindings(
     if not free:
         return [ready.types(fixed)]
     batches = frozenset(n for names in batch_dims(model).values() for n in names)
-    tries: tuple[list[dict[str, int]], ...] = ([], [], [])
+    tries: tuple[list[Bounds], ...] = ([], [], [])
     for prefix in dict.fromkeys(_prefix(model, n) for n in free):
         mine = [n for n in free if _prefix(model, n) == prefix]
         names = [n.removeprefix(prefix) for n in mine]
@@ -211,7 +214,7 @@ def _bindings(
     return bound
 
 
-def _extend(together: list[dict[str, int]], more: list[dict[str, int]]) -> None:
+def _extend(together: list[Bounds], more: list[Bounds]) -> None:
     """Put the i-th of ``more`` to the i-th of ``together``, the last of the shorter list to what is left."""
     if not together:
         together.extend({} for _ in more)

@@ -14,7 +14,15 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ModelError
 from gkestimator.core.records import frozen
 from gkestimator.merging.editing.form import EditNode, Weight
-from gkestimator.merging.editing.values import Held, Identity, Mapped, Values, identity_of, mapped_file
+from gkestimator.merging.editing.values import (
+    Held,
+    Identity,
+    Mapped,
+    Numbers,
+    Values,
+    identity_of,
+    mapped_file,
+)
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.reading.tensors import dtype_of, tensor_type
 
@@ -61,7 +69,7 @@ def weight_of(proto: TensorProto, name: str, source: TensorSource | None, what: 
 
 
 def _values(
-    proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: TensorSource | None, what: str
+    proto: TensorProto, dtype: DType, shape: Numbers, source: TensorSource | None, what: str
 ) -> Values:
     elements = math.prod(shape)
     nbytes = dtype.nbytes(elements)
@@ -110,9 +118,7 @@ def _fits(number: int, dtype: DType) -> bool:
     return dtype in ((DType.FLOAT, DType.COMPLEX64) if number == 4 else (DType.DOUBLE, DType.COMPLEX128))
 
 
-def _mapped(
-    path: Path, identity: Identity, offset: int, nbytes: int, dtype: DType, shape: tuple[int, ...]
-) -> Mapped:
+def _mapped(path: Path, identity: Identity, offset: int, nbytes: int, dtype: DType, shape: Numbers) -> Mapped:
     kind = storage_dtype(dtype)
     return Mapped(
         path=path,
@@ -124,7 +130,7 @@ def _mapped(
     )
 
 
-def _held(raw: bytes, dtype: DType, shape: tuple[int, ...]) -> Held:
+def _held(raw: bytes, dtype: DType, shape: Numbers) -> Held:
     kind = storage_dtype(dtype)
     array = np.frombuffer(raw, kind or "u1")
     return Held(held=array.reshape(shape) if kind else array)
@@ -156,9 +162,7 @@ def _text(proto: TensorProto) -> bytes:
     return bytes(bare.SerializeToString())
 
 
-def _external(
-    proto: TensorProto, dtype: DType, shape: tuple[int, ...], source: TensorSource, what: str
-) -> Values:
+def _external(proto: TensorProto, dtype: DType, shape: Numbers, source: TensorSource, what: str) -> Values:
     entries: Mapping[str, str] = {e.key: e.value for e in proto.external_data}
     location = entries.get("location", "")
     nbytes = dtype.nbytes(math.prod(shape))

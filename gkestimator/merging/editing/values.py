@@ -16,6 +16,7 @@ import numpy as np
 from gkestimator.core.errors import ModelError
 from gkestimator.core.records import frozen
 
+Numbers: TypeAlias = "tuple[int, ...]"
 Identity: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time of the last change
 
 _MOST_OPEN = 64  # a map holds a descriptor, and a model may keep each tensor in a file of its own
@@ -52,7 +53,7 @@ def mapped_file(path: Path, identity: Identity) -> mmap.mmap:
 
 
 def mapped_array(
-    path: Path, identity: Identity, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]
+    path: Path, identity: Identity, offset: int, nbytes: int, dtype: str, shape: Numbers
 ) -> np.ndarray:
     """``nbytes`` of ``path`` from ``offset`` on as an array [shape] of ``dtype``, read-only, not copied.
 
@@ -128,7 +129,7 @@ class Mapped:
     offset: int
     nbytes: int
     dtype: str
-    shape: tuple[int, ...]
+    shape: Numbers
 
     def array(self) -> np.ndarray:
         """The bytes as an array; see :class:`Values`."""
@@ -153,8 +154,8 @@ class ValueBlock:
     """A rectangular part of other values: ``start[i]`` to ``stop[i]`` along axis i."""
 
     base: Values
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
+    start: Numbers
+    stop: Numbers
 
     def array(self) -> np.ndarray:
         """A view; see :class:`Values`."""
@@ -166,8 +167,8 @@ class Rearranged:
     """Other values with their axes permuted (None: kept), then reshaped (None: not)."""
 
     base: Values
-    axes: tuple[int, ...] | None = None
-    shape: tuple[int, ...] | None = None
+    axes: Numbers | None = None
+    shape: Numbers | None = None
 
     def array(self) -> np.ndarray:
         """A view where NumPy can make one; see :class:`Values`."""

@@ -17,7 +17,7 @@ import onnx
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import OutputError
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing.form import EditableModel, Weight
+from gkestimator.merging.editing.form import EditableModel, Models, Weight
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.merging.editing.tensors import raw_bytes, tensor_proto
 from gkestimator.merging.editing.values import Mapped, Values, open_same
@@ -41,9 +41,7 @@ class _Piece:
     weight: Weight | None
 
 
-def write_editable(
-    model: EditableModel, path: Path, *, keep: Sequence[EditableModel] = ()
-) -> tuple[Path, ...]:
+def write_editable(model: EditableModel, path: Path, *, keep: Models = ()) -> tuple[Path, ...]:
     """Write ``model`` to ``path``; the files written, the model's first.
 
     Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
@@ -209,7 +207,7 @@ def _copied(out: IO[bytes], values: Mapped) -> bool:
     return True
 
 
-def _refuse_sources(models: Sequence[EditableModel], targets: Sequence[Path]) -> None:
+def _refuse_sources(models: Models, targets: Sequence[Path]) -> None:
     """A model written over the file that its own weights, or another's, are read from is a slip that costs it."""
     sources = {m.path for model in models for w in model.weights.values() for m in _mapped(w.values)}
     for target in targets:

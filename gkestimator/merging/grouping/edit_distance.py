@@ -2,7 +2,7 @@
 
 The exact distance takes time exponential in the nodes. Below it lies the optimal assignment of nodes to nodes, each at
 the least it can cost (Riesen and Bunke, "Approximate graph edit distance computation by means of bipartite graph
-matching", 2009; BRANCH's costs make it a proven bound, see :mod:`gkestimator.merging.grouping.edit_paths`). Above it lies
+matching", 2009; BRANCH's costs make it a proven bound, see :mod:`~gkestimator.merging.grouping.edit_paths`). Above it lies
 the exact cost of any edit path. Two are tried, the one that keeps the order of execution and (in small graphs) the one
 that the assignment induces, and both are improved by assigning the nodes again with the path's own edges in view.
 """
@@ -10,6 +10,7 @@ that the assignment induces, and both are improved by assigning the nodes again 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.grouping.edit_paths import absent, aligned, complete, path_cost, replaced
 from gkestimator.merging.grouping.skeletons import Skeleton, skeletons
 from gkestimator.merging.libraries import library
+
+Pair: TypeAlias = "tuple[int, int]"
 
 MOST_PAIRS = 4_000_000
 """Entries of a cost matrix (32 MB); beyond it nodes are not assigned, only counted and aligned."""
@@ -38,7 +41,7 @@ class EditDistance:
 
     lower: int
     upper: int
-    sizes: tuple[int, int]
+    sizes: Pair
 
     @property
     def normalised(self) -> float:
@@ -55,7 +58,7 @@ class EditDistance:
         return _changed(self.upper, self.sizes)
 
 
-def _changed(cost: int, sizes: tuple[int, int]) -> float:
+def _changed(cost: int, sizes: Pair) -> float:
     small, large = sorted(sizes)
     if not small:
         if large:
@@ -191,13 +194,13 @@ def _assignment(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows, columns
 
 
-def distances(graphs: Sequence[Skeleton], *, within: float) -> dict[tuple[int, int], EditDistance]:
+def distances(graphs: Sequence[Skeleton], *, within: float) -> dict[Pair, EditDistance]:
     """:func:`distance` of every two, by (i, j) with i < j. Graphs that are the same are compared once."""
     alike: list[int] = []  # of each graph the first that is the same
     for i, graph in enumerate(graphs):
         alike.append(next((k for k in range(i) if alike[k] == k and graphs[k].same_as(graph)), i))
-    found: dict[tuple[int, int], EditDistance] = {}
-    known: dict[tuple[int, int], EditDistance] = {}
+    found: dict[Pair, EditDistance] = {}
+    known: dict[Pair, EditDistance] = {}
     for j in range(len(graphs)):
         for i in range(j):
             key = (alike[i], alike[j])

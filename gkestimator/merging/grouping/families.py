@@ -8,6 +8,7 @@ import numpy as np
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing import Numbers
 from gkestimator.merging.grouping.edit_distance import EditDistance, distances
 from gkestimator.merging.grouping.skeletons import skeletons
 
@@ -20,7 +21,7 @@ class Grouping:
     epsilon is a rough one.
     """
 
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[Numbers, ...]
     distances: Mapping[tuple[int, int], EditDistance]
 
 

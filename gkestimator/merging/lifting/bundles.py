@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditNode
+from gkestimator.merging.editing import Dims, EditNode, Names, Numbers
 from gkestimator.merging.lifting.graph import Graph
-from gkestimator.merging.lifting.operands import Dims, Operand, Question
+from gkestimator.merging.lifting.operands import Operand, Question
 from gkestimator.merging.lifting.rules import DETERMINISTIC
-from gkestimator.merging.lifting.terms import Term, Terms
+from gkestimator.merging.lifting.terms import Sizes, Terms
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
 
@@ -27,9 +27,9 @@ class BranchBundle:
     parts, and whoever reads one has waited for the whole already.
     """
 
-    parts: tuple[str, ...]
+    parts: Names
     whole: str
-    sizes: tuple[Term, ...]
+    sizes: Sizes
     joined: bool
 
 
@@ -59,9 +59,9 @@ class BranchBinder:
 
     def __init__(self, graph: Graph, terms: Terms, tolerance: float) -> None:
         """Work on ``graph``, with what ``terms`` know of sizes; constants are equal within ``tolerance``."""
-        self.bundles: dict[tuple[str, ...], BranchBundle] = {}
-        self.led_by: dict[str, list[tuple[str, ...]]] = {}
-        self.replaces: dict[str, tuple[str, ...]] = {}
+        self.bundles: dict[Names, BranchBundle] = {}
+        self.led_by: dict[str, list[Names]] = {}
+        self.replaces: dict[str, Names] = {}
         self._graph = graph
         self._terms = terms
         self._tolerance = tolerance
@@ -94,7 +94,7 @@ class BranchBinder:
     def _is_steady(self, name: str) -> bool:
         return name in self._graph.weights or name in self._steady or self._numbers(name) is not None
 
-    def _numbers(self, name: str) -> tuple[tuple[int, ...], bool] | None:
+    def _numbers(self, name: str) -> tuple[Numbers, bool] | None:
         vector = self._terms.vector(name)
         if vector:
             numbers = tuple(e for e in vector[0] if isinstance(e, int))
@@ -104,7 +104,7 @@ class BranchBinder:
             return (numbers, vector[1])
         return None
 
-    def find(self, names: tuple[str, ...], depth: int = 0) -> Bound | None:
+    def find(self, names: Names, depth: int = 0) -> Bound | None:
         """What the names are as they stand; None where they are neither a bundle nor one constant."""
         if not all(names):
             if any(names):
@@ -117,16 +117,16 @@ class BranchBinder:
             return self._constant(names[0], len(names))
         return self._same_integers(names) or self._shared(names, depth)
 
-    def batch(self, names: tuple[str, ...]) -> Operand:
+    def batch(self, names: Names) -> Operand:
         """The operand that a bundle of these parts is."""
         return Operand(role="batch", dims=self.common(names))
 
-    def other(self, names: tuple[str, ...]) -> Operand:
+    def other(self, names: Names) -> Operand:
         """An operand of which only the entries of small integer vectors count."""
         vectors = [self._terms.vector(n) if n else None for n in names]
         return Operand(role="other", entries=tuple(None if v is None or v[1] else v[0] for v in vectors))
 
-    def common(self, names: tuple[str, ...]) -> Dims | None:
+    def common(self, names: Names) -> Dims | None:
         """Sizes that all the values have; axis 0 is never told."""
         found = [self._terms.dims(n) if n else None for n in names]
         first = found[0]
@@ -139,9 +139,7 @@ class BranchBinder:
         columns = zip(*(f for f in found if f is not None), strict=True)
         return (None, *(c[0] if all(x == c[0] for x in c) else None for c in list(columns)[1:]))
 
-    def question(
-        self, nodes: tuple[EditNode, ...], operands: Iterable[Operand], sizes: tuple[Term, ...]
-    ) -> Question:
+    def question(self, nodes: tuple[EditNode, ...], operands: Iterable[Operand], sizes: Sizes) -> Question:
         """What a rule is asked about these nodes."""
         first = nodes[0]
         outputs = zip(*(n.outputs for n in nodes), strict=True)
@@ -165,7 +163,7 @@ class BranchBinder:
         )
         return Bound(operand=operand, name=name)
 
-    def _equal_weights(self, names: tuple[str, ...]) -> bool:
+    def _equal_weights(self, names: Names) -> bool:
         return all(self.equal_pair(names[0], n) for n in names[1:])
 
     def equal_pair(self, one: str, other: str) -> bool:
@@ -193,7 +191,7 @@ class BranchBinder:
             )
         return self._equal[one, other]
 
-    def _same_integers(self, names: tuple[str, ...]) -> Bound | None:
+    def _same_integers(self, names: Names) -> Bound | None:
         """Vectors worked out from sizes that never change: one constant, if they are equal."""
         found = self._numbers(names[0])
         if found is None:
@@ -207,7 +205,7 @@ class BranchBinder:
             return None
         return self._constant(self._graph.integers(found[0]), len(names))
 
-    def _shared(self, names: tuple[str, ...], depth: int) -> Bound | None:
+    def _shared(self, names: Names, depth: int) -> Bound | None:
         """Values that alike nodes make of equal constants: the first one's stands for all."""
         if depth > _DEEPEST or not all(n in self._steady for n in names):
             return None
@@ -235,7 +233,7 @@ class BranchBinder:
         self._share(tuple(n for n in numbers if n is not None), tuple(read))
         return self._constant(names[0], len(names))
 
-    def _share(self, numbers: tuple[int, ...], read: tuple[str, ...]) -> None:
+    def _share(self, numbers: Numbers, read: Names) -> None:
         """Let the first node, which reads constants alone, stand for all."""
         first = replace(self._graph.nodes[numbers[0]], inputs=read)
         self._graph.exchange(numbers[0], first)

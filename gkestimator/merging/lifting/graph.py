@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gkestimator.merging.editing import EditableModel, EditNode
+from gkestimator.merging.editing import EditableModel, EditNode, Numbers
 from gkestimator.merging.naming import OWN_PREFIX, unused_name, whole_numbers
 
 
@@ -66,7 +66,7 @@ class Graph:
         for name in node.reads:
             self._readers.setdefault(name, {})[number] = None
 
-    def readers(self, name: str) -> tuple[int, ...]:
+    def readers(self, name: str) -> Numbers:
         """Numbers of the nodes that read ``name``, in order."""
         return tuple(self._readers.get(name, ()))
 
@@ -74,7 +74,7 @@ class Graph:
         """Whether others than plain inputs of nodes rely on the name: an output of the model, a subgraph."""
         return name in self.outputs or name in self._outer
 
-    def redirect(self, old: str, new: str) -> tuple[int, ...]:
+    def redirect(self, old: str, new: str) -> Numbers:
         """Let every reader of ``old`` read ``new`` instead; their numbers. ``old`` must not be :meth:`fixed`."""
         changed = self.readers(old)
         self.changes += 1

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import LEAST_OPSET, EditableModel, EditNode, ValueShape, Weight, order_nodes
+from gkestimator.merging.editing import (
+    LEAST_OPSET,
+    EditableModel,
+    EditNode,
+    Names,
+    Numbers,
+    Replaces,
+    Shapes,
+    Weights,
+    order_nodes,
+)
 from gkestimator.merging.lifting.bundles import BranchBinder, BranchBundle
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.lifter import Lifter
@@ -20,14 +29,14 @@ class Lifted:
     """The model after lifting. ``replaces``: names of merged nodes -> the original nodes they stand for."""
 
     model: EditableModel
-    replaces: Mapping[str, tuple[str, ...]]
+    replaces: Replaces
 
 
 def lift(
     model: EditableModel,
     *,
-    shapes: Mapping[str, ValueShape],
-    replaces: Mapping[str, tuple[str, ...]],
+    shapes: Shapes,
+    replaces: Replaces,
     tolerance: float,
 ) -> Lifted:
     """Run once, on the whole, what follows ``Split`` along axis 0 on all branches alike (our reading of USHER 3.4).
@@ -108,9 +117,7 @@ def _finished(model: EditableModel, graph: Graph, binder: BranchBinder, lifter: 
     return Lifted(model=replace(model, nodes=kept, weights=weights), replaces=replaces)
 
 
-def without_sequences(
-    model: EditableModel, shapes: Mapping[str, ValueShape], replaces: dict[str, tuple[str, ...]]
-) -> EditableModel:
+def without_sequences(model: EditableModel, shapes: Shapes, replaces: dict[str, Names]) -> EditableModel:
     """``model`` with SplitToSequence and its SequenceAt as one Split each, where nobody else reads the sequence.
 
     PyTorch's exporter writes ``split`` and ``chunk`` so. The Split keeps the name of the SplitToSequence, and its
@@ -145,9 +152,7 @@ def without_sequences(
     return replace(model, nodes=nodes, weights=weights)
 
 
-def _split(
-    node: EditNode, readers: list[EditNode], terms: Terms, weights: dict[str, Weight]
-) -> EditNode | None:
+def _split(node: EditNode, readers: list[EditNode], terms: Terms, weights: Weights) -> EditNode | None:
     """The Split in place of ``node`` and all that read its sequence; None where that is not the same."""
     sizes = _sizes(node, terms)
     if sizes is None or not readers:
@@ -178,7 +183,7 @@ def _split(
     )
 
 
-def _sizes(node: EditNode, terms: Terms) -> tuple[int, ...] | None:
+def _sizes(node: EditNode, terms: Terms) -> Numbers | None:
     """How long each part is along an axis other than 0."""
     dims = terms.dims(node.inputs[0])
     axis = node.attributes.get("axis", 0)

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gkestimator.merging.editing import EditNode
+from gkestimator.merging.editing import Dims, EditNode, Names
 from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.lifting.bundles import Bound, BranchBinder, BranchBundle, alike
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Rewrite
 from gkestimator.merging.lifting.planning import Group, Plan, Planner
 from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
-from gkestimator.merging.lifting.terms import Term, Terms
+from gkestimator.merging.lifting.terms import Sizes, Term, Terms
 from gkestimator.merging.naming import SHAPE_ENDS
 
 
@@ -26,7 +26,7 @@ class Sizing:
         self._binder = binder
         self._made: dict[tuple[object, ...], str] = {}
 
-    def cuts(self, sizes: tuple[Term, ...]) -> str:
+    def cuts(self, sizes: Sizes) -> str:
         """The name of the int64 vector of ``sizes``: what Split takes."""
         if all(isinstance(s, int) for s in sizes):
             return self._graph.integers(tuple(s for s in sizes if isinstance(s, int)))
@@ -34,7 +34,7 @@ class Sizing:
             self._made[sizes] = self._node("Concat", tuple(map(self._one, sizes)), "sizes", {"axis": 0})
         return self._made[sizes]
 
-    def vector(self, values: tuple[int | None, ...], sizes: tuple[Term, ...]) -> str:
+    def vector(self, values: Dims, sizes: Sizes) -> str:
         """The name of an int64 vector; None stands for the sum of ``sizes``."""
         if all(isinstance(s, int) for s in sizes):
             total = sum(s for s in sizes if isinstance(s, int))
@@ -68,7 +68,7 @@ class Sizing:
             self._made[size] = shape
         return self._made[size]
 
-    def _node(self, op_type: str, inputs: tuple[str, ...], stem: str, attributes: dict[str, int]) -> str:
+    def _node(self, op_type: str, inputs: Names, stem: str, attributes: dict[str, int]) -> str:
         output = self._graph.name(stem)
         node = EditNode(
             name=self._graph.name(f"{stem}/{op_type}"),
@@ -138,7 +138,7 @@ class Lifter:
                 if group is not None and self.lift(group, self._binder.bundles[parts].sizes):
                     return
 
-    def _partners(self, number: int, node: EditNode, place: int, parts: tuple[str, ...]) -> Group | None:
+    def _partners(self, number: int, node: EditNode, place: int, parts: Names) -> Group | None:
         chosen = [number]
         for index, name in enumerate(parts[1:], start=1):
             best: tuple[int, int] | None = None
@@ -177,7 +177,7 @@ class Lifter:
                 count += 1
         return count
 
-    def lift(self, group: Group, sizes: tuple[Term, ...]) -> bool:
+    def lift(self, group: Group, sizes: Sizes) -> bool:
         """Make the nodes of ``group`` one, if a rule allows it; their batch inputs are cut at ``sizes``."""
         nodes = tuple(self._graph.nodes[n] for n in group)
         bounds: list[Bound] = []
@@ -239,7 +239,7 @@ class Lifter:
         self._binder.register(bundle)
         self._wake(self._graph.readers(bundle.parts[0]))
 
-    def _replace(self, group: Group, bounds: list[Bound], rewrite: Rewrite, sizes: tuple[Term, ...]) -> None:
+    def _replace(self, group: Group, bounds: list[Bound], rewrite: Rewrite, sizes: Sizes) -> None:
         nodes = tuple(self._graph.nodes[n] for n in group)
         inputs = [b.name for b in bounds]
         for place, values in rewrite.integers.items():
@@ -270,7 +270,7 @@ class Lifter:
             if whole:
                 self._split(whole, tuple(n.outputs[place] for n in nodes), cuts, sizes)
 
-    def _split(self, whole: str, parts: tuple[str, ...], cuts: str, sizes: tuple[Term, ...]) -> None:
+    def _split(self, whole: str, parts: Names, cuts: str, sizes: Sizes) -> None:
         """Give the values their names back; who reads them may be lifted in turn."""
         node = EditNode(
             name=self._graph.name(f"{parts[0]}/Split"),

@@ -10,10 +10,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing import Dims, Numbers
 from gkestimator.merging.editing.form import AttributeValue
-from gkestimator.merging.lifting.terms import Term
-
-Dims: TypeAlias = "tuple[int | None, ...]"
+from gkestimator.merging.lifting.terms import Sizes, Term
 
 
 @frozen
@@ -39,7 +38,7 @@ class Operand:
             return None
         return len(self.dims)
 
-    def ints(self) -> tuple[int, ...] | None:
+    def ints(self) -> Numbers | None:
         """The entries of a small integer constant (one for a scalar)."""
         if self.role != "constant" or not self.entries:
             return None
@@ -65,7 +64,7 @@ class Question:
     operands: tuple[Operand, ...]
     results: tuple[Dims | None, ...]
     used: tuple[bool, ...]
-    sizes: tuple[Term, ...]
+    sizes: Sizes
     opset: int
 
     def operand(self, index: int) -> Operand:
@@ -121,8 +120,8 @@ class Rewrite:
     """
 
     attributes: Mapping[str, AttributeValue | None] = field(default_factory=dict)
-    integers: Mapping[int, tuple[int | None, ...]] = field(default_factory=dict)
-    sizes: tuple[Term, ...] | None = None
+    integers: Mapping[int, Dims] = field(default_factory=dict)
+    sizes: Sizes | None = None
 
 
 Rule: TypeAlias = Callable[[Question], "Rewrite | None"]

@@ -6,18 +6,17 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditNode
+from gkestimator.merging.editing import EditNode, Names
 from gkestimator.merging.lifting.bundles import BranchBinder, alike
 from gkestimator.merging.lifting.graph import Graph
 from gkestimator.merging.lifting.operands import Operand, product
 from gkestimator.merging.lifting.rules import CHANGES_SIZE, RULES, SHAPE_INPUT
-from gkestimator.merging.lifting.terms import Term, Terms
+from gkestimator.merging.lifting.terms import Sizes, Terms
 
 _DEEPEST = 64
 
 #: Numbers of nodes, one of each branch, that become one.
 Group: TypeAlias = "tuple[int, ...]"
-Sizes: TypeAlias = "tuple[Term, ...]"
 
 
 @frozen
@@ -27,7 +26,7 @@ class Plan:
     With each the sizes along axis 0 of its (batch) inputs.
     """
 
-    leaves: tuple[tuple[tuple[str, ...], Sizes], ...]
+    leaves: tuple[tuple[Names, Sizes], ...]
     steps: tuple[tuple[Group, Sizes], ...]
 
 
@@ -39,10 +38,10 @@ class Planner:
         self._graph = graph
         self._terms = terms
         self._binder = binder
-        self._known: dict[tuple[tuple[str, ...], Sizes], Plan | None] = {}
+        self._known: dict[tuple[Names, Sizes], Plan | None] = {}
         self._known_at = -1
 
-    def plan(self, names: tuple[str, ...], sizes: tuple[Term, ...]) -> Plan | None:
+    def plan(self, names: Names, sizes: Sizes) -> Plan | None:
         """How to join ``names``, whose sizes along axis 0 must be ``sizes``; None where it cannot be done.
 
         Alike nodes above them are made one where no more elements of a sample have to be joined for that.
@@ -53,7 +52,7 @@ class Planner:
         self._known_at = self._graph.changes
         return found
 
-    def _plan(self, names: tuple[str, ...], sizes: Sizes, depth: int) -> Plan | None:
+    def _plan(self, names: Names, sizes: Sizes, depth: int) -> Plan | None:
         if (names, sizes) in self._known:
             return self._known[names, sizes]
         self._known[names, sizes] = None
@@ -74,13 +73,13 @@ class Planner:
         self._known[names, sizes] = above
         return above
 
-    def _fits(self, names: tuple[str, ...], sizes: tuple[Term, ...]) -> bool:
+    def _fits(self, names: Names, sizes: Sizes) -> bool:
         """Whether these are no constants, and of the sizes that are asked for along axis 0."""
         if any(n in self._graph.weights or not self._terms.dims(n) for n in names):
             return False
         return all(self._terms.size(n, 0) == size for n, size in zip(names, sizes, strict=True))
 
-    def elements(self, names: tuple[str, ...]) -> int | None:
+    def elements(self, names: Names) -> int | None:
         """Elements of one sample, where the values can be joined as they are: equal types and other sizes."""
         shapes = [self._terms.shape(n) for n in names]
         found = self._binder.common(names)
@@ -90,7 +89,7 @@ class Planner:
             return None
         return product(found[1:])
 
-    def _joined(self, leaf: tuple[str, ...], cut: Sizes, sizes: Sizes) -> Fraction | None:
+    def _joined(self, leaf: Names, cut: Sizes, sizes: Sizes) -> Fraction | None:
         """Elements of ``leaf`` for each index of axis 0 of a value of ``sizes``."""
         found = self.elements(leaf)
         one, other = (s if isinstance(s, int) else s[2] for s in (cut[0], sizes[0]))
@@ -98,7 +97,7 @@ class Planner:
             return None
         return Fraction(found * one, max(other, 1))
 
-    def _above(self, names: tuple[str, ...], sizes: Sizes, depth: int) -> Plan | None:
+    def _above(self, names: Names, sizes: Sizes, depth: int) -> Plan | None:
         group = self.makers(names)
         if group is None:
             return None
@@ -107,7 +106,7 @@ class Planner:
             inner = tuple(self._terms.size(n.inputs[0], 0) for n in nodes)
         else:
             inner = sizes
-        leaves: dict[tuple[tuple[str, ...], Sizes], None] = {}
+        leaves: dict[tuple[Names, Sizes], None] = {}
         steps: dict[tuple[Group, Sizes], None] = {}
         operands: list[Operand] = []
         for place, inputs in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
@@ -136,7 +135,7 @@ class Planner:
             return None
         return Plan(leaves=tuple(leaves), steps=(*steps, (group, inner)))
 
-    def makers(self, names: tuple[str, ...]) -> Group | None:
+    def makers(self, names: Names) -> Group | None:
         """The nodes that write ``names``, if they are alike, write them at one place and have a rule."""
         numbers = tuple(n for n in map(self._graph.maker.get, names) if n is not None)
         if len(set(numbers)) != len(names):

@@ -5,8 +5,9 @@ All say yes only where axis 0 is none of the axes that are mixed, moved, cut or 
 
 from __future__ import annotations
 
+from gkestimator.merging.editing import Dims, Numbers
 from gkestimator.merging.lifting.operands import Operand, Question, Rewrite, Rule, product
-from gkestimator.merging.lifting.terms import Term, scaled
+from gkestimator.merging.lifting.terms import Sizes, scaled
 
 YES = Rewrite()
 
@@ -35,7 +36,7 @@ def along(default: int, *, others: bool = True) -> Rule:
     return rule
 
 
-def _axes(question: Question, index: int) -> tuple[int, ...] | None:
+def _axes(question: Question, index: int) -> Numbers | None:
     """``axes``, of the attribute or of input ``index``; () where there are none, None where they are not known."""
     given = question.attributes.get("axes")
     if isinstance(given, tuple):
@@ -50,7 +51,7 @@ def _axes(question: Question, index: int) -> tuple[int, ...] | None:
     return question.operand(index).ints()
 
 
-def _none_is_first(axes: tuple[int, ...], rank: int) -> bool:
+def _none_is_first(axes: Numbers, rank: int) -> bool:
     """Whether all are valid and none is axis 0."""
     return all(-rank <= a < rank and a % rank for a in axes)
 
@@ -116,7 +117,7 @@ def flatten(question: Question) -> Rewrite | None:
     return Rewrite(sizes=sizes)
 
 
-def _scaled_sizes(question: Question, times: int, over: int) -> tuple[Term, ...] | None:
+def _scaled_sizes(question: Question, times: int, over: int) -> Sizes | None:
     found = [scaled(size, times, over) for size in question.sizes]
     if None not in found:
         return tuple(f for f in found if f is not None)
@@ -141,7 +142,7 @@ def unsqueeze(question: Question) -> Rewrite | None:
     return None
 
 
-def _known(dims: tuple[int | None, ...] | None) -> int | None:
+def _known(dims: Dims | None) -> int | None:
     """Elements of one sample where they are known and not none at all."""
     if dims is None or not dims:
         found = None
@@ -181,13 +182,11 @@ def reshape(question: Question) -> Rewrite | None:
     return _reshape_by_entries(question, shape, result)
 
 
-def _numbers(dims: tuple[int | None, ...]) -> tuple[int, ...]:
+def _numbers(dims: Dims) -> Numbers:
     return tuple(d for d in dims[1:] if d is not None)
 
 
-def _reshape_by_entries(
-    question: Question, shape: Operand, result: tuple[int | None, ...] | None
-) -> Rewrite | None:
+def _reshape_by_entries(question: Question, shape: Operand, result: Dims | None) -> Rewrite | None:
     """Where the elements of a sample depend on other symbolic sizes: the shape vectors of the branches decide."""
     if len(shape.entries) != len(question.sizes):
         return None
@@ -266,9 +265,7 @@ def expand(question: Question) -> Rewrite | None:
     return Rewrite(integers={1: (None, *behind[1:])})
 
 
-def _settled(
-    rows: list[tuple[object, ...]], result: tuple[int | None, ...] | None, length: int
-) -> tuple[int, ...] | None:
+def _settled(rows: list[tuple[object, ...]], result: Dims | None, length: int) -> Numbers | None:
     """Sizes that are the same in all branches, for the axes behind axis 0 of the result."""
     if any(len(r) != length for r in rows) or result is None:
         return None

@@ -7,6 +7,7 @@ own result. A rule says yes only where the comment at it is a proof; what has no
 
 from __future__ import annotations
 
+from gkestimator.merging.editing import Dims
 from gkestimator.merging.lifting.operands import Question, Rewrite, Rule
 
 YES = Rewrite()
@@ -34,7 +35,7 @@ def broadcast(question: Question) -> Rewrite | None:
     return YES
 
 
-def _one_first(dims: tuple[int | None, ...] | None) -> bool:
+def _one_first(dims: Dims | None) -> bool:
     """Whether there is no axis 0, or it is of size 1."""
     return dims is not None and (not dims or dims[0] == 1)
 

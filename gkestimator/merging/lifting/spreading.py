@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from gkestimator.merging.editing import EditNode, ValueShape
+from gkestimator.merging.editing import Dims, EditNode, ValueShape
 from gkestimator.merging.lifting.bundles import BranchBinder
-from gkestimator.merging.lifting.operands import Dims, Operand
+from gkestimator.merging.lifting.operands import Operand
 from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
 from gkestimator.merging.lifting.terms import Term, Terms
+
+Vectors: TypeAlias = "list[Dims | None]"
 
 
 def spread_sizes(node: EditNode, binder: BranchBinder, terms: Terms) -> None:
@@ -123,7 +126,7 @@ def learn_shapes(node: EditNode, terms: Terms) -> None:
             terms.learn(name, ValueShape(dtype=first.dtype, dims=dims))
 
 
-def _same(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
+def _same(node: EditNode, _terms: Terms, first: Dims) -> Vectors:
     return [first]
 
 
@@ -134,7 +137,7 @@ def _axis(node: EditNode, rank: int, default: int = 0) -> int:
     return 0
 
 
-def _concat(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _concat(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     parts = [terms.dims(n) for n in node.inputs]
     rank = len(first)
     known = [p for p in parts if p is not None and len(p) == rank]
@@ -153,13 +156,13 @@ def _concat(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(sizes)]
 
 
-def _split(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _split(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     axis = _axis(node, len(first))
     if len(node.inputs) > 1 and node.inputs[1]:
         given = terms.vector(node.inputs[1])
     else:
         given = None
-    found: list[Dims | None] = []
+    found: Vectors = []
     for index in range(len(node.outputs)):
         if given is not None and index < len(given[0]):
             entry = given[0][index]
@@ -174,7 +177,7 @@ def _split(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     return found
 
 
-def _slice(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _slice(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     given = [terms.vector(n) if n else None for n in node.inputs[1:]]
     if len(given) < 3 or any(g is None for g in given[:3]):
         return [tuple(None for _ in first)]
@@ -196,7 +199,7 @@ def _slice(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(sizes)]
 
 
-def _broadcast(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _broadcast(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     parts = [terms.dims(n) for n in node.inputs if n]
     if any(p is None for p in parts):
         return [None]
@@ -210,14 +213,14 @@ def _broadcast(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     return [tuple(sizes)]
 
 
-def _matmul(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _matmul(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     second = terms.dims(node.inputs[1])
     if second is None or len(second) != 2 or len(first) < 2:
         return [None]
     return [(*first[:-1], second[1])]
 
 
-def _gemm(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _gemm(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     second = terms.dims(node.inputs[1])
     if second is None or len(second) != 2 or len(first) != 2:
         return [None]
@@ -225,30 +228,30 @@ def _gemm(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
     return [(rows, second[0 if node.attributes.get("transB", 0) else 1])]
 
 
-def _conv(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _conv(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     weight = terms.dims(node.inputs[1])
     return [None if weight is None else (first[0], weight[0], *(None,) * (len(first) - 2))]
 
 
-def _reshape(node: EditNode, terms: Terms, first: Dims) -> list[Dims | None]:
+def _reshape(node: EditNode, terms: Terms, first: Dims) -> Vectors:
     shape = terms.vector(node.inputs[1])
     if shape is None or shape[1]:
         return [None]
     return [tuple(e if isinstance(e, int) and e > 0 else None for e in shape[0])]
 
 
-def _pad(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
+def _pad(node: EditNode, _terms: Terms, first: Dims) -> Vectors:
     return [tuple(None for _ in first)]
 
 
-def _transpose(node: EditNode, _terms: Terms, first: Dims) -> list[Dims | None]:
+def _transpose(node: EditNode, _terms: Terms, first: Dims) -> Vectors:
     perm = node.attributes.get("perm", tuple(reversed(range(len(first)))))
     if not isinstance(perm, tuple) or len(perm) != len(first):
         return [None]
     return [tuple(first[p] for p in perm if isinstance(p, int))]
 
 
-_FINDERS: Mapping[str, Callable[[EditNode, Terms, Dims], list[Dims | None]]] = {
+_FINDERS: Mapping[str, Callable[[EditNode, Terms, Dims], Vectors]] = {
     **dict.fromkeys(("Identity", "Relu", "Clip", "Neg", "Sigmoid", "Tanh"), _same),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _broadcast),
     "Concat": _concat,

@@ -14,11 +14,13 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.dtypes import DType
-from gkestimator.merging.editing import EditNode, ValueInfo, ValueShape, Weight
+from gkestimator.merging.editing import Dims, EditNode, Shapes, ValueInfo, ValueShape, Weight
 from gkestimator.merging.editing.tensors import filled_with
 
 #: A number, or so many times the size of a value's axis.
 Term: TypeAlias = "int | tuple[str, int, int]"
+#: The sizes of several values along one axis.
+Sizes: TypeAlias = "tuple[Term, ...]"
 #: Entries (None: not known) and whether it is a scalar.
 Vector: TypeAlias = "tuple[tuple[Term | None, ...], bool]"
 #: Longest vector and largest constant that is looked into.
@@ -30,9 +32,7 @@ _INTEGERS = (DType.INT64, DType.INT32)
 class Terms:
     """Sizes and small integer vectors of the values of a graph, found node by node."""
 
-    def __init__(
-        self, inputs: Iterable[ValueInfo], weights: Mapping[str, Weight], shapes: Mapping[str, ValueShape]
-    ) -> None:
+    def __init__(self, inputs: Iterable[ValueInfo], weights: Mapping[str, Weight], shapes: Shapes) -> None:
         """Start with what graph inputs, weights and known shapes say."""
         self._weights = weights
         self._shapes = dict(shapes)
@@ -54,7 +54,7 @@ class Terms:
             return ValueShape(dtype=weight.dtype, dims=weight.shape)
         return found
 
-    def dims(self, name: str) -> tuple[int | None, ...] | None:
+    def dims(self, name: str) -> Dims | None:
         """Sizes that never change."""
         found = self.shape(name)
         if found is None:

@@ -9,15 +9,16 @@ from numpy.typing import NDArray
 
 from gkestimator.merging.disjoint import DisjointSets
 from gkestimator.merging.libraries import library
+from gkestimator.merging.operators import Pair
 
 # Sums of similarities (each at most 1) that differ by less are one sum: what rounding leaves.
 _SAME = 1e-12
 
 
 def best_assignment(
-    weights: Mapping[tuple[int, int], float],
+    weights: Mapping[Pair, float],
     places: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> list[tuple[int, int]]:
+) -> list[Pair]:
     """The matching of left to right numbers whose weights have the largest sum, sorted.
 
     ``weights``: by pair (left, right) a positive weight; pairs that are not named are not matched. Nobody is in two
@@ -31,7 +32,7 @@ def best_assignment(
         far = {(i, j): float(i - j) ** 2 for i, j in weights}
     else:
         far = {(i, j): float(places[0][i] - places[1][j]) ** 2 for i, j in weights}
-    found: list[tuple[int, int]] = []
+    found: list[Pair] = []
     for part in _components(weights):
         if len(part) == 1:
             found += part
@@ -40,20 +41,18 @@ def best_assignment(
     return sorted(found)
 
 
-def _components(pairs: Mapping[tuple[int, int], float]) -> list[list[tuple[int, int]]]:
+def _components(pairs: Mapping[Pair, float]) -> list[list[Pair]]:
     """The pairs by connected component: a matching of the whole is a matching of each."""
     sides = DisjointSets[tuple[bool, int]]()
     for i, j in pairs:
         sides.join(((False, i), (True, j)))
-    parts: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+    parts: dict[tuple[bool, int], list[Pair]] = {}
     for i, j in sorted(pairs):
         parts.setdefault(sides.find((False, i)), []).append((i, j))
     return list(parts.values())
 
 
-def _matched(
-    weights: Mapping[tuple[int, int], float], far: Mapping[tuple[int, int], float]
-) -> list[tuple[int, int]]:
+def _matched(weights: Mapping[Pair, float], far: Mapping[Pair, float]) -> list[Pair]:
     rows = sorted({i for i, _ in weights})
     columns = sorted({j for _, j in weights})
     row_of = {n: k for k, n in enumerate(rows)}

@@ -8,14 +8,24 @@ from collections.abc import Mapping, Sequence
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditableModel, EditNode, Rearranged, Values, ValueShape, Weight
+from gkestimator.merging.editing import (
+    Dims,
+    EditableModel,
+    EditNode,
+    Numbers,
+    Rearranged,
+    Shapes,
+    Values,
+    Weight,
+    Weights,
+)
 from gkestimator.merging.operators import Kind, WeightMatrix, WeightOperator
 
 DTYPES = frozenset({DType.FLOAT, DType.FLOAT16, DType.BFLOAT16})
 
 
 def candidates(
-    model: EditableModel, index: int, shapes: Mapping[str, ValueShape], starts: Mapping[str, float]
+    model: EditableModel, index: int, shapes: Shapes, starts: Mapping[str, float]
 ) -> list[WeightOperator]:
     """The operators of ``model`` that multiply an activation by a constant weight, in the nodes' order.
 
@@ -82,10 +92,10 @@ class _Seen:
     kind: Kind
     matrix: WeightMatrix
     bias: Weight | None = None
-    geometry: tuple[tuple[int, ...], ...] = ()
+    geometry: tuple[Numbers, ...] = ()
 
 
-def _constants(model: EditableModel) -> dict[str, Weight]:
+def _constants(model: EditableModel) -> Weights:
     """Initializers that nobody can replace, and what Identity and Transpose make of them, by name."""
     fed = {i.name for i in model.inputs}
     found = {name: w for name, w in model.weights.items() if name not in fed}
@@ -118,9 +128,7 @@ def _constants(model: EditableModel) -> dict[str, Weight]:
     return found
 
 
-def _matmul(
-    node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
-) -> _Seen | None:
+def _matmul(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
     if len(node.inputs) != 2:
         return None
     if node.attributes:
@@ -136,9 +144,7 @@ def _matmul(
     return _Seen(kind="matmul", matrix=_product(weight, weight.values, *weight.shape))
 
 
-def _gemm(
-    node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
-) -> _Seen | None:
+def _gemm(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
     get = node.attributes.get
     if not set(node.attributes) <= {"alpha", "beta", "transA", "transB"}:
         return None
@@ -172,9 +178,7 @@ def _gemm(
     return _Seen(kind="gemm", matrix=_product(weight, values, rows, columns), bias=bias)
 
 
-def _conv(
-    node: EditNode, x: tuple[int | None, ...], weight: Weight, constants: Mapping[str, Weight]
-) -> _Seen | None:
+def _conv(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
     if len(weight.shape) < 3 or len(x) != len(weight.shape):
         return None
     window = window_of(node, weight.shape, x[2:])
@@ -183,7 +187,7 @@ def _conv(
     out, into = weight.shape[:2]
     groups = window.groups
     taps = math.prod(window.kernel)
-    size: tuple[int, ...]
+    size: Numbers
     if x[1] not in (None, into * groups):
         return None
     usable, bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))
@@ -228,7 +232,7 @@ def _bias(
     dtype: DType,
     count: int,
     *,
-    shapes: tuple[tuple[int, ...], ...],
+    shapes: tuple[Numbers, ...],
 ) -> tuple[bool, Weight | None]:
     """Whether the third input is absent or a constant that fits; and, in that case, its ``count`` values."""
     if len(node.inputs) < 3 or not node.inputs[2]:
@@ -246,14 +250,14 @@ def _bias(
 class SlidingWindow:
     """How a convolution slides: one number per spatial dimension; pads: all before, then all behind."""
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[int, ...]
+    kernel: Numbers
+    strides: Numbers
+    dilations: Numbers
+    pads: Numbers
     groups: int
 
 
-def window_of(node: EditNode, weight: Sequence[int], spatial: Sequence[int | None]) -> SlidingWindow | None:
+def window_of(node: EditNode, weight: Sequence[int], spatial: Dims) -> SlidingWindow | None:
     """The window of a Conv by a weight of shape [M, C / groups, *kernel] over the sizes ``spatial``.
 
     ``auto_pad`` becomes explicit pads. None where that needs a size that is not known (SAME_* with a stride), or
@@ -317,7 +321,7 @@ def _same(size: int | None, kernel: int, stride: int, dilation: int) -> int | No
     return max((-(-size // stride) - 1) * stride + reach - size, 0)
 
 
-def _numbers(node: EditNode, key: str, default: tuple[int, ...], *, least: int) -> tuple[int, ...] | None:
+def _numbers(node: EditNode, key: str, default: Numbers, *, least: int) -> Numbers | None:
     value = node.attributes.get(key, default)
     if not isinstance(value, tuple) or len(value) != len(default):
         return None

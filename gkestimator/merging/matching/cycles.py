@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.merging.editing import EditableModel
-from gkestimator.merging.operators import WeightOperator
+from gkestimator.merging.operators import Pair, WeightOperator
 
 _Bits = NDArray[np.uint8]
 
@@ -41,14 +41,14 @@ class Contraction:
             self._above[first:end, first // 8 : end // 8] = np.packbits(rows, axis=1)
             self._below[first:end, first // 8 : end // 8] = np.packbits(rows.T, axis=1)
 
-    def makes_cycle(self, a: tuple[int, int], b: tuple[int, int]) -> bool:
+    def makes_cycle(self, a: Pair, b: Pair) -> bool:
         """Whether one of ``a`` and ``b`` (model, index) needs the other's result, so that they cannot be one."""
         one = self._unit(a)
         other = self._unit(b)
         near = self._above[one] | self._below[one]
         return one != other and bool((near & self._members[other]).any())
 
-    def contract(self, a: tuple[int, int], b: tuple[int, int]) -> None:
+    def contract(self, a: Pair, b: Pair) -> None:
         """Make one of ``a`` and ``b`` (model, index). Raises ValueError where that makes a cycle."""
         if self.makes_cycle(a, b):
             raise ValueError(f"contracting {a} and {b} makes a cycle")
@@ -62,7 +62,7 @@ class Contraction:
         for bits, along in ((self._below, self._above), (self._above, self._below)):
             bits[np.unique(self._of[_numbers(along[one])])] |= bits[one] | self._members[one]
 
-    def _unit(self, operator: tuple[int, int]) -> int:
+    def _unit(self, operator: Pair) -> int:
         return int(self._of[self._first[operator[0]] + operator[1]])
 
 

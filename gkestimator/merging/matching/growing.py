@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditableModel
+from gkestimator.merging.editing import Models, Names
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.cycles import Contraction
 from gkestimator.merging.matching.units import Unit, equal_but_for_start, joined, pairs_to_compare
-from gkestimator.merging.operators import SuperOperator, WeightOperator
+from gkestimator.merging.operators import Pair, SuperOperator, WeightOperator
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import similar_pairs
 
-_Pair = tuple[int, int]
+Operators: TypeAlias = "Sequence[Sequence[WeightOperator]]"
 
 
 @frozen
@@ -26,7 +26,7 @@ class Refused:
     for them; ``detail`` says why).
     """
 
-    names: tuple[str, ...]
+    names: Names
     reason: Literal["start", "cycle", "emission"]
     similarity: float
     detail: str = ""
@@ -46,8 +46,8 @@ class Matching:
 
 
 def match_all(
-    models: Sequence[EditableModel],
-    operators: Sequence[Sequence[WeightOperator]],
+    models: Models,
+    operators: Operators,
     groups: Iterable[Sequence[int]],
     options: MergeOptions,
     *,
@@ -81,8 +81,8 @@ def match_all(
 class _Grown:
     def __init__(
         self,
-        models: Sequence[EditableModel],
-        operators: Sequence[Sequence[WeightOperator]],
+        models: Models,
+        operators: Operators,
         options: MergeOptions,
         can_emit: Callable[[SuperOperator], str | None],
     ) -> None:
@@ -124,7 +124,7 @@ class _Grown:
     def _partners(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[int, tuple[int, Unit]]:
         """By place in ``units`` who of ``own`` joins it, and what comes of it."""
         options = self._options
-        unsure: set[_Pair] = set()
+        unsure: set[Pair] = set()
         shared = similar_pairs(
             [u.block for u in units],
             [u.block for u in own],
@@ -134,8 +134,8 @@ class _Grown:
             unsure=unsure,
         )
         self._unsure += len(unsure)
-        possible: dict[_Pair, tuple[float, Unit]] = {}
-        unwritable: dict[_Pair, tuple[float, Unit, str]] = {}
+        possible: dict[Pair, tuple[float, Unit]] = {}
+        unwritable: dict[Pair, tuple[float, Unit, str]] = {}
         for (i, j), rectangle in sorted(shared.items()):
             unit = joined(units[i], own[j], rectangle, omega=options.omega)
             if unit is None:
@@ -154,7 +154,7 @@ class _Grown:
         return found
 
     def _assigned(
-        self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[_Pair, tuple[float, Unit]]
+        self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[Pair, tuple[float, Unit]]
     ) -> dict[int, tuple[int, Unit]]:
         found: dict[int, tuple[int, Unit]] = {}
         left = dict(possible)

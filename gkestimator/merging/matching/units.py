@@ -16,6 +16,7 @@ from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.operators import (
     PRODUCTS,
     MergedMember,
+    Pair,
     Rectangle,
     SuperOperator,
     WeightMatrix,
@@ -35,11 +36,11 @@ class Unit:
     """
 
     members: tuple[MergedMember, ...]
-    keys: tuple[tuple[int, int], ...]
+    keys: tuple[Pair, ...]
     block: WeightMatrix
 
     @classmethod
-    def single(cls, operator: WeightOperator, key: tuple[int, int]) -> Unit:
+    def single(cls, operator: WeightOperator, key: Pair) -> Unit:
         """One operator that nobody has joined."""
         return cls(
             members=(MergedMember(operator=operator, row=0, column=0),), keys=(key,), block=operator.matrix
@@ -112,9 +113,7 @@ def together(a: Unit, b: Unit, tau_ms: float) -> bool:
     return not any(map(math.isnan, starts)) and high - low <= tau_ms + _ROUNDING * abs(high)
 
 
-def pairs_to_compare(
-    units: Sequence[Unit], own: Sequence[Unit], options: MergeOptions
-) -> list[tuple[int, int]]:
+def pairs_to_compare(units: Sequence[Unit], own: Sequence[Unit], options: MergeOptions) -> list[Pair]:
     """The places (in ``units``, in ``own``) of pairs whose weights are to be compared, sorted.
 
     Of one kind, start together, and not so different in size that no common block could be enough.
@@ -150,7 +149,7 @@ def equal_but_for_start(
     own: Sequence[Unit],
     options: MergeOptions,
     *,
-    apart: Callable[[tuple[int, int], tuple[int, int]], bool],
+    apart: Callable[[Pair, Pair], bool],
 ) -> Iterator[Unit]:
     """What would be one if it started together: of one kind, the weight equal to the whole block of the other.
 
@@ -163,7 +162,7 @@ def equal_but_for_start(
     for side, all_of in enumerate((units, own)):
         for place, unit in enumerate(all_of):
             sides[_kind(unit), unit.block.rows, unit.block.columns][side].append(place)
-    possible: dict[tuple[int, int], Unit] = {}
+    possible: dict[Pair, Unit] = {}
     for lefts, rights in sides.values():
         if not lefts or not rights:
             continue

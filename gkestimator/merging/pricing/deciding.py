@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 from gkestimator.core.dtypes import DType
 from gkestimator.core.kernels import Kernel
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditableModel, tidy
+from gkestimator.merging.editing import BatchSizes, EditableModel, Models, Names, Numbers, Replaces, tidy
 from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.pricer import Price, Priced
@@ -25,8 +25,8 @@ class Built:
     among them (or none: not told)."""
 
     model: EditableModel
-    replaces: Mapping[str, tuple[str, ...]]
-    parts: tuple[tuple[str, ...], ...] = ()
+    replaces: Replaces
+    parts: tuple[Names, ...] = ()
 
 
 @frozen
@@ -34,9 +34,9 @@ class PricedRegion:
     """A region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
     super-operator by itself, after its region did not pay."""
 
-    supers: tuple[int, ...]
-    originals: tuple[str, ...]
-    merged: tuple[str, ...]
+    supers: Numbers
+    originals: Names
+    merged: Names
     before: Price
     after: Price
     pays: bool
@@ -91,7 +91,7 @@ class MergeDecision:
     after: Price
     confidence: Confidence | None
     l2_bytes: int
-    unknown_operators: tuple[str, ...]
+    unknown_operators: Names
 
     @property
     def kept(self) -> tuple[SuperOperator, ...]:
@@ -137,13 +137,11 @@ class PriceSource(Protocol):
         """Bytes of values of the file in the GPU's memory."""
         ...
 
-    def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
+    def originals(self, models: Models, batch_sizes: BatchSizes) -> Priced:
         """The originals one after the other."""
         ...
 
-    def merged(
-        self, model: EditableModel, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]
-    ) -> Priced:
+    def merged(self, model: EditableModel, models: Models, batch_sizes: BatchSizes) -> Priced:
         """A graph that was made of them."""
         ...
 
@@ -152,19 +150,19 @@ class PriceSource(Protocol):
 class _Try:
     """A graph that was built and priced, with the places of its super-operators."""
 
-    places: tuple[int, ...]
+    places: Numbers
     lifted: bool
     built: Built
     priced: Priced
 
 
 def decide(
-    models: Sequence[EditableModel],
+    models: Models,
     supers: Sequence[SuperOperator],
     build: Build,
     pricer: PriceSource,
     *,
-    batch_sizes: Sequence[int | None],
+    batch_sizes: BatchSizes,
 ) -> MergeDecision:
     """Choose among ``supers`` and build the graph of those that stay.
 
@@ -233,11 +231,11 @@ class _Choice:
 
     def __init__(
         self,
-        models: Sequence[EditableModel],
+        models: Models,
         supers: tuple[SuperOperator, ...],
         build: Build,
         pricer: PriceSource,
-        batch_sizes: Sequence[int | None],
+        batch_sizes: BatchSizes,
         before: Priced,
     ) -> None:
         self._models = models

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,15 @@ from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import MAX_BATCH_SIZE, EstimateRequest
 from gkestimator.estimation.timeline import schedule
-from gkestimator.merging.editing import EditableModel, batch_dims, graph_of
+from gkestimator.merging.editing import (
+    BatchSizes,
+    EditableModel,
+    Models,
+    Names,
+    Replaces,
+    batch_dims,
+    graph_of,
+)
 from gkestimator.merging.options import MergeOptions
 from gkestimator.operators.precision import stored_bytes
 
@@ -75,7 +83,7 @@ class Priced:
         self._kernels = [kernels[row] for row in estimated.lowering.rows.tolist()]
         self._steps_of: dict[str, list[int]] = {}
         graph = estimated.lowering.graph
-        self.groups: Mapping[str, tuple[str, ...]] = graph.groups
+        self.groups: Replaces = graph.groups
         for at, step in enumerate(self._program.steps):
             for name in graph.groups.get(step.name, (step.name,)):
                 self._steps_of.setdefault(name, []).append(at)
@@ -191,7 +199,7 @@ class Pricer:
         return self._target.gpu.name
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> Names:
         """What to say of choices that nobody made: the GPU a short name stands for, a host profile that was found."""
         return tuple(text for text in (self._target.note, self._engine.host_note) if text)
 
@@ -245,7 +253,7 @@ class Pricer:
                 graph = self.graph(model, None)
             return self._priced(model.name, [graph]).starts()
 
-    def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
+    def originals(self, models: Models, batch_sizes: BatchSizes) -> Priced:
         """``models`` one after the other on one GPU, as one process that launches them back to back would run them.
 
         That is the fair opponent of a merged graph: two processes or two sessions would wait for one another at least
@@ -256,9 +264,7 @@ class Pricer:
             graphs = [self._as_it_runs(m, n) for m, n in zip(models, batch_sizes, strict=True)]
             return self._priced(" and ".join(m.name for m in models), graphs)
 
-    def merged(
-        self, model: EditableModel, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]
-    ) -> Priced:
+    def merged(self, model: EditableModel, models: Models, batch_sizes: BatchSizes) -> Priced:
         """``model``, which was made of ``models``, each of them at its own batch size."""
         with rare_collection():
             dims = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.merging.disjoint import DisjointSets
-from gkestimator.merging.editing import EditableModel
+from gkestimator.merging.editing import EditableModel, Numbers, Replaces
 from gkestimator.merging.pricing.pricer import Priced
 
 
@@ -20,12 +20,12 @@ class Region:
 
     originals: frozenset[str]
     merged: frozenset[str]
-    supers: tuple[int, ...]
+    supers: Numbers
 
 
 def find_regions(
     model: EditableModel,
-    replaces: Mapping[str, tuple[str, ...]],
+    replaces: Replaces,
     members: Sequence[Sequence[str]],
     before: Priced,
     after: Priced,
@@ -56,7 +56,7 @@ def find_regions(
 
 def _together(
     model: EditableModel,
-    replaces: Mapping[str, tuple[str, ...]],
+    replaces: Replaces,
     members: Sequence[Sequence[str]],
     before: Priced,
     after: Priced,
@@ -84,7 +84,7 @@ def _together(
 
 def _contents(
     model: EditableModel,
-    replaces: Mapping[str, tuple[str, ...]],
+    replaces: Replaces,
     sets: DisjointSets[str],
     before: Priced,
     after: Priced,

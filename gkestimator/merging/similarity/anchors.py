@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.similarity.equality import floats
+from gkestimator.merging.similarity.equality import Array, Flags, Ints, floats
 from gkestimator.merging.similarity.lattice import VALUES, Lattice
 
 _AT_ONCE = 1 << 17  # places hashed at a time
@@ -48,13 +48,13 @@ class Buckets:
     tolerance: float
     values: int = VALUES
 
-    def number(self, x: np.ndarray) -> npt.NDArray[np.float64]:
+    def number(self, x: Array) -> npt.NDArray[np.float64]:
         """The bucket of each value, a whole number; NaN for NaN. ``x`` float64."""
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.floor((x - _ORIGIN * self.width) * (1 / self.width))
         return np.clip(scaled, -_FARTHEST, _FARTHEST)
 
-    def ends(self, x: np.ndarray) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def ends(self, x: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The first and the last bucket of the values that equal ``x`` within the tolerance; at most two."""
         if self.tolerance == 0:
             number = self.number(x)
@@ -76,7 +76,7 @@ class Anchors:
     crowded: bool = False
 
 
-def buckets(weights: Iterable[np.ndarray], *, tolerance: float) -> Buckets:
+def buckets(weights: Iterable[Array], *, tolerance: float) -> Buckets:
     """Buckets for ``weights``: narrow beside the spread of their values, wide beside the tolerance."""
     samples = []
     for w in weights:
@@ -110,7 +110,7 @@ def _values_for(numbers: npt.NDArray[np.float64]) -> int:
     return max(1, math.ceil(_BITS / bits))
 
 
-def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
+def anchors_of(a: Array, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
     """All places of all tiles of ``a`` [rows, columns, taps], each under every hash that an equal pattern can have."""
     rows, columns = (
         (plan.starts(axis, a.shape[axis], slack[axis])[:, None] + np.arange(plan.tile[axis])).ravel()
@@ -130,7 +130,7 @@ def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float
     return _sorted(parts, crowded=entries > _CROWDED * places + 4096)
 
 
-def samples_of(b: np.ndarray, plan: Lattice, bucket: Buckets) -> Anchors:
+def samples_of(b: Array, plan: Lattice, bucket: Buckets) -> Anchors:
     """Every ``tile``-th place of ``b``, under its one hash."""
     (k1, k2, _), (s1, s2) = plan.pattern, plan.tile
     rows = np.arange(0, b.shape[0] - k1 + 1, s1)
@@ -147,7 +147,7 @@ def samples_of(b: np.ndarray, plan: Lattice, bucket: Buckets) -> Anchors:
     return _sorted(parts, crowded=False)
 
 
-def meeting(a: Anchors, b: Anchors) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def meeting(a: Anchors, b: Anchors) -> tuple[Ints, Ints]:
     """For each entry of ``b``: the first of ``a`` with its hash, and how many there are."""
     low = np.searchsorted(a.keys, b.keys, "left")
     return low, np.searchsorted(a.keys, b.keys, "right") - low
@@ -161,7 +161,7 @@ class Index:
         keys = np.concatenate(own)
         order = np.argsort(keys, kind="stable")
         self._keys = keys[order]
-        self._owner: npt.NDArray[np.int64] = np.repeat(list(held), [k.size for k in own])[order]
+        self._owner: Ints = np.repeat(list(held), [k.size for k in own])[order]
 
     def meets(self, samples: Anchors, wanted: Sequence[int]) -> Iterator[int]:
         """Those of ``wanted`` that have a hash in common with ``samples``."""
@@ -176,14 +176,12 @@ class Index:
         return (i for i in wanted if i in met)
 
 
-def _blocks(rows: npt.NDArray[np.int64], across: int) -> list[npt.NDArray[np.int64]]:
+def _blocks(rows: Ints, across: int) -> list[Ints]:
     step = max(1, _AT_ONCE // max(1, across))
     return [rows[i : i + step] for i in range(0, rows.size, step)]
 
 
-def _pattern(
-    w: np.ndarray, plan: Lattice, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
-) -> Iterable[npt.NDArray[np.float64]]:
+def _pattern(w: Array, plan: Lattice, rows: Ints, columns: Ints) -> Iterable[npt.NDArray[np.float64]]:
     """One value of the pattern after the other, of all places rows x columns, in float64."""
     for r in range(plan.pattern[0]):
         for c in range(plan.pattern[1]):
@@ -192,11 +190,11 @@ def _pattern(
 
 
 def _entries(
-    a: np.ndarray,
+    a: Array,
     plan: Lattice,
     bucket: Buckets,
-    rows: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
+    rows: Ints,
+    columns: Ints,
     *,
     most: int,
 ) -> tuple[_Keys, _Places, _Places] | None:
@@ -228,9 +226,7 @@ def _whole(number: npt.NDArray[np.float64]) -> _Keys:
     return np.nan_to_num(number, copy=False, nan=0.0).astype(np.int64).view(np.uint64)
 
 
-def _kept(
-    key: _Keys, known: npt.NDArray[np.bool_], rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
-) -> tuple[_Keys, _Places, _Places]:
+def _kept(key: _Keys, known: Flags, rows: Ints, columns: Ints) -> tuple[_Keys, _Places, _Places]:
     r, c = np.nonzero(known)
     return key[r, c], rows[r].astype(np.int32), columns[c].astype(np.int32)
 
@@ -243,5 +239,5 @@ def _sorted(parts: list[tuple[_Keys, _Places, _Places]], *, crowded: bool) -> An
     return Anchors(keys=keys[order], rows=rows[order], columns=columns[order], crowded=crowded)
 
 
-def _empty(dtype: type) -> np.ndarray:
+def _empty(dtype: type) -> Array:
     return np.empty(0, dtype)

@@ -7,6 +7,7 @@ infinities are equal). NaN equals nothing, not itself. float16, bfloat16 and flo
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,10 @@ import numpy.typing as npt
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
 from gkestimator.merging.editing import Values
+
+Array: TypeAlias = np.ndarray
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 _CHUNK = 1 << 16  # values compared at a time: both sides and the difference stay in the second-level cache
 _SAMPLES = 64
@@ -31,7 +36,7 @@ def checked_tolerance(tolerance: float) -> float:
     return float(tolerance)
 
 
-def floats(a: np.ndarray) -> np.ndarray:
+def floats(a: Array) -> Array:
     """``a`` in a type NumPy calculates in fast: bfloat16 (uint16, its bits) and float16 as float32, exactly.
 
     Raises UsageError for other types than float16, bfloat16, float32 and float64.
@@ -45,24 +50,24 @@ def floats(a: np.ndarray) -> np.ndarray:
     return a.astype(np.float32)
 
 
-def equal_cells(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
+def equal_cells(a: Array, b: Array, tolerance: float) -> Flags:
     """Where ``a`` and ``b`` (of one type, shapes that broadcast) are equal."""
     a = floats(a)
     b = floats(b)
-    same: npt.NDArray[np.bool_] = np.asarray(a == b)
+    same: Flags = np.asarray(a == b)
     if tolerance > 0 and not same.all():
         with np.errstate(invalid="ignore", over="ignore"):
             same |= np.abs(np.subtract(a, b, dtype=np.float64)) <= tolerance
     return same
 
 
-def equal_in_all_taps(a: np.ndarray, b: np.ndarray, tolerance: float) -> npt.NDArray[np.bool_]:
+def equal_in_all_taps(a: Array, b: Array, tolerance: float) -> Flags:
     """The same for cells of several values: the last axis."""
-    same: npt.NDArray[np.bool_] = np.asarray(equal_cells(a, b, tolerance).all(axis=-1))
+    same: Flags = np.asarray(equal_cells(a, b, tolerance).all(axis=-1))
     return same
 
 
-def equal_everywhere(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+def equal_everywhere(a: Array, b: Array, tolerance: float) -> bool:
     """Whether all of ``a`` equals ``b`` (one type, one shape): in memory order, a chunk at a time, ends early.
 
     A sample over the whole goes first: one unequal value proves the answer no.
@@ -78,7 +83,7 @@ def equal_everywhere(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     return all(_chunk_equal(x, y, tolerance) for x, y in _chunks(a, b))
 
 
-def _chunks(a: np.ndarray, b: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _chunks(a: Array, b: Array) -> list[tuple[Array, Array]]:
     if a.ndim == 0 or a.size <= _CHUNK:
         return [(a, b)]
     inner = a.size // a.shape[0]
@@ -88,7 +93,7 @@ def _chunks(a: np.ndarray, b: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]
     return [(a[i : i + step], b[i : i + step]) for i in range(0, a.shape[0], step)]
 
 
-def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+def _chunk_equal(a: Array, b: Array, tolerance: float) -> bool:
     a, b = np.atleast_1d(a), np.atleast_1d(b)  # the difference of two scalars would be no array
     if a.dtype.itemsize == 2:  # NumPy compares half precision by conversion: the bits first
         if a.dtype == np.uint16:
@@ -116,7 +121,7 @@ def _chunk_equal(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     return bool(equal_cells(a, b, tolerance).all())
 
 
-def _aligned(a: np.ndarray) -> np.ndarray:
+def _aligned(a: Array) -> Array:
     """A copy where the values lie at odd addresses, as in a file they may: NumPy works on such ones in small pieces."""
     if a.flags.aligned:
         return a

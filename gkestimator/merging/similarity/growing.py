@@ -10,34 +10,34 @@ the best rectangle so far, and a mask only of a box.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.equality import equal_cells, equal_in_all_taps
+from gkestimator.merging.operators import Pair, Rectangle
+from gkestimator.merging.similarity.equality import Array, Flags, Ints, equal_cells, equal_in_all_taps
 from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import earlier, largest_rectangles
 
+Box: TypeAlias = "tuple[int, int, int, int]"
+
 WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared
 _AT_ONCE = 1 << 18
-
-_Ints = npt.NDArray[np.int64]
 
 
 @frozen
 class Meetings:
     """Where the same hash is: places (row, column) in both weights."""
 
-    row_a: _Ints
-    column_a: _Ints
-    row_b: _Ints
-    column_b: _Ints
+    row_a: Ints
+    column_a: Ints
+    row_b: Ints
+    column_b: Ints
 
-    def some(self, which: npt.NDArray[np.bool_] | _Ints) -> Meetings:
+    def some(self, which: Flags | Ints) -> Meetings:
         """Those that ``which`` chooses."""
         return Meetings(
             row_a=self.row_a[which],
@@ -48,8 +48,8 @@ class Meetings:
 
 
 def best_of(
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Array,
+    b: Array,
     meetings: Iterable[Meetings],
     plan: Lattice,
     *,
@@ -65,7 +65,7 @@ def best_of(
     """
     met, bound = _promising(a, b, meetings, plan, reach, tolerance, max(cells, _area(best)))
     work = 0
-    seen: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+    seen: dict[Pair, list[Box]] = {}
     for n in range(bound.size):
         least = max(cells, _area(best))
         if bound[n] < least:
@@ -91,9 +91,7 @@ def best_of(
     return best, True
 
 
-def largest_at_shift(
-    a: np.ndarray, b: np.ndarray, shift: tuple[int, int], *, tolerance: float
-) -> Rectangle | None:
+def largest_at_shift(a: Array, b: Array, shift: Pair, *, tolerance: float) -> Rectangle | None:
     """The largest common rectangle of cells of ``a`` and the cells ``shift`` (rows, columns) further in ``b``."""
     top = max(0, -shift[0])
     first = max(0, -shift[1])
@@ -108,19 +106,19 @@ def _area(found: Rectangle | None) -> int:
     return found.rows * found.columns
 
 
-def _holds(outer: tuple[int, int, int, int], box: tuple[int, int, int, int]) -> bool:
+def _holds(outer: Box, box: Box) -> bool:
     return outer[0] <= box[0] and box[1] <= outer[1] and outer[2] <= box[2] and box[3] <= outer[3]
 
 
 def _promising(
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Array,
+    b: Array,
     meetings: Iterable[Meetings],
     plan: Lattice,
     reach: Reach | None,
     tolerance: float,
     cells: int,
-) -> tuple[Meetings, _Ints]:
+) -> tuple[Meetings, Ints]:
     """Meetings around which a rectangle of ``cells`` cells may lie, and how many cells it has at most: most first."""
     nowhere = np.empty(0, np.int64)
     kept = [Meetings(row_a=nowhere, column_a=nowhere, row_b=nowhere, column_b=nowhere)]
@@ -145,7 +143,7 @@ def _promising(
     return joined.some(order), every[order]
 
 
-def _reachable(a: np.ndarray, b: np.ndarray, met: Meetings, cells: int) -> tuple[Meetings, _Ints]:
+def _reachable(a: Array, b: Array, met: Meetings, cells: int) -> tuple[Meetings, Ints]:
     """The meetings whose shift leaves ``cells`` cells in common, and how many it leaves."""
     down = met.row_b - met.row_a
     right = met.column_b - met.column_a
@@ -157,8 +155,8 @@ def _reachable(a: np.ndarray, b: np.ndarray, met: Meetings, cells: int) -> tuple
 
 
 def _equal_patterns(
-    a: np.ndarray, b: np.ndarray, met: Meetings, bound: _Ints, plan: Lattice, tolerance: float
-) -> tuple[Meetings, _Ints]:
+    a: Array, b: Array, met: Meetings, bound: Ints, plan: Lattice, tolerance: float
+) -> tuple[Meetings, Ints]:
     """The meetings whose patterns are equal indeed, value by value."""
     for r in range(plan.pattern[0]):
         for c in range(plan.pattern[1]):
@@ -172,9 +170,7 @@ def _equal_patterns(
     return met, bound
 
 
-def _box(
-    a: np.ndarray, b: np.ndarray, place: tuple[int, int, int, int], tolerance: float
-) -> tuple[int, int, int, int]:
+def _box(a: Array, b: Array, place: Box, tolerance: float) -> Box:
     """First row, row after the last, first column, column after the last in ``a`` of the box around a meeting."""
     ra, ca, rb, cb = place
     up = min(ra, rb)
@@ -190,16 +186,14 @@ def _box(
     return ra - up + before, ra - up + after, ca - left + first, ca - left + last
 
 
-def _run(same: npt.NDArray[np.bool_], at: int) -> tuple[int, int]:
+def _run(same: Flags, at: int) -> Pair:
     """The ends of the run of ones around ``at`` (which is one)."""
     gaps = np.flatnonzero(~same)
     k = int(np.searchsorted(gaps, at))
     return int(gaps[k - 1]) + 1 if k else 0, int(gaps[k]) if k < gaps.size else same.size
 
 
-def _in_box(
-    a: np.ndarray, b: np.ndarray, box: tuple[int, int, int, int], shift: tuple[int, int], tolerance: float
-) -> Rectangle | None:
+def _in_box(a: Array, b: Array, box: Box, shift: Pair, tolerance: float) -> Rectangle | None:
     top, bottom, first, last = box
     mask = np.empty((bottom - top, last - first), np.bool_)
     step = max(1, _AT_ONCE // max(1, (last - first) * a.shape[2]))
@@ -216,7 +210,7 @@ def _in_box(
     return None
 
 
-def _rectangle(row: int, column: int, rows: int, columns: int, shift: tuple[int, int]) -> Rectangle:
+def _rectangle(row: int, column: int, rows: int, columns: int, shift: Pair) -> Rectangle:
     return Rectangle(
         rows=rows,
         columns=columns,

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gkestimator.core.records import frozen
+from gkestimator.merging.operators import Pair
+from gkestimator.merging.similarity.equality import Ints
 
 VALUES = 16  # of a pattern, at most: a hash of few values meets by chance too often
 _MOST_TILE = 64  # places along one axis of a tile
@@ -34,12 +35,12 @@ Shape: TypeAlias = tuple[int, int, int]
 class Lattice:
     """``window``: least rows and columns of a rectangle; ``pattern``: rows, columns, taps; ``tile``: rows, columns."""
 
-    window: tuple[int, int]
+    window: Pair
     pattern: tuple[int, int, int]
-    tile: tuple[int, int]
+    tile: Pair
 
     @property
-    def span(self) -> tuple[int, int]:
+    def span(self) -> Pair:
         """Rows and columns of a tile and its patterns: a rectangle has them wholly."""
         return self.tile[0] + self.pattern[0] - 1, self.tile[1] + self.pattern[1] - 1
 
@@ -48,7 +49,7 @@ class Lattice:
         """How many values a pattern has."""
         return math.prod(self.pattern)
 
-    def starts(self, axis: int, size: int, slack: float) -> npt.NDArray[np.int64]:
+    def starts(self, axis: int, size: int, slack: float) -> Ints:
         """Where tiles start along ``axis`` of a weight with ``size`` rows or columns.
 
         Every window has one wholly. ``slack`` in [0, 1] says which of the allowed places are taken.
@@ -61,9 +62,7 @@ class Lattice:
         first = np.arange(0, windows, step, dtype=np.int64)
         last = np.minimum(first + step, windows) - 1
         # A window that starts anywhere in [first, last] holds a tile that starts in [last, first + window - span].
-        chosen: npt.NDArray[np.int64] = last + np.floor((first + window - span - last) * slack).astype(
-            np.int64
-        )
+        chosen: Ints = last + np.floor((first + window - span - last) * slack).astype(np.int64)
         return chosen
 
 
@@ -75,7 +74,7 @@ def slacks() -> Iterator[tuple[float, float]]:
 
 
 def lattices(
-    a: Shape, b: Shape, *, cells: int, many: tuple[int, int] = (1, 1), values: int = VALUES
+    a: Shape, b: Shape, *, cells: int, many: Pair = (1, 1), values: int = VALUES
 ) -> tuple[Lattice, ...]:
     """Lattices that together find every rectangle of at least ``cells`` cells in weights of shapes ``a`` and ``b``.
 
@@ -95,12 +94,12 @@ def lattices(
     return best[1]
 
 
-def with_fewer_values(made: Lattice, a: Shape, b: Shape, *, many: tuple[int, int]) -> Lattice:
+def with_fewer_values(made: Lattice, a: Shape, b: Shape, *, many: Pair) -> Lattice:
     """The lattice for the same window with patterns of half as many values."""
     return _lattice(a, b, made.window, many, max(1, made.values // 2))[1]
 
 
-def _windows(high: int, wide: int, cells: int, ratio: int) -> Iterator[tuple[int, int]]:
+def _windows(high: int, wide: int, cells: int, ratio: int) -> Iterator[Pair]:
     """Least rows and columns of rectangles of ``cells`` cells, by classes of their height."""
     low = -(-cells // wide)
     while low <= high:
@@ -109,9 +108,7 @@ def _windows(high: int, wide: int, cells: int, ratio: int) -> Iterator[tuple[int
         low = top + 1
 
 
-def _lattice(
-    a: Shape, b: Shape, window: tuple[int, int], many: tuple[int, int], values: int
-) -> tuple[int, Lattice]:
+def _lattice(a: Shape, b: Shape, window: Pair, many: Pair, values: int) -> tuple[int, Lattice]:
     """The lattice for one window with the tile of the least work, and how many places it hashes."""
     taps = min(a[2], values)
     columns = _part(values // taps, window[1])

@@ -8,21 +8,18 @@ counts as equal to the line's end: a bound from above.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from gkestimator.merging.similarity.equality import equal_in_all_taps, floats
+from gkestimator.merging.similarity.equality import Array, Flags, Ints, equal_in_all_taps, floats
 
 _STEPS = 12
 
-_Ints = npt.NDArray[np.int64]
-_Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-_Flags = npt.NDArray[np.bool_]
+_Places = tuple[Ints, Ints]
 
 
 class _Lines:
     """Chosen rows (axis 0) or columns (axis 1) of a weight, and where runs of one value end and begin on them."""
 
-    def __init__(self, w: np.ndarray, axis: int, chosen: _Ints) -> None:
+    def __init__(self, w: Array, axis: int, chosen: Ints) -> None:
         self._line = np.full(w.shape[axis], -1, np.int64)
         self._line[chosen] = np.arange(chosen.size)
         if axis == 0:
@@ -39,7 +36,7 @@ class _Lines:
         ends = np.where(change, at, self.size)[:, ::-1]
         self.after[:, :-1] = np.minimum.accumulate(ends, axis=1)[:, ::-1]
 
-    def of(self, index: _Ints) -> _Ints:
+    def of(self, index: Ints) -> Ints:
         """The lines' numbers here."""
         return self._line[index]
 
@@ -49,23 +46,23 @@ class Reach:
 
     def __init__(
         self,
-        a: np.ndarray,
-        b: np.ndarray,
-        places_a: tuple[_Ints, _Ints],
-        places_b: tuple[_Ints, _Ints],
+        a: Array,
+        b: Array,
+        places_a: tuple[Ints, Ints],
+        places_b: tuple[Ints, Ints],
         tolerance: float,
     ) -> None:
         self._along = [(_Lines(a, axis, places_a[axis]), _Lines(b, axis, places_b[axis])) for axis in (0, 1)]
         self._tolerance = tolerance
 
-    def most(self, row_a: _Ints, column_a: _Ints, row_b: _Ints, column_b: _Ints) -> _Ints:
+    def most(self, row_a: Ints, column_a: Ints, row_b: Ints, column_b: Ints) -> Ints:
         """At least as many cells as the largest common rectangle around each place has; 0 where the cell differs."""
         rows, columns = self._along
         wide = self._extent(*rows, rows[0].of(row_a), column_a, rows[1].of(row_b), column_b)
         high = self._extent(*columns, columns[0].of(column_a), row_a, columns[1].of(column_b), row_b)
         return wide * high
 
-    def _extent(self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints) -> _Ints:
+    def _extent(self, a: _Lines, b: _Lines, line_a: Ints, at_a: Ints, line_b: Ints, at_b: Ints) -> Ints:
         """Cells of the line that are equal to both sides of each place, its own included."""
         same = self._same(a, b, line_a, at_a, line_b, at_b)
         found = np.zeros(at_a.size, np.int64)
@@ -74,12 +71,10 @@ class Reach:
         found[some] = self._forwards(a, b, *places) + self._backwards(a, b, *places) + 1
         return found
 
-    def _forwards(
-        self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints
-    ) -> _Ints:
+    def _forwards(self, a: _Lines, b: _Lines, line_a: Ints, at_a: Ints, line_b: Ints, at_b: Ints) -> Ints:
         """How many cells after each place are equal."""
         limit = np.minimum(a.size - at_a, b.size - at_b)
-        done: _Ints = limit.copy()
+        done: Ints = limit.copy()
         index = np.arange(at_a.size)
         step = np.zeros(at_a.size, np.int64)
         for _ in range(_STEPS):
@@ -100,12 +95,10 @@ class Reach:
             at_b = at_b[same]
         return np.subtract(done, 1)
 
-    def _backwards(
-        self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints
-    ) -> _Ints:
+    def _backwards(self, a: _Lines, b: _Lines, line_a: Ints, at_a: Ints, line_b: Ints, at_b: Ints) -> Ints:
         """How many cells before each place are equal."""
         limit = np.minimum(at_a, at_b)
-        done: _Ints = limit.copy()
+        done: Ints = limit.copy()
         index = np.arange(at_a.size)
         step = np.zeros(at_a.size, np.int64)
         for _ in range(_STEPS):
@@ -126,5 +119,5 @@ class Reach:
             at_b = at_b[same]
         return done
 
-    def _same(self, a: _Lines, b: _Lines, line_a: _Ints, at_a: _Ints, line_b: _Ints, at_b: _Ints) -> _Flags:
+    def _same(self, a: _Lines, b: _Lines, line_a: Ints, at_a: Ints, line_b: Ints, at_b: Ints) -> Flags:
         return equal_in_all_taps(a.values[line_a, at_a], b.values[line_b, at_b], self._tolerance)

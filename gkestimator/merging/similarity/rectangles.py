@@ -12,15 +12,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from gkestimator.merging.editing import Numbers
 from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.equality import equal_in_all_taps, floats
+from gkestimator.merging.similarity.equality import Array, Flags, Ints, equal_in_all_taps, floats
 
 _LARGE = 1 << 12  # cells of a mask from which on a look for rows that are alike pays
 
-_Ints = npt.NDArray[np.int64]
 
-
-def largest_rectangles(masks: npt.NDArray[np.bool_]) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+def largest_rectangles(masks: Flags) -> tuple[Ints, Ints, Ints, Ints]:
     """Row, column, rows and columns of the largest rectangle of ones in each mask; masks [S, R, C].
 
     Of several: the smallest row, then the smallest column, then the most rows. All 0 where a mask has no ones.
@@ -41,12 +40,12 @@ def largest_rectangles(masks: npt.NDArray[np.bool_]) -> tuple[_Ints, _Ints, _Int
 
 
 def _by_rows(
-    masks: npt.NDArray[np.bool_],
+    masks: Flags,
     edges: npt.NDArray[np.int32],
     across: npt.NDArray[np.int32],
     *,
     transposed: bool,
-) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+) -> tuple[Ints, Ints, Ints, Ints]:
     """The same with row i from ``edges[i]`` to ``edges[i + 1]``, column j from ``across[j]`` to ``across[j + 1]``."""
     count, rows, columns = masks.shape
     width = across[-1]
@@ -71,11 +70,11 @@ def _by_rows(
 
 
 def _update(
-    best: _Ints,
-    chosen: _Ints,
+    best: Ints,
+    chosen: Ints,
     bottom: int,
-    area: _Ints,
-    most: _Ints,
+    area: Ints,
+    most: Ints,
     height: npt.NDArray[np.int32],
     left: npt.NDArray[np.int32],
     right: npt.NDArray[np.int32],
@@ -112,7 +111,7 @@ def _update(
 _AT_ONCE = 1 << 20  # comparisons held at a time
 
 
-def cost_of_every_shift(a: np.ndarray, b: np.ndarray) -> int:
+def cost_of_every_shift(a: Array, b: Array) -> int:
     """How many values :func:`by_every_shift` compares."""
     return int((a.shape[0] + b.shape[0] - 1) * (a.shape[1] + b.shape[1] - 1) * a.size)
 
@@ -124,11 +123,11 @@ def earlier(found: Rectangle, than: Rectangle | None) -> bool:
     return _order(found) < _order(than)
 
 
-def _order(r: Rectangle) -> tuple[int, ...]:
+def _order(r: Rectangle) -> Numbers:
     return (-r.rows * r.columns, r.row_a, r.column_a, r.row_b, r.column_b, -r.rows)
 
 
-def by_every_shift(a: np.ndarray, b: np.ndarray, *, tolerance: float) -> Rectangle | None:
+def by_every_shift(a: Array, b: Array, *, tolerance: float) -> Rectangle | None:
     """The largest common rectangle of ``a`` and ``b`` [rows, columns, taps], or None where nothing is equal."""
     rows, columns, _ = a.shape
     a = floats(a)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.merging.operators import Rectangle, WeightMatrix, similarity
+from gkestimator.merging.operators import Pair, Rectangle, WeightMatrix, similarity
 from gkestimator.merging.similarity.anchors import (
     Anchors,
     Buckets,
@@ -19,19 +19,19 @@ from gkestimator.merging.similarity.anchors import (
     meeting,
     samples_of,
 )
-from gkestimator.merging.similarity.equality import checked_tolerance, equal_everywhere, floats
+from gkestimator.merging.similarity.equality import Array, checked_tolerance, equal_everywhere, floats
 from gkestimator.merging.similarity.growing import Meetings, best_of, largest_at_shift
 from gkestimator.merging.similarity.lattice import Lattice, Shape, lattices, slacks, with_fewer_values
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import by_every_shift, cost_of_every_shift, earlier
 
+Finding: TypeAlias = "tuple[Rectangle | None, bool]"
+
 _SMALL = 1 << 15  # comparisons that every shift may cost: beyond, anchors are faster
 _NARROWER = 8  # how much smaller a rectangle is looked for when none was found
 
 
-def largest_common_rectangle(
-    a: np.ndarray, b: np.ndarray, *, tolerance: float, least: int = 1
-) -> Rectangle | None:
+def largest_common_rectangle(a: Array, b: Array, *, tolerance: float, least: int = 1) -> Rectangle | None:
     """The largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` have in common, at any offset.
 
     ``a`` and ``b``: [rows, columns, taps] of one type (float16, float32, float64, or uint16 for bfloat16) and as many
@@ -93,9 +93,7 @@ _MOST = 1 << 24  # meetings of a pair that are looked at
 _AT_ONCE = 1 << 17
 
 
-def by_anchors(
-    a: np.ndarray, b: np.ndarray, *, tolerance: float, cells: int
-) -> tuple[Rectangle | None, bool]:
+def by_anchors(a: Array, b: Array, *, tolerance: float, cells: int) -> Finding:
     """The largest common rectangle of ``a`` and ``b`` [rows, columns, taps] if it has at least ``cells`` cells.
 
     And whether that is certain. ``cells`` is at least 1.
@@ -106,13 +104,13 @@ def by_anchors(
 
 
 def by_anchors_of_all(
-    left: Mapping[int, np.ndarray],
-    right: Mapping[int, np.ndarray],
-    pairs: Sequence[tuple[int, int]],
+    left: Mapping[int, Array],
+    right: Mapping[int, Array],
+    pairs: Sequence[Pair],
     *,
     tolerance: float,
     cells: int,
-) -> dict[tuple[int, int], tuple[Rectangle | None, bool]]:
+) -> dict[Pair, Finding]:
     """The same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of one type.
 
     Each weight is hashed once for all it is paired with, as long as :data:`_HELD` hashes hold those of ``left``.
@@ -120,7 +118,7 @@ def by_anchors_of_all(
     shapes = _shape(next(iter(left.values()))), _shape(next(iter(right.values())))
     many = len(left), len(right)
     bucket = buckets((*left.values(), *right.values()), tolerance=tolerance)
-    found: dict[tuple[int, int], tuple[Rectangle | None, bool]] = dict.fromkeys(pairs, (None, True))
+    found: dict[Pair, Finding] = dict.fromkeys(pairs, (None, True))
     for plan in lattices(*shapes, cells=cells, many=many, values=bucket.values):
         waiting = list(left)
         while waiting:
@@ -153,8 +151,8 @@ def by_anchors_of_all(
 
 
 def _by_plan(
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Array,
+    b: Array,
     anchors: Anchors,
     samples: Anchors,
     plan: Lattice,
@@ -162,7 +160,7 @@ def _by_plan(
     *,
     cells: int,
     best: Rectangle | None,
-) -> tuple[Rectangle | None, bool]:
+) -> Finding:
     """The better of ``best`` and what one lattice finds, and whether that is certain."""
     low, count = meeting(anchors, samples)
     reach: Reach | None = None
@@ -182,13 +180,13 @@ def _by_plan(
 
 
 def _telling(
-    a: np.ndarray,
+    a: Array,
     anchors: Anchors,
     samples: Anchors,
     plan: Lattice,
     bucket: Buckets,
-    met: tuple[np.ndarray, np.ndarray],
-) -> tuple[Anchors, tuple[np.ndarray, np.ndarray]]:
+    met: tuple[Array, Array],
+) -> tuple[Anchors, tuple[Array, Array]]:
     """The choice of places whose patterns meet least, and where they do."""
     for slack in slacks():
         if slack != _FIRST_SLACK and int(met[1].sum()) > _MANY:
@@ -200,7 +198,7 @@ def _telling(
     return anchors, met
 
 
-def _looked_at(count: np.ndarray) -> tuple[np.ndarray, bool]:
+def _looked_at(count: Array) -> tuple[Array, bool]:
     """The samples whose meetings are looked at, and whether those are all: else those of the rarest hashes."""
     entries = np.flatnonzero(count)
     if int(count.sum()) <= _MOST:
@@ -209,9 +207,7 @@ def _looked_at(count: np.ndarray) -> tuple[np.ndarray, bool]:
     return entries[np.cumsum(count[entries]) <= _MOST], False
 
 
-def _meetings(
-    a: Anchors, b: Anchors, low: np.ndarray, count: np.ndarray, entries: np.ndarray
-) -> Iterator[Meetings]:
+def _meetings(a: Anchors, b: Anchors, low: Array, count: Array, entries: Array) -> Iterator[Meetings]:
     """Every meeting of the samples ``entries``, some at a time."""
     total = np.cumsum(count[entries])
     cuts = np.searchsorted(total, np.arange(_AT_ONCE, int(total[-1]) if total.size else 0, _AT_ONCE))
@@ -227,24 +223,23 @@ def _meetings(
         )
 
 
-def _shape(a: np.ndarray) -> Shape:
+def _shape(a: Array) -> Shape:
     rows, columns, taps = a.shape
     return rows, columns, taps
 
 
-_Pair: TypeAlias = tuple[int, int]
 _Class: TypeAlias = tuple[int, int, int, int, int, str]
 
 
 def similar_pairs(
     left: Sequence[WeightMatrix],
     right: Sequence[WeightMatrix],
-    pairs: Iterable[_Pair],
+    pairs: Iterable[Pair],
     *,
     omega: float,
     tolerance: float,
-    unsure: set[_Pair] | None = None,
-) -> dict[_Pair, Rectangle]:
+    unsure: set[Pair] | None = None,
+) -> dict[Pair, Rectangle]:
     """The pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the largest block.
 
     In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are found by
@@ -258,9 +253,9 @@ def similar_pairs(
     tolerance = checked_tolerance(tolerance)
     if not 0 < omega <= 1:
         raise UsageError(f"omega is {omega}: expected a number above 0 to 1")
-    found: dict[_Pair, Rectangle] = {}
+    found: dict[Pair, Rectangle] = {}
     asked = list(dict.fromkeys(pairs))
-    classes: dict[_Class, list[_Pair]] = {}
+    classes: dict[_Class, list[Pair]] = {}
     for i, j in asked:
         a = left[i]
         b = right[j]
@@ -304,11 +299,11 @@ def _similarity_of(a: WeightMatrix, b: WeightMatrix, cells: int) -> float:
 def _of_class(
     left: Sequence[WeightMatrix],
     right: Sequence[WeightMatrix],
-    pairs: Sequence[_Pair],
+    pairs: Sequence[Pair],
     *,
     omega: float,
     tolerance: float,
-) -> dict[_Pair, tuple[Rectangle | None, bool]]:
+) -> dict[Pair, Finding]:
     """Pairs of one shape on either side: what was found, and whether that is certain."""
     cells = least_cells(left[pairs[0][0]], right[pairs[0][1]], omega)
     assert cells is not None

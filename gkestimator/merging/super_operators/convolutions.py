@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import Rearranged, ValueShape
+from gkestimator.merging.editing import Numbers, Rearranged, Shapes, ValueShape
 from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.operators import MergedMember, SuperOperator
 from gkestimator.merging.super_operators.form import Sheet, unstack
 from gkestimator.merging.super_operators.pieces import Piece, Pieces, Span, common, pieces_of
 
+Ranges: TypeAlias = "tuple[Numbers, ...]"
 
-def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
+
+def conv_reason(op: SuperOperator, shapes: Shapes) -> str | None:
     """Why the members' convolutions cannot be merged; None where they can."""
     first = op.members[0].operator
     for member in op.members:
@@ -36,16 +39,16 @@ class _Window:
     member's input is filled with zeros. ``front``, ``back``: the zeros, per member.
     """
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-    extent: tuple[int, ...]
-    front: tuple[tuple[int, ...], ...]
-    back: tuple[tuple[int, ...], ...]
+    kernel: Numbers
+    strides: Numbers
+    dilations: Numbers
+    begin: Numbers
+    end: Numbers
+    extent: Numbers
+    front: Ranges
+    back: Ranges
 
-    def results(self, extent: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
+    def results(self, extent: Sequence[int], pads: Sequence[int]) -> Numbers:
         """Sizes of a result, from the input's and both pads of each axis together (ONNX, Conv)."""
         return tuple(
             (size + pad - dilation * (kernel - 1) - 1) // stride + 1
@@ -55,7 +58,7 @@ class _Window:
         )
 
 
-def _window(geometries: Sequence[tuple[tuple[int, ...], ...]], sizes: Sequence[tuple[int, ...]]) -> _Window:
+def _window(geometries: Sequence[Ranges], sizes: Sequence[Numbers]) -> _Window:
     """The window that is right for every member.
 
     A convolution's own pads are zeros, so zeros put before the input in place of pads, and behind it up to the
@@ -93,7 +96,7 @@ class _Lane:
 
     member: MergedMember
     pieces: Pieces
-    size: tuple[int, ...]
+    size: Numbers
     count: int | None
     grouped: bool
     into: int
@@ -112,7 +115,7 @@ class _Lane:
         operator = self.member.operator
         kernel = operator.geometry[0]
         if self.grouped:
-            shape: tuple[int, ...] = (piece.rows * self.out, self.into, *kernel)
+            shape: Numbers = (piece.rows * self.out, self.into, *kernel)
             values = Rearranged(base=piece.values(self.member), shape=shape)
         else:
             shape = (piece.columns, piece.rows, *kernel)
@@ -134,9 +137,7 @@ class _Lane:
         )
 
 
-def emit_convolutions(
-    sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape], tolerance: float
-) -> None:
+def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
     """Write the shared convolution, each member's residual ones, and what puts the results together.
 
     Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the results
@@ -182,10 +183,10 @@ def _lane(op: SuperOperator, member: MergedMember, x: ValueShape) -> _Lane:
 
 
 def _attributes(
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    pads: tuple[int, ...],
+    kernel: Numbers,
+    strides: Numbers,
+    dilations: Numbers,
+    pads: Numbers,
     group: int,
 ) -> dict[str, AttributeValue]:
     return {"dilations": dilations, "group": group, "kernel_shape": kernel, "pads": pads, "strides": strides}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from gkestimator.core.errors import ModelError
-from gkestimator.merging.editing import LEAST_OPSET, EditNode, ValueShape
+from gkestimator.merging.editing import LEAST_OPSET, EditNode, Names, Shapes
 from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.merging.operators import PRODUCTS, MergedMember, SuperOperator
 from gkestimator.merging.super_operators.convolutions import conv_reason, emit_convolutions
@@ -14,7 +14,7 @@ from gkestimator.merging.super_operators.form import Emitted, Sheet
 from gkestimator.merging.super_operators.products import emit_products, product_reason
 
 
-def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
+def can_emit(op: SuperOperator, shapes: Shapes) -> str | None:
     """Why ``op`` cannot be written as nodes; None where it can.
 
     ``shapes``: what is static of each member's activation, by name.
@@ -33,7 +33,7 @@ def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
     return conv_reason(op, shapes)
 
 
-def _member_reason(op: SuperOperator, member: MergedMember, shapes: Mapping[str, ValueShape]) -> str | None:
+def _member_reason(op: SuperOperator, member: MergedMember, shapes: Shapes) -> str | None:
     operator = member.operator
     first = op.members[0].operator
     node = operator.node
@@ -54,9 +54,7 @@ def _member_reason(op: SuperOperator, member: MergedMember, shapes: Mapping[str,
     return None
 
 
-def emit(
-    op: SuperOperator, *, shapes: Mapping[str, ValueShape], tolerance: float, name: str, opset: int = 13
-) -> Emitted:
+def emit(op: SuperOperator, *, shapes: Shapes, tolerance: float, name: str, opset: int = 13) -> Emitted:
     """Nodes that multiply the members' activations by the shared block at once and give each member its result.
 
     Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya are
@@ -93,7 +91,7 @@ def share_helpers(nodes: Iterable[EditNode]) -> list[EditNode]:
     order that can be executed, as :func:`emit` gives them. Nodes that write a value of a model itself stay.
     """
     renamed: dict[str, str] = {}
-    seen: dict[object, tuple[str, ...]] = {}
+    seen: dict[object, Names] = {}
     kept: list[EditNode] = []
     for node in nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)

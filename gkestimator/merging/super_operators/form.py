@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditNode, Values, Weight
+from gkestimator.merging.editing import EditNode, Names, Replaces, Values, Weight, Weights
 from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.naming import SHAPE_ENDS, unused_name, whole_numbers
 
@@ -26,7 +26,7 @@ class Emitted:
 
     nodes: tuple[EditNode, ...]
     weights: tuple[Weight, ...]
-    replaces: Mapping[str, tuple[str, ...]]
+    replaces: Replaces
 
 
 @dataclass(slots=True)
@@ -36,8 +36,8 @@ class Sheet:
     name: str
     opset: int
     nodes: list[EditNode] = field(default_factory=list)
-    weights: dict[str, Weight] = field(default_factory=dict)
-    replaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
+    replaces: dict[str, Names] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
     def emitted(self) -> Emitted:
@@ -52,7 +52,7 @@ class Sheet:
         inputs: Sequence[str],
         hint: str,
         *,
-        replaces: tuple[str, ...] = (),
+        replaces: Names = (),
         attributes: Mapping[str, AttributeValue] | None = None,
     ) -> str:
         """Add a node of one output; the output's name. ``replaces``: the original nodes whose products it computes."""

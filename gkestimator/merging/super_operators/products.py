@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import Rearranged, ValueShape
+from gkestimator.merging.editing import Dims, Rearranged, Shapes
 from gkestimator.merging.operators import MergedMember, SuperOperator
 from gkestimator.merging.super_operators.form import Sheet, unstack
 from gkestimator.merging.super_operators.pieces import Piece, Pieces, Span, common, pieces_of
 
 
-def product_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
+def product_reason(op: SuperOperator, shapes: Shapes) -> str | None:
     """Why the members' products cannot be merged; None where they can."""
     for member in op.members:
         operator = member.operator
@@ -34,7 +34,7 @@ class _Lane:
     member: MergedMember
     pieces: Pieces
     x: str
-    dims: tuple[int | None, ...]
+    dims: Dims
     flat: bool
     count: int | None
 
@@ -54,9 +54,7 @@ class _Lane:
         return sheet.node("Gemm", [*inputs, added], piece.hint, replaces=(name,))
 
 
-def emit_products(
-    sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape], tolerance: float
-) -> None:
+def emit_products(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
     """Write the shared product, each member's residual products, and what puts the results together.
 
     The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between axis 0
@@ -78,7 +76,7 @@ def emit_products(
         sheet.finish(_completed(sheet, lane, part, rows, own), lane.member.operator.y)
 
 
-def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) -> list[_Lane]:
+def _lanes(sheet: Sheet, op: SuperOperator, shapes: Shapes) -> list[_Lane]:
     every = [shapes[member.operator.x].dims for member in op.members]
     alike = len({len(dims) for dims in every}) == 1
     between = {dims[1:-1] for dims in every}
