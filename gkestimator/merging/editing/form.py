@@ -61,6 +61,11 @@ class EditNode:
     outer: Names = ()
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Return the domain and the type, by which operators are registered."""
+        return self.domain, self.op_type
+
+    @property
     def reads(self) -> Names:
         """Every name that must exist before the node runs."""
         return tuple(n for n in (*self.inputs, *self.outer) if n)

@@ -6,10 +6,8 @@ All say yes only where axis 0 is none of the axes that are mixed, moved, cut or 
 from __future__ import annotations
 
 from gkestimator.merging.editing import Dims, Numbers
-from gkestimator.merging.lifting.operands import Operand, Question, Rewrite, Rule, product
-from gkestimator.merging.lifting.terms import Sizes, scaled
-
-YES = Rewrite()
+from gkestimator.merging.lifting.operands import YES, Operand, Question, Rewrite, Rule
+from gkestimator.merging.lifting.terms import Sizes, product, scaled
 
 
 def softmax(question: Question) -> Rewrite | None:

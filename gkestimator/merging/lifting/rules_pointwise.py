@@ -8,9 +8,7 @@ own result. A rule says yes only where the comment at it is a proof; what has no
 from __future__ import annotations
 
 from gkestimator.merging.editing import Dims
-from gkestimator.merging.lifting.operands import Question, Rewrite, Rule
-
-YES = Rewrite()
+from gkestimator.merging.lifting.operands import YES, Question, Rewrite, Rule
 
 
 def broadcast(question: Question) -> Rewrite | None:
