@@ -82,12 +82,17 @@ class Rectangle:
     column_b: int
     exact: bool = True
 
+    @property
+    def cells(self) -> int:
+        """Return rows x columns."""
+        return self.rows * self.columns
 
-def similarity(a: WeightMatrix, b: WeightMatrix, found: Rectangle | None) -> float:
-    """2 |largest common submatrix| / (|Wa| + |Wb|), in [0, 1] (USHER, section 3.4); 0 where nothing is common."""
-    if found is None:
+
+def similarity(a: WeightMatrix, b: WeightMatrix, shared: Rectangle | None) -> float:
+    """Return 2 |largest common submatrix| / (|Wa| + |Wb|), in [0, 1] (USHER, section 3.4); 0: nothing is common."""
+    if shared is None:
         return 0.0
-    return 2 * found.rows * found.columns * a.taps / (a.elements + b.elements)
+    return 2 * shared.cells * a.taps / (a.elements + b.elements)
 
 
 @frozen

@@ -1,10 +1,13 @@
-"""The largest block that two weights have in common, and which of many pairs have one that is large enough."""
+"""Find the largest block that two weights have in common, and which of many pairs have one that is large enough.
+
+In many pairs every weight is hashed once for all weights of one shape that it is compared with.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -20,19 +23,23 @@ from gkestimator.merging.similarity.anchors import (
     samples_of,
 )
 from gkestimator.merging.similarity.equality import Array, checked_tolerance, equal_everywhere, floats
-from gkestimator.merging.similarity.growing import Meetings, best_of, largest_at_shift
+from gkestimator.merging.similarity.growing import Finding, Meetings, best_of, largest_at_shift
 from gkestimator.merging.similarity.lattice import Lattice, Shape, lattices, slacks, with_fewer_values
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import by_every_shift, cost_of_every_shift, earlier
 
-Finding: TypeAlias = "tuple[Rectangle | None, bool]"
-
 _SMALL = 1 << 15  # comparisons that every shift may cost: beyond, anchors are faster
 _NARROWER = 8  # how much smaller a rectangle is looked for when none was found
+_FIRST_SLACK = next(slacks())
+_MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
+_FEW = 1 << 18  # hashes of a weight up to which other places are tried
+_HELD = 1 << 22
+_MOST = 1 << 24  # meetings of a pair that are looked at
+_AT_ONCE = 1 << 17
 
 
 def largest_common_rectangle(a: Array, b: Array, *, tolerance: float, least: int = 1) -> Rectangle | None:
-    """The largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` have in common, at any offset.
+    """Return the largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` share, at any offset.
 
     ``a`` and ``b``: [rows, columns, taps] of one type (float16, float32, float64, or uint16 for bfloat16) and as many
     taps. ``least``: values (rows x columns x taps) it must have, else None; the more, the faster. Of several largest
@@ -53,52 +60,57 @@ def largest_common_rectangle(a: Array, b: Array, *, tolerance: float, least: int
     if a.size == 0 or b.size == 0:
         return None
     floats(a[:0])  # the type's error
-    taps = a.shape[2]
-    smallest = max(1, -(-least // taps))
-    most = min(a.shape[0], b.shape[0]) * min(a.shape[1], b.shape[1])
-    if smallest > most:
+    rows, columns, taps = a.shape
+    cells = max(1, -(-least // taps))
+    if cells > _most_cells(a, b):
         return None
     if a.shape == b.shape and equal_everywhere(a, b, tolerance):
-        return whole(a.shape[0], a.shape[1])
-    if cost_of_every_shift(a, b) <= _SMALL:
-        found = by_every_shift(a, b, tolerance=tolerance)
-        if found is not None and found.rows * found.columns >= smallest:
-            return found
-        return None
+        return whole(rows, columns)
+    if cost_of_every_shift(a, b) > _SMALL:
+        return _by_narrowing(a, b, tolerance, cells)
+    best = by_every_shift(a, b, tolerance=tolerance)
+    if best is not None and best.cells >= cells:
+        return best
+    return None
+
+
+def _most_cells(a: Array, b: Array) -> int:
+    return int(min(a.shape[0], b.shape[0]) * min(a.shape[1], b.shape[1]))
+
+
+def _by_narrowing(a: Array, b: Array, tolerance: float, smallest: int) -> Rectangle | None:
+    """Look for large rectangles first: the fewer cells are asked for, the more anchors there are."""
     certain = True
-    best = None
-    cells = max(smallest, most // 2)
+    best: Rectangle | None = None
+    cells = max(smallest, _most_cells(a, b) // 2)
     while True:
-        found, exact = by_anchors(a, b, tolerance=tolerance, cells=cells)
+        candidate, exact = by_anchors(a, b, tolerance=tolerance, cells=cells)
         certain &= exact
-        if found is not None and earlier(found, best):
-            best = found
-        if cells == smallest or (best is not None and best.rows * best.columns >= cells):
-            if best is None or certain:
-                return best
-            return replace(best, exact=False)
+        if candidate is not None and earlier(candidate, best):
+            best = candidate
+        enough = best is not None and best.cells >= cells
+        if enough or cells == smallest:
+            return _marked(best, certain)
         cells = max(smallest, cells // _NARROWER)
 
 
+def _marked(best: Rectangle | None, certain: bool) -> Rectangle | None:
+    if best is None or certain:
+        return best
+    return replace(best, exact=False)
+
+
 def whole(rows: int, columns: int) -> Rectangle:
-    """The rectangle of two equal weights."""
+    """Return the rectangle of two equal weights."""
     return Rectangle(rows=rows, columns=columns, row_a=0, column_a=0, row_b=0, column_b=0)
 
 
-_FIRST_SLACK = next(slacks())
-_MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
-_FEW = 1 << 18  # hashes of a weight up to which other places are tried
-_HELD = 1 << 22
-_MOST = 1 << 24  # meetings of a pair that are looked at
-_AT_ONCE = 1 << 17
-
-
 def by_anchors(a: Array, b: Array, *, tolerance: float, cells: int) -> Finding:
-    """The largest common rectangle of ``a`` and ``b`` [rows, columns, taps] if it has at least ``cells`` cells.
+    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps] if it has at least ``cells`` cells.
 
     And whether that is certain. ``cells`` is at least 1.
     """
-    if min(a.shape[0], b.shape[0]) * min(a.shape[1], b.shape[1]) < cells:
+    if _most_cells(a, b) < cells:
         return None, True
     return by_anchors_of_all({0: a}, {0: b}, [(0, 0)], tolerance=tolerance, cells=cells)[0, 0]
 
@@ -111,95 +123,98 @@ def by_anchors_of_all(
     tolerance: float,
     cells: int,
 ) -> dict[Pair, Finding]:
-    """The same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of one type.
+    """Return the same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of one type.
 
     Each weight is hashed once for all it is paired with, as long as :data:`_HELD` hashes hold those of ``left``.
     """
-    shapes = _shape(next(iter(left.values()))), _shape(next(iter(right.values())))
-    many = len(left), len(right)
+    shapes = (_shape(left), _shape(right))
+    many = (len(left), len(right))
     bucket = buckets((*left.values(), *right.values()), tolerance=tolerance)
-    found: dict[Pair, Finding] = dict.fromkeys(pairs, (None, True))
+    findings: dict[Pair, Finding] = dict.fromkeys(pairs, (None, True))
     for plan in lattices(*shapes, cells=cells, many=many, values=bucket.values):
         waiting = list(left)
         while waiting:
             held: dict[int, Anchors] = {}
-            while waiting and sum(k.keys.size for k in held.values()) < _HELD:
+            while waiting and sum(anchors.keys.size for anchors in held.values()) < _HELD:
                 made = anchors_of(left[waiting[0]], plan, bucket, _FIRST_SLACK)
                 if made.crowded and plan.values > 1:
                     # Those held were made with the longer patterns: they are made again.
-                    held, waiting = {}, [*held, *waiting]
+                    waiting[:0] = held
+                    held = {}
                     plan = with_fewer_values(plan, *shapes, many=many)
                 else:
                     held[waiting.pop(0)] = made
-            index = Index(held)
-            wanted: dict[int, list[int]] = {}
-            for i, j in found:
-                if i in held:
-                    wanted.setdefault(j, []).append(i)
-            for j, lefts in wanted.items():
-                samples = samples_of(right[j], plan, bucket)
-                for i in index.meets(samples, lefts):
-                    best, certain = found[i, j]
-                    best, now = _by_plan(
-                        left[i], right[j], held[i], samples, plan, bucket, cells=cells, best=best
-                    )
-                    found[i, j] = best, certain and now
-    return {
-        pair: (best if best is None or certain else replace(best, exact=False), certain)
-        for pair, (best, certain) in found.items()
-    }
+            search = _Search(plan, bucket, cells)
+            search.improve(findings, left, right, held)
+    return {pair: (_marked(best, certain), certain) for pair, (best, certain) in findings.items()}
 
 
-def _by_plan(
-    a: Array,
-    b: Array,
-    anchors: Anchors,
-    samples: Anchors,
-    plan: Lattice,
-    bucket: Buckets,
-    *,
-    cells: int,
-    best: Rectangle | None,
-) -> Finding:
-    """The better of ``best`` and what one lattice finds, and whether that is certain."""
-    low, count = meeting(anchors, samples)
-    reach: Reach | None = None
-    if int(count.sum()) > _MANY:
-        if anchors.keys.size <= _FEW:
-            anchors, (low, count) = _telling(a, anchors, samples, plan, bucket, (low, count))
-        same = largest_at_shift(a, b, (0, 0), tolerance=bucket.tolerance)
-        if same is not None and same.rows * same.columns >= cells and earlier(same, best):
-            best = same
-        lines_a = np.unique(anchors.rows).astype(np.int64), np.unique(anchors.columns).astype(np.int64)
-        lines_b = np.unique(samples.rows).astype(np.int64), np.unique(samples.columns).astype(np.int64)
-        reach = Reach(a, b, lines_a, lines_b, bucket.tolerance)
-    entries, complete = _looked_at(count)
-    met = _meetings(anchors, samples, low, count, entries)
-    best, exact = best_of(a, b, met, plan, reach=reach, tolerance=bucket.tolerance, cells=cells, best=best)
-    return best, exact and complete
+class _Search:
+    """Search pairs of weights by one lattice."""
 
+    def __init__(self, plan: Lattice, bucket: Buckets, cells: int) -> None:
+        self._plan = plan
+        self._bucket = bucket
+        self._cells = cells
 
-def _telling(
-    a: Array,
-    anchors: Anchors,
-    samples: Anchors,
-    plan: Lattice,
-    bucket: Buckets,
-    met: tuple[Array, Array],
-) -> tuple[Anchors, tuple[Array, Array]]:
-    """The choice of places whose patterns meet least, and where they do."""
-    for slack in slacks():
-        if slack != _FIRST_SLACK and int(met[1].sum()) > _MANY:
-            other = anchors_of(a, plan, bucket, slack)
-            there = meeting(other, samples)
-            if not other.crowded and int(there[1].sum()) < int(met[1].sum()):
+    def improve(
+        self,
+        findings: dict[Pair, Finding],
+        left: Mapping[int, Array],
+        right: Mapping[int, Array],
+        held: dict[int, Anchors],
+    ) -> None:
+        """Put what the lattice finds in the pairs of ``held`` in the place of lesser findings."""
+        index = Index(held)
+        partners: dict[int, list[int]] = defaultdict(list)
+        for i, j in findings:
+            if i in held:
+                partners[j].append(i)
+        for j, lefts in partners.items():
+            samples = samples_of(right[j], self._plan, self._bucket)
+            for i in index.meets(samples, lefts):
+                best, certain = findings[i, j]
+                best, exact = self._best(left[i], right[j], held[i], samples, best)
+                findings[i, j] = best, certain and exact
+
+    def _best(
+        self, a: Array, b: Array, anchors: Anchors, samples: Anchors, best: Rectangle | None
+    ) -> Finding:
+        """Return the better of ``best`` and what the lattice finds, and whether that is certain."""
+        tolerance = self._bucket.tolerance
+        low, count = meeting(anchors, samples)
+        reach: Reach | None = None
+        if int(count.sum()) > _MANY:
+            if anchors.keys.size <= _FEW:
+                anchors = self._telling(a, anchors, samples)
+                low, count = meeting(anchors, samples)
+            same = largest_at_shift(a, b, (0, 0), tolerance=tolerance)
+            if same is not None and same.cells >= self._cells and earlier(same, best):
+                best = same
+            reach = Reach(a, b, anchors.lines(), samples.lines(), tolerance)
+        entries, complete = _looked_at(count)
+        met = _meetings(anchors, samples, low, count, entries)
+        best, exact = best_of(
+            a, b, met, self._plan, reach=reach, tolerance=tolerance, cells=self._cells, best=best
+        )
+        return best, exact and complete
+
+    def _telling(self, a: Array, anchors: Anchors, samples: Anchors) -> Anchors:
+        """Return the choice of places whose patterns meet least."""
+        fewest = int(meeting(anchors, samples)[1].sum())
+        for slack in slacks():
+            if slack == _FIRST_SLACK or fewest <= _MANY:
+                continue
+            other = anchors_of(a, self._plan, self._bucket, slack)
+            count = int(meeting(other, samples)[1].sum())
+            if not other.crowded and count < fewest:
                 anchors = other
-                met = there
-    return anchors, met
+                fewest = count
+        return anchors
 
 
 def _looked_at(count: Array) -> tuple[Array, bool]:
-    """The samples whose meetings are looked at, and whether those are all: else those of the rarest hashes."""
+    """Return the samples whose meetings are looked at, and whether those are all: else those of the rarest hashes."""
     entries = np.flatnonzero(count)
     if int(count.sum()) <= _MOST:
         return entries, True
@@ -208,27 +223,22 @@ def _looked_at(count: Array) -> tuple[Array, bool]:
 
 
 def _meetings(a: Anchors, b: Anchors, low: Array, count: Array, entries: Array) -> Iterator[Meetings]:
-    """Every meeting of the samples ``entries``, some at a time."""
+    """Yield every meeting of the samples ``entries``, some at a time."""
     total = np.cumsum(count[entries])
-    cuts = np.searchsorted(total, np.arange(_AT_ONCE, int(total[-1]) if total.size else 0, _AT_ONCE))
+    last = int(total[-1]) if total.size else 0
+    cuts = np.searchsorted(total, np.arange(_AT_ONCE, last, _AT_ONCE))
     for some in np.split(entries, np.unique(cuts)):
         times = count[some]
+        before = np.cumsum(times) - times
         of_b = np.repeat(some, times)
-        of_a = np.repeat(low[some] - (np.cumsum(times) - times), times) + np.arange(of_b.size)
-        yield Meetings(
-            row_a=a.rows[of_a].astype(np.int64),
-            column_a=a.columns[of_a].astype(np.int64),
-            row_b=b.rows[of_b].astype(np.int64),
-            column_b=b.columns[of_b].astype(np.int64),
-        )
+        of_a = np.repeat(low[some] - before, times) + np.arange(of_b.size)
+        places = (a.rows[of_a], a.columns[of_a], b.rows[of_b], b.columns[of_b])
+        yield np.stack(places).astype(np.int64)
 
 
-def _shape(a: Array) -> Shape:
-    rows, columns, taps = a.shape
+def _shape(weights: Mapping[int, Array]) -> Shape:
+    rows, columns, taps = next(iter(weights.values())).shape
     return rows, columns, taps
-
-
-_Class: TypeAlias = tuple[int, int, int, int, int, str]
 
 
 def similar_pairs(
@@ -240,7 +250,7 @@ def similar_pairs(
     tolerance: float,
     unsure: set[Pair] | None = None,
 ) -> dict[Pair, Rectangle]:
-    """The pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the largest block.
+    """Return the pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the largest block.
 
     In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are found by
     comparing them once; for all others see :mod:`~gkestimator.merging.similarity.lattice`. A pair whose search gave
@@ -253,64 +263,53 @@ def similar_pairs(
     tolerance = checked_tolerance(tolerance)
     if not 0 < omega <= 1:
         raise UsageError(f"omega is {omega}: expected a number above 0 to 1")
-    found: dict[Pair, Rectangle] = {}
+    blocks: dict[Pair, Rectangle] = {}
     asked = list(dict.fromkeys(pairs))
-    classes: dict[_Class, list[Pair]] = {}
+    classes: dict[object, list[Pair]] = defaultdict(list)
     for i, j in asked:
         a = left[i]
         b = right[j]
-        if a.dtype is not b.dtype:
+        if a.dtype is not b.dtype or a.taps != b.taps or least_cells(a, b, omega) is None:
             continue
-        if a.taps != b.taps:
-            continue
-        if least_cells(a, b, omega) is None:
-            continue
-        if (a.rows, a.columns) == (b.rows, b.columns) and equal_everywhere(a.array(), b.array(), tolerance):
-            found[i, j] = whole(a.rows, a.columns)
-            continue
-        kind = (a.rows, a.columns, b.rows, b.columns, a.taps, str(a.dtype))
-        classes.setdefault(kind, []).append((i, j))
+        shapes = ((a.rows, a.columns), (b.rows, b.columns))
+        if shapes[0] == shapes[1] and equal_everywhere(a.array(), b.array(), tolerance):
+            blocks[i, j] = whole(a.rows, a.columns)
+        else:
+            classes[shapes, a.taps, a.dtype].append((i, j))
     for some in classes.values():
-        searched = _of_class(left, right, some, omega=omega, tolerance=tolerance)
-        found.update({pair: block for pair, (block, _) in searched.items() if block is not None})
-        if unsure is not None:
-            unsure.update(pair for pair, (_, certain) in searched.items() if not certain)
-    return {pair: found[pair] for pair in asked if pair in found}
+        for pair, (block, certain) in _of_class(left, right, some, omega, tolerance).items():
+            if block is not None:
+                blocks[pair] = block
+            if unsure is not None and not certain:
+                unsure.add(pair)
+    return {pair: blocks[pair] for pair in asked if pair in blocks}
 
 
 def least_cells(a: WeightMatrix, b: WeightMatrix, omega: float) -> int | None:
-    """Rows x columns from which on a common block makes a similarity of at least ``omega``; None: none can."""
+    """Return rows x columns from which on a common block makes a similarity of at least ``omega``; None: none can."""
     most = min(a.rows, b.rows) * min(a.columns, b.columns)
     if most == 0 or a.taps == 0:
         return None
-    cells = max(1, int(omega * (a.elements + b.elements) / (2 * a.taps)) - 1)
-    while _similarity_of(a, b, cells) < omega:  # twice or thrice: as similarity() rounds
+    share = omega * (a.elements + b.elements) / (2 * a.taps)
+    cells = max(1, int(share) - 1)
+    while similarity(a, b, whole(cells, 1)) < omega:  # twice or thrice: as similarity() rounds
         cells += 1
-    if cells <= most:
-        return cells
-    return None
-
-
-def _similarity_of(a: WeightMatrix, b: WeightMatrix, cells: int) -> float:
-    block = Rectangle(rows=cells, columns=1, row_a=0, column_a=0, row_b=0, column_b=0)
-    return similarity(a, b, block)
+    if cells > most:
+        return None
+    return cells
 
 
 def _of_class(
     left: Sequence[WeightMatrix],
     right: Sequence[WeightMatrix],
     pairs: Sequence[Pair],
-    *,
     omega: float,
     tolerance: float,
 ) -> dict[Pair, Finding]:
-    """Pairs of one shape on either side: what was found, and whether that is certain."""
-    cells = least_cells(left[pairs[0][0]], right[pairs[0][1]], omega)
+    """Return what pairs of one shape on either side have in common, and whether that is certain."""
+    i, j = pairs[0]
+    cells = least_cells(left[i], right[j], omega)
     assert cells is not None
-    return by_anchors_of_all(
-        {i: left[i].array() for i in sorted({i for i, _ in pairs})},
-        {j: right[j].array() for j in sorted({j for _, j in pairs})},
-        pairs,
-        tolerance=tolerance,
-        cells=cells,
-    )
+    lefts = {i: left[i].array() for i in sorted({i for i, _ in pairs})}
+    rights = {j: right[j].array() for j in sorted({j for _, j in pairs})}
+    return by_anchors_of_all(lefts, rights, pairs, tolerance=tolerance, cells=cells)
